@@ -1,0 +1,156 @@
+"""The documents that say what a policy version is and how to reach it. Producer: the publisher; consumer: every node.
+
+Canonical bytes are msgpack maps in field order, map keys of `aliases` sorted, optional fields left out when they hold
+their default. Sealing (signatures) is not done here. What `from_bytes` enforces, in order:
+
+1. The document is no longer than `MAX_DOCUMENT` bytes.
+2. It decodes as its type. Fields that this version does not know are ignored: types may gain optional fields.
+3. Numbers are in range, hashes and roots are exactly 32 bytes.
+4. Tensors stand in strictly ascending order of name; an alias names a tensor of the table and is none itself.
+5. A diff names both its base version and its base root, a full edge neither.
+
+A lie in any of them raises `BadPayload`.
+"""
+
+import itertools
+import math
+from typing import Annotated, Final, Literal, Self, get_args
+
+import msgspec
+from blake3 import blake3
+
+from weights.errors import BadPayload
+
+MAX_DOCUMENT: Final = 32 << 20
+"""Bytes of one document: room for the table of a model with 10^5 and more tensors."""
+MAX_TENSOR_BYTES: Final = 1 << 46
+MAX_EDGES: Final = 256
+
+DType = Literal[
+    "BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "U16", "I16", "F16", "BF16", "U32", "I32", "F32", "U64", "I64", "F64"
+]  # fmt: skip
+"""Element types, by their safetensors names."""
+DTYPES: Final[tuple[str, ...]] = get_args(DType)
+ITEM_BYTES: Final[dict[str, int]] = {
+    name: 1 if name == "BOOL" or name.startswith("F8") else int(name.lstrip("BFUI")) // 8 for name in DTYPES
+}
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Positive = Annotated[int, msgspec.Meta(gt=0, le=(1 << 63) - 1)]
+Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+Dimension = Annotated[int, msgspec.Meta(ge=0, lt=1 << 46)]
+
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Canonical bytes and back."""
+
+    def to_bytes(self) -> bytes:
+        """Canonical bytes; equal documents give equal bytes."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode and check. Raises `BadPayload`."""
+        if len(data) > MAX_DOCUMENT:
+            raise BadPayload(f"{cls.__name__} of {len(data)} bytes; at most {MAX_DOCUMENT} are read")
+        try:
+            document = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadPayload(f"not a {cls.__name__}: {error}") from error
+        document.check()
+        return document
+
+    def check(self) -> None:
+        """Raise `BadPayload` where fields contradict each other."""
+
+
+class TensorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of a snapshot: name in the model's state dict, safetensors dtype, shape (row-major)."""
+
+    name: Name
+    dtype: DType
+    shape: Annotated[tuple[Dimension, ...], msgspec.Meta(max_length=8)]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+class Version(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """What the policy is at (era, version): its content root and tensor table.
+
+    `version` is the learner's step that made it. `root`: see `weights.snapshot.content_root`. `aliases`: name ->
+    name of the tensor that it is tied to; absent: none.
+    """
+
+    era: Number
+    version: Number
+    root: Hash
+    tensors: list[TensorEntry]
+    aliases: dict[Name, Name] = {}
+
+    def check(self) -> None:
+        check_table(self.tensors, self.aliases)
+
+
+class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """How to come from one snapshot to another: the payload's codec, hash (BLAKE3), length and chunks.
+
+    `base`, `base_root`: absent for a full snapshot. `length`, `chunk_size`: bytes. `chunk_root`: Merkle root over the
+    payload's chunks, handed in by whoever cuts them. The base is what `base_root` says; `base` is its number.
+    """
+
+    era: Number
+    base: Number | None = None
+    base_root: Hash | None = None
+    version: Number
+    root: Hash
+    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9./-]+$")]
+    payload_hash: Hash
+    length: Positive
+    chunk_size: Positive
+    chunk_root: Hash
+
+    def check(self) -> None:
+        if (self.base is None) != (self.base_root is None):
+            raise BadPayload("an edge names both base and base_root, or neither")
+        if self.base is not None and self.base >= self.version:
+            raise BadPayload(f"an edge leads forward, not from version {self.base} to {self.version}")
+
+
+class EdgeIndex(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """The edges that lead to (era, version): BLAKE3 hashes of their sealed documents."""
+
+    era: Number
+    version: Number
+    edges: Annotated[list[Hash], msgspec.Meta(max_length=MAX_EDGES)]
+
+    def check(self) -> None:
+        if len(set(self.edges)) != len(self.edges):
+            raise BadPayload("an edge index names an edge twice")
+
+
+def check_table(tensors: list[TensorEntry], aliases: dict[str, str]) -> None:
+    """Rule 4, and that no tensor exceeds `MAX_TENSOR_BYTES`. Raises `BadPayload`."""
+    names = {entry.name for entry in tensors}
+    for before, after in itertools.pairwise(tensors):
+        if before.name >= after.name:
+            raise BadPayload(f"tensor {after.name!r} does not come after {before.name!r}")
+    for entry in tensors:
+        if entry.nbytes > MAX_TENSOR_BYTES:
+            raise BadPayload(f"tensor {entry.name!r} claims {entry.nbytes} bytes")
+    for alias, target in aliases.items():
+        if alias in names or target not in names:
+            raise BadPayload(f"alias {alias!r} -> {target!r} does not fit the tensor table")
+
+
+def table_hash(tensors: list[TensorEntry], aliases: dict[str, str]) -> bytes:
+    """BLAKE3 (32 bytes) of a tensor table's canonical bytes."""
+    return blake3(b"echo2/tensor-table/1\0" + _ENCODER.encode([tensors, aliases])).digest()

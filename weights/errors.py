@@ -1,0 +1,38 @@
+"""Errors of the weights package, named for who is at fault.
+
+    WeightsError
+    ├── BadPayload     the publisher or carrier: bytes that are malformed, lie, or ask for more than they may
+    ├── WrongBase      nobody's malice: the snapshot held here is not the one that the diff starts from
+    ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
+    ├── StoreCorrupt   the store's index is damaged; the message names the fix
+    ├── StoreBusy      another process holds the store
+    └── DiskFull       this machine cannot hold the bytes; nothing that was there is damaged
+"""
+
+
+class WeightsError(Exception):
+    """Root of every error that `weights` raises on purpose."""
+
+
+class BadPayload(WeightsError):
+    """A payload or document that no honest publisher makes, or one that needs a newer program."""
+
+
+class WrongBase(WeightsError):
+    """The base snapshot is not the one that the diff was computed against."""
+
+
+class BadSnapshot(WeightsError):
+    """Not a model snapshot, or a header that lies about its file."""
+
+
+class StoreCorrupt(WeightsError):
+    """The index of the store cannot be read."""
+
+
+class StoreBusy(WeightsError):
+    """Another process has the store open."""
+
+
+class DiskFull(WeightsError):
+    """A write found no room (disk, quota or file size limit); the message names the path."""
