@@ -1,0 +1,1 @@
+"""The operator's daemon: leases, admission, ledger, learner, publisher, leaderboard."""

@@ -1,0 +1,131 @@
+"""What main and the learner process say to each other, over engines.child frames.
+
+    main -> learner   open(Open) -> Opened            once, after every start of the process
+    main -> learner   step(Batch) -> Stepped          draws are decided by main's buffer; one step a call
+    main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
+
+Crash rule: the set of drawn groups lives in the learner's checkpoint and nowhere else. `step` returns only after
+a checkpoint that contains the step and its draws is durable whenever it exports a version.
+"""
+
+import msgspec
+
+
+class Hyper(msgspec.Struct, frozen=True, kw_only=True):
+    """The learner's settings, from the operator's config. Defaults: learning.md's "Objective"."""
+
+    learning_rate: float = 3e-4
+    warmup_steps: int = 10
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    gradient_clip: float = 1.0
+    eps_low: float = 0.2
+    eps_high: float = 0.28
+    truncation: float = 2.0
+    kl_coefficient: float = 0.0
+    minibatches: int = 1
+    advantage: str = "group"
+    objective: str = "decoupled"
+    publish_every: int = 1
+    microbatch_tokens: int = 16384
+    seed: int = 0
+
+
+class Open(msgspec.Struct, frozen=True, kw_only=True):
+    """`model`: folder with config.json and model.safetensors (the base). `folder`: the learner's own, for checkpoints
+    and exports. `published`: snapshot file of the last *published* version, its number and root."""
+
+    model: str
+    folder: str
+    device: str
+    hyper: Hyper
+    published: str
+    published_version: int
+    published_root: bytes
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the learner stands: the checkpoint's step and the ids of every group drawn up to it. `export`: a version
+    that the checkpoint covers and that main has not published yet (a crash came between), else None."""
+
+    step: int
+    drawn: list[bytes]
+    parameters: int
+    export: "Export | None" = None
+
+
+class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout as admitted. `behaviour`: the scorer's log-probability of each sampled token."""
+
+    tokens: list[int]
+    turns: list[int]
+    behaviour: list[float]
+    reward: float
+
+
+class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
+    id: bytes
+    version: int
+    prompt: list[int]
+    samples: list[TrainSample]
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """`step`: the number this step will have (version = step). Groups oldest first."""
+
+    step: int
+    groups: list[TrainGroup]
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """A version ready to be signed; every file named is durable. `edges`: payload files by which it is reached.
+    Roots, shapes: as in weights.documents."""
+
+    version: int
+    root: bytes
+    snapshot: str
+    edges: list["ExportedEdge"]
+    seconds: float
+
+
+class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """`base`: the version it starts from, None: from nothing (full)."""
+
+    base: int | None
+    base_root: bytes | None
+    payload: str
+
+
+class Stepped(msgspec.Struct, frozen=True, kw_only=True):
+    """`metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped, truncated (shares
+    of tokens), reward, success is not known here, tokens, zero_variance (share of groups), staleness_mean ...
+    `seconds`: the step without its export."""
+
+    step: int
+    metrics: dict[str, float]
+    seconds: float
+    export: Export | None = None
+
+
+class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a base model folder: a model from a config with random weights, warmed up by supervised steps on noisy
+    demonstrations of `task`. `shape`: keyword arguments of transformers' Qwen3Config beside the defaults here."""
+
+    folder: str
+    task: str
+    task_version: int
+    steps: int
+    noise: float
+    batch: int = 128
+    learning_rate: float = 2e-3
+    seed: int = 0
+    shape: dict[str, int] = {}
+
+
+class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
+    """`loss`: of the last step."""
+
+    folder: str
+    parameters: int
+    loss: float
+    seconds: float

@@ -1,0 +1,78 @@
+"""The engine protocol: load a snapshot, take diffs, generate groups, score groups. All calls are blocking;
+an engine lives in a child process (engines.child) and never in a daemon's main process.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One group to generate: the engine's view of a lease.
+
+    `prompt`: token ids. `seeds`: 16 bytes a sample, in order. `limit`: most sampled tokens a rollout.
+    `eos`: the id that ends a turn. `task`, `task_version`, `split`, `index`: the episode, for the tokens that the
+    environment gives. Sampling is at temperature 1 without top-p or top-k, with the noise of engines.sampling.
+    """
+
+    prompt: list[int]
+    seeds: list[bytes]
+    limit: int
+    eos: int
+    task: str
+    task_version: int
+    split: str
+    index: int
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout. `tokens` and `turns` as in tasks.task.Transcript; `logprobs`: one float32 for each *sampled*
+    token, in order: log softmax(logits) of the token, never above 0."""
+
+    tokens: list[int]
+    turns: list[int]
+    logprobs: list[float]
+
+
+class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
+    """A teacher-forced pass over one sample, a value for each sampled token.
+
+    `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: how much the seeded choice
+    (argmax of logits + noise) beats the token that was submitted, in nats; 0.0 where it is that token.
+    """
+
+    logprobs: list[float]
+    margins: list[float]
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take."""
+
+    root: bytes
+    parameters: int
+    nbytes: int
+
+
+class EngineError(Exception):
+    """The engine cannot go on: bad model folder, out of memory, wedged device. The message names the fix."""
+
+
+class Engine(Protocol):
+    """Generates and scores under exactly one version at a time."""
+
+    def load(self, model: Path, snapshot: Path) -> Loaded:
+        """Build the model of folder `model` (config.json, tokenizer.json) with the weights of `snapshot`."""
+
+    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+        """Apply an edge's payload to `base`, write the new snapshot file `out`, and hold it. Raises
+        weights.errors when the payload, the base or the resulting root is wrong; the old version is then still held."""
+
+    def generate(self, job: Job) -> list[Sample]:
+        """All samples of a group, the prompt computed once."""
+
+    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        """Several groups at once (evaluation): prompts of equal length share a batch."""
+
+    def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        """Teacher-forced pass over a group under the version held."""

@@ -1,0 +1,43 @@
+"""Errors of the network plane, named for who is at fault.
+
+    P2PError
+    ├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
+    │   ├── Malformed      bytes that do not decode, or exceed a bound
+    │   ├── BadSignature   a document not signed by whom it must be
+    │   └── BadChunk       a chunk whose proof does not lead to the signed root
+    ├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
+    ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
+    └── LocalFault         this machine's fault: key file, port, permission; the message names the fix
+"""
+
+
+class P2PError(Exception):
+    """Root of every error that `p2p` raises."""
+
+
+class PeerFault(P2PError):
+    """The other side broke the protocol."""
+
+
+class Malformed(PeerFault):
+    """Bytes that do not decode as their type, or exceed a stated bound."""
+
+
+class BadSignature(PeerFault):
+    """A document without the signatures its role requires."""
+
+
+class BadChunk(PeerFault):
+    """A chunk that does not hash to the signed root."""
+
+
+class Unreachable(P2PError):
+    """No answer: no route, a reset stream, a timeout."""
+
+
+class Stale(P2PError):
+    """An authentic document that is older than one already held, or expired."""
+
+
+class LocalFault(P2PError):
+    """Something on this machine must be put right; the message says what."""

@@ -1,0 +1,99 @@
+"""Who a peer is: an Ed25519 key in a file, and the libp2p peer id that its public half spells.
+
+Rules
+1. A key file is PEM (PKCS #8), mode 0600 or stricter, owned by this user; anything looser is refused.
+2. A key file is created once, exclusively, and never overwritten.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from p2p.errors import LocalFault, Malformed
+
+# libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
+_PEER_ID_PREFIX = bytes.fromhex("002408011220")
+
+
+def generate_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+def public_bytes(key: Ed25519PrivateKey) -> bytes:
+    """The public key, 32 raw bytes."""
+    return key.public_key().public_bytes_raw()
+
+
+def peer_id(public_key: bytes) -> str:
+    """The libp2p peer id (base58, 12D3Koo...) of a 32-byte Ed25519 public key."""
+    if len(public_key) != 32:
+        raise Malformed("a public key has 32 bytes")
+    return base58.b58encode(_PEER_ID_PREFIX + public_key).decode()
+
+
+def public_key(peer: str) -> bytes:
+    """The 32-byte public key inside an Ed25519 peer id. Raises `Malformed`."""
+    try:
+        raw = base58.b58decode(peer)
+    except ValueError as error:
+        raise Malformed(f"not a peer id: {peer[:80]!r}") from error
+    if len(raw) != len(_PEER_ID_PREFIX) + 32 or not raw.startswith(_PEER_ID_PREFIX):
+        raise Malformed(f"not an Ed25519 peer id: {peer[:80]!r}")
+    return raw[len(_PEER_ID_PREFIX) :]
+
+
+def write_key(path: Path, key: Ed25519PrivateKey, passphrase: str | None = None) -> None:
+    """Write a new key file, mode 0600, durable. Raises `LocalFault` when it exists or cannot be written."""
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase:
+        encryption = serialization.BestAvailableEncryption(passphrase.encode())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
+    except OSError as error:
+        raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
+    """Read a key file. Raises `LocalFault` with the fix: missing, too open, not a key, wrong passphrase."""
+    try:
+        status = path.stat()
+        pem = path.read_bytes()
+    except FileNotFoundError as error:
+        raise LocalFault(f"no key file at {path}") from error
+    except OSError as error:
+        raise LocalFault(f"cannot read key file {path}: {error.strerror}") from error
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise LocalFault(f"key file {path} is open to others: run chmod 600 {path}")
+    if status.st_uid != os.geteuid():
+        raise LocalFault(f"key file {path} belongs to another user: run chown {os.geteuid()} {path}")
+    try:
+        key = serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
+    except TypeError as error:
+        fix = "needs a passphrase: set ECHO2_KEY_PASSPHRASE" if "not given" in str(error) else "takes no passphrase"
+        raise LocalFault(f"key file {path} {fix}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        reason = "the passphrase is wrong, or it is damaged" if passphrase else "it is no PEM key"
+        raise LocalFault(f"key file {path} cannot be read: {reason}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise LocalFault(f"key file {path} holds no Ed25519 key")
+    return key
+
+
+def load_or_create_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
+    """The key in `path`, made first where there is none."""
+    if not path.exists():
+        write_key(path, generate_key(), passphrase)
+    return load_key(path, passphrase)

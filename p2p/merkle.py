@@ -1,0 +1,125 @@
+"""The project's one Merkle tree: the shape of RFC 6962 section 2.1, the hash function as an argument.
+
+1. A leaf hashes as H(0x00 || leaf), a node as H(0x01 || left || right), so that no node passes for a leaf.
+2. A tree of n leaves splits at the largest power of two below n. Built from the bottom that is: pair neighbours,
+   and an odd one at the end rises unpaired.
+3. The root of no leaves is H of the empty string.
+4. A proof is the siblings from the leaf upwards. Its length follows from index and size alone, so a proof of any
+   other length is refused before anything is hashed.
+"""
+
+from collections.abc import Callable, Sequence
+
+Hash = Callable[[bytes], bytes]
+"""bytes -> digest, of one fixed length."""
+
+_LEAF = b"\x00"
+_NODE = b"\x01"
+
+
+def leaf_hash(leaf: bytes, hash: Hash) -> bytes:
+    """The digest under which `leaf` stands in the tree."""
+    return hash(_LEAF + leaf)
+
+
+def root(leaves: Sequence[bytes], hash: Hash) -> bytes:
+    """The Merkle tree hash of `leaves` in order."""
+    return Tree.of([leaf_hash(leaf, hash) for leaf in leaves], hash).root
+
+
+def proof(leaves: Sequence[bytes], index: int, hash: Hash) -> list[bytes]:
+    """The audit path of leaf `index`, lowest sibling first. Raises `IndexError`."""
+    return Tree.of([leaf_hash(leaf, hash) for leaf in leaves], hash).proof(index)
+
+
+def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[bytes], hash: Hash) -> bool:
+    """Whether `leaf` stands at `index` in the tree of `size` leaves that has this root."""
+    climbed = climb(leaf_hash(leaf, hash), index, size, proof, hash)
+    return climbed is not None and climbed[-1][2] == root
+
+
+def proof_length(index: int, size: int) -> int:
+    """How many siblings a proof of leaf `index` in `size` has; at most ceil(log2(size))."""
+    return sum(1 for _ in _siblings(index, size))
+
+
+def depth(size: int) -> int:
+    """The longest proof in a tree of `size` leaves."""
+    return max(size - 1, 0).bit_length()
+
+
+def climb(
+    digest: bytes, index: int, size: int, proof: Sequence[bytes], hash: Hash
+) -> list[tuple[int, int, bytes]] | None:
+    """Every node that a proof states or implies, as (level, position, digest), the root last; None when its
+    shape is wrong. The nodes are true if and only if the last digest is the root."""
+    if not 0 <= index < size:
+        return None
+    path = list(_siblings(index, size))
+    if len(proof) != len(path) or any(len(node) != len(digest) for node in proof):
+        return None
+    nodes = [(0, index, digest)]
+    for (level, position), sibling in zip(path, proof, strict=True):
+        nodes.append((level, position, sibling))
+        left, right = (sibling, digest) if position & 1 == 0 else (digest, sibling)
+        digest = hash(_NODE + left + right)
+        nodes.append((level + 1, position >> 1, digest))
+    return nodes
+
+
+def _siblings(index: int, size: int) -> list[tuple[int, int]]:
+    """(level, position) of the siblings on the way up; a node that rises unpaired has none on that level."""
+    if not 0 <= index < size:
+        raise IndexError(f"leaf {index} of {size}")
+    path = []
+    level = 0
+    while size > 1:
+        if index ^ 1 < size:
+            path.append((level, index ^ 1))
+        index, size, level = index >> 1, (size + 1) >> 1, level + 1
+    return path
+
+
+class Tree:
+    """The known nodes of a tree of `size` leaves: all of them, or those that verified proofs have shown.
+
+    `add` takes a proof and keeps its nodes once they lead to `root`; `proof` answers for every leaf added.
+    """
+
+    def __init__(self, root: bytes, size: int, hash: Hash) -> None:
+        self.root = root
+        self.size = size
+        self._hash = hash
+        self._nodes: dict[tuple[int, int], bytes] = {}
+
+    @classmethod
+    def of(cls, digests: Sequence[bytes], hash: Hash) -> "Tree":
+        """The whole tree over leaf digests (see `leaf_hash`)."""
+        tree = cls(hash(b""), len(digests), hash)
+        level, row = 0, list(digests)
+        while row:
+            for position, digest in enumerate(row):
+                tree._nodes[_place(level, position, len(digests))] = digest
+            if len(row) == 1:
+                tree.root = row[0]
+                break
+            paired = [hash(_NODE + row[i] + row[i + 1]) for i in range(0, len(row) - 1, 2)]
+            row, level = paired + row[len(paired) * 2 :], level + 1
+        return tree
+
+    def add(self, index: int, digest: bytes, proof: Sequence[bytes]) -> bool:
+        """Whether the proof leads to the root; only then its nodes are kept."""
+        nodes = climb(digest, index, self.size, proof, self._hash)
+        if nodes is None or nodes[-1][2] != self.root:
+            return False
+        for level, position, node in nodes:
+            self._nodes[level, position] = node
+        return True
+
+    def leaf(self, index: int) -> bytes:
+        """The digest of a leaf. Raises `KeyError` where it is not known."""
+        return self._nodes[0, index]
+
+    def proof(self, index: int) -> list[bytes]:
+        """Raises `IndexError` outside the tree, `KeyError` where the leaf was never added."""
+        return [self._nodes[place] for place in _siblings(index, self.size)]

@@ -1,0 +1,307 @@
+"""Every wire type of the control plane, in one file: who makes it, who reads it, what absence means.
+
+Rules
+1. Types only gain optional fields within a protocol version; an unknown field is ignored.
+2. Times are integers: milliseconds since the Unix epoch, on the coordinator's clock unless said otherwise.
+3. Ids and nonces are 16 bytes, hashes, roots and public keys 32 bytes; `decode` enforces it.
+4. Every list and string has a bound; a decode never allocates more than a small multiple of its input.
+5. Version, Edge and EdgeIndex are the policy's own documents: weights/documents.py.
+
+Documents travel sealed (p2p.envelope); requests of a node that have an effect are sealed `Request`s.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from p2p.errors import Malformed
+from p2p.network import Manifest
+
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Key = Hash
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Sentence = Annotated[str, Meta(max_length=2000)]
+Address = Annotated[str, Meta(max_length=400)]
+Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Tokens = Annotated[list[Token], Meta(max_length=1 << 20)]
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all wire types."""
+
+
+# --- authority -------------------------------------------------------------------------------------------------------
+
+
+class RoleKeys(Wire):
+    keys: Annotated[list[Key], Meta(min_length=1, max_length=32)]
+    threshold: Annotated[int, Meta(ge=1, le=32)]
+
+
+class Root(Wire):
+    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger."""
+
+    run: Hash
+    serial: Count
+    roles: Annotated[dict[Name, RoleKeys], Meta(max_length=16)]
+    expires: Milliseconds
+
+
+class Asset(Wire):
+    """A file that belongs to the model and never changes: config.json, tokenizer.json."""
+
+    name: Name
+    manifest: Manifest
+
+
+class TaskReference(Wire):
+    name: Name
+    version: Count
+
+
+class RunSpec(Wire):
+    """operator (root) -> everyone. What the run is. `model` names its base for people; weights come by edges.
+
+    `limit`: most sampled tokens a rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
+    each a prefix of "<engine>/<dtype>/<device>". `protocols`: lowest and highest protocol version spoken."""
+
+    run: Hash
+    name: Name
+    model: Name
+    assets: Annotated[list[Asset], Meta(max_length=16)]
+    eos: Token
+    vocabulary: Count
+    tasks: Annotated[list[TaskReference], Meta(min_length=1, max_length=64)]
+    staleness: Count
+    group_size: Annotated[int, Meta(ge=1, le=1024)]
+    limit: Annotated[int, Meta(ge=1, le=1 << 20)]
+    compute_dtype: Name
+    engines: Annotated[list[Name], Meta(min_length=1, max_length=16)]
+    sampling: Name
+    price_mode: Name
+    protocols: tuple[int, int] = (1, 1)
+
+
+class Head(Wire):
+    """coordinator (channel) -> everyone, by gossip and on request. Ordered by (era, version, sequence)."""
+
+    era: Count
+    version: Count
+    version_hash: Hash
+    index_hash: Hash
+    step: Count
+    sequence: Count
+    addresses: Annotated[list[Address], Meta(max_length=16)]
+    root_serial: Count
+    issued: Milliseconds
+    expires: Milliseconds
+    finished: bool = False
+
+
+# --- requests and answers ----------------------------------------------------------------------------------------------
+
+
+class Request(Wire):
+    """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
+    `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator."""
+
+    recipient: Key
+    id: Id
+    method: Name
+    expires: Milliseconds
+    body: bytes
+
+
+class Refusal(Wire):
+    """coordinator -> node. Data, not an exception: `code` is one of coordinator/reasons.py, `sentence` is for people.
+    `retry_after`: milliseconds after which asking again makes sense; None: this very request never will."""
+
+    code: Name
+    sentence: Sentence
+    retry_after: Milliseconds | None = None
+
+
+class Answer(Wire):
+    """coordinator -> node. Exactly one of the two is there."""
+
+    body: bytes | None = None
+    refusal: Refusal | None = None
+
+
+class Hello(Wire):
+    """node -> coordinator, method "hello". First message of every connection."""
+
+    protocols: tuple[int, int]
+    software: Name
+    name: Annotated[str, Meta(max_length=40)]
+    engine: Name
+    device: Name
+    tasks: Annotated[list[TaskReference], Meta(max_length=64)]
+    addresses: Annotated[list[Address], Meta(max_length=16)]
+
+
+class Welcome(Wire):
+    """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: addresses worth dialling."""
+
+    roots: Annotated[list[bytes], Meta(min_length=1, max_length=64)]
+    runspec: bytes
+    head: bytes | None
+    peers: Annotated[list[Address], Meta(max_length=64)]
+    now: Milliseconds
+
+
+class DocumentsAsk(Wire):
+    """anyone -> anyone, method "documents", unsealed. Sealed documents by hash."""
+
+    hashes: Annotated[list[Hash], Meta(max_length=64)]
+
+
+class Documents(Wire):
+    """In the order asked; None where the peer has not got it."""
+
+    documents: Annotated[list[bytes | None], Meta(max_length=64)]
+
+
+class HeadAsk(Wire):
+    """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds."""
+
+
+class HeadAnswer(Wire):
+    head: bytes | None
+
+
+# --- leases and rollouts -----------------------------------------------------------------------------------------------
+
+
+class LeaseAsk(Wire):
+    """node -> coordinator, method "lease". Names the version that the node holds, loaded and ready."""
+
+    nonce: Id
+    era: Count
+    version: Count
+    root: Hash
+    engine: Name
+
+
+class Lease(Wire):
+    """coordinator (channel) -> node: one group under one version. `seeds`: one a sample; their number is the group's
+    size. `limit`: most sampled tokens a rollout. `calibration`: hash of the sealed Calibration; None: exact (fp32)."""
+
+    id: Id
+    node: Key
+    nonce: Id
+    task: Name
+    task_version: Count
+    index: Count
+    prompt: Tokens
+    seeds: Annotated[list[Id], Meta(min_length=1, max_length=1024)]
+    limit: Count
+    era: Count
+    version: Count
+    root: Hash
+    sent: Milliseconds
+    expires: Milliseconds
+    calibration: Hash | None = None
+
+
+class Segment(Wire):
+    """From token `first` on, the rollout was sampled under this version."""
+
+    version: Count
+    root: Hash
+    first: Count
+
+
+class Rollout(Wire):
+    """`tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one for each sampled token."""
+
+    tokens: Tokens
+    turns: Annotated[list[Count], Meta(max_length=1024)]
+    logprobs: bytes
+    segments: Annotated[list[Segment], Meta(min_length=1, max_length=16)]
+
+
+class Submission(Wire):
+    """node -> coordinator, method "submit": one group for one lease."""
+
+    lease: Id
+    era: Count
+    version: Count
+    root: Hash
+    rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
+
+
+class Received(Wire):
+    """coordinator (ledger) -> node: durable, checked by T0, verdict to come."""
+
+    lease: Id
+    submission_hash: Hash
+    at: Milliseconds
+
+
+class Receipt(Wire):
+    """coordinator (ledger) -> node: the final answer. `verdict`: "accepted" or "refused". `weight`: milli-RE.
+    `entry`, `entry_hash`: where it stands in the ledger. `epoch`, `price`: of pay; None: points, or still pending."""
+
+    run: Hash
+    node: Key
+    lease: Id
+    era: Count
+    version: Count
+    submission_hash: Hash
+    verdict: Name
+    code: Name
+    reason: Sentence
+    trainable: bool
+    weight: Count
+    entry: Count
+    entry_hash: Hash
+    at: Milliseconds
+    epoch: Count | None = None
+    price: Count | None = None
+
+
+class SubmitAnswer(Wire):
+    """coordinator -> node, to "submit": the sealed Received, and the sealed Receipt once there is one."""
+
+    received: bytes | None
+    receipt: bytes | None
+
+
+class VerdictsAsk(Wire):
+    """node -> coordinator, method "verdicts": receipts of these leases, and which receipts are safely stored."""
+
+    leases: Annotated[list[Id], Meta(max_length=256)]
+    confirmed: Annotated[list[Id], Meta(max_length=256)] = []
+
+
+class Verdicts(Wire):
+    """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
+
+    receipts: Annotated[list[bytes | None], Meta(max_length=256)]
+    unknown: Annotated[list[Id], Meta(max_length=256)] = []
+
+
+T = TypeVar("T")
+_encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Canonical bytes: MessagePack, fields in order, defaults left out."""
+    return _encode(message)
+
+
+def decode(data: bytes, type_: type[T]) -> T:
+    """Bytes as `type_`, typed and bounded. Raises `Malformed`."""
+    decoder = _decoders.get(type_)
+    if decoder is None:
+        decoder = _decoders[type_] = msgspec.msgpack.Decoder(type_)
+    try:
+        return decoder.decode(data)  # type: ignore[return-value]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"not a {type_.__name__}: {error}") from error

@@ -1,0 +1,82 @@
+"""What a daemon sees of the network: requests, gossip and payloads, from asyncio.
+
+`Peer` (p2p/peer.py) implements it natively over any transport in the same event loop; `ThreadedPeer`
+(p2p/threaded.py) runs the same code on a trio thread over libp2p and bridges each call.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
+"""(peer id, request bytes) -> answer bytes."""
+GossipHandler = Callable[[str, bytes], Awaitable[bool]]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a payload is cut and checked. Every field comes from a signed document.
+
+    `hash`: BLAKE3 of the payload, 32 bytes. `length`: bytes. `chunk_size`: bytes, the last chunk may be
+    shorter. `chunk_root`: Merkle root (BLAKE3) over the chunks in order.
+    """
+
+    hash: bytes
+    length: int
+    chunk_size: int
+    chunk_root: bytes
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Payload bytes moved since start, by way."""
+
+    received: int
+    sent: int
+    received_by_peer: dict[str, int]
+    sent_by_peer: dict[str, int]
+
+
+class Network(Protocol):
+    """Everything a daemon may ask of the network plane. All methods are safe in its own event loop only."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    async def run(self) -> None:
+        """Serve until cancelled. The other methods work once `ready` is set."""
+
+    async def ready(self) -> None:
+        """Wait until the network listens. Raises `LocalFault` (port taken, libp2p missing)."""
+
+    async def addresses(self) -> list[str]: ...
+
+    async def peers(self) -> list[str]: ...
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """Connect; the peer id. Raises `Unreachable`."""
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """One question, one answer. Raises `Unreachable` (also after `timeout` seconds) or `Malformed`."""
+
+    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+        """Answer `method`; requests longer than `limit` bytes are refused before they are read.
+        Call before `run`. An exception that leaves the handler resets that stream and is logged."""
+
+    async def publish(self, topic: str, data: bytes) -> None: ...
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """Call before `run`."""
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """Serve a complete payload file to peers until `unshare`."""
+
+    async def unshare(self, payload_hash: bytes) -> None: ...
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+        """Bring a payload to `path` from connected peers, `last` (the coordinator) only where nobody else
+        has a chunk. Each chunk is verified before it is stored, and served to others at once. Resumes from
+        `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
+        then shared. Retries peers until cancelled."""
+
+    async def traffic(self) -> Traffic: ...

@@ -1,0 +1,73 @@
+"""The seam between this project and any network stack: streams of frames, and a small gossip.
+
+Two implementations are shipped: `p2p.memory` (a whole network in one process, with loss, delay and
+partition) and `p2p.libp2p`. A transport runs natively in the event loop that owns it (asyncio for the
+in-memory one, trio for libp2p), so code written on anyio runs, and is tested, on either.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+StreamHandler = Callable[["Stream"], Awaitable[None]]
+GossipHandler = Callable[[str, bytes], Awaitable[bool]]
+"""(id of the connected peer that passed it on, data) -> whether the message is valid and may be forwarded."""
+
+
+class Stream(Protocol):
+    """An ordered, bidirectional flow of frames with one peer.
+
+    A frame is `bytes`. Sending never blocks for longer than the watchdog allows: a peer that makes no
+    progress is reset, and every waiting call raises `Unreachable`.
+    """
+
+    @property
+    def peer(self) -> str:
+        """The authenticated peer id of the other side."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame. Raises `Unreachable`."""
+
+    async def receive(self, limit: int) -> bytes | None:
+        """One frame, or None when the other side finished. Raises `Malformed` when it is longer than
+        `limit` bytes (before it is read), and `Unreachable`."""
+
+    async def finish(self) -> None:
+        """No more frames from this side."""
+
+    async def reset(self) -> None:
+        """Abandon both directions at once. Never raises."""
+
+
+class Transport(Protocol):
+    """What a network stack must offer. Peer ids are libp2p peer ids in base58 (see `p2p.identity`)."""
+
+    @property
+    def peer_id(self) -> str: ...
+
+    async def run(self, listening: Callable[[], None]) -> None:
+        """Serve until cancelled; `listening` is called once this peer can dial and be dialled. Every handler is
+        registered before. Raises `LocalFault` (port taken, library missing)."""
+
+    def addresses(self) -> list[str]:
+        """Multiaddresses under which this peer can be dialled, each ending in /p2p/<peer id>."""
+
+    def peers(self) -> list[str]:
+        """Connected peers."""
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """Connect by the first address that works; the peer id. Raises `Unreachable`."""
+
+    async def open(self, peer: str, protocol: str) -> Stream:
+        """A new stream to a connected peer. Raises `Unreachable`."""
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve streams of `protocol`. An exception that leaves the handler resets that stream only."""
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Gossip a small message (<= 16 KiB, <= 1 a second)."""
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """Receive a topic's messages, each at most once."""
+
+    async def drop(self, peer: str) -> None:
+        """Close every connection with a peer."""

@@ -1,0 +1,126 @@
+"""The task protocol: a prompt from (split, index), an episode of one or more turns, a score.
+
+Rules
+1. A task is pure and deterministic: the same (name, version, split, index, text) gives the same episode on
+   every machine, so that the coordinator replays and scores what a node did.
+2. An episode alternates turns: the policy samples tokens, then the environment may give tokens. Only sampled
+   tokens carry log-probabilities and loss.
+3. The splits "train" and "heldout" of a task never share a prompt.
+4. A node never scores: `score` is called by the coordinator alone.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+Split = Literal["train", "heldout"]
+
+
+class Text(Protocol):
+    """Tokens for text and back; `tasks.text.load` makes one from a tokenizer.json."""
+
+    @property
+    def eos(self) -> int:
+        """The token that ends a turn."""
+
+    @property
+    def size(self) -> int:
+        """Number of token ids: valid ids are 0 .. size - 1."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the tokens, special tokens left out. Never raises for ids in range."""
+
+
+class Score(NamedTuple):
+    """`reward`: what the learner maximises, any finite float. `success`: solved exactly or not."""
+
+    reward: float
+    success: bool
+
+
+class Episode(Protocol):
+    """One attempt at one prompt. Stateful: `reply` is called once after each sampled turn."""
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """Token ids that the policy sees first."""
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        """The environment's tokens after a sampled turn, or None when the episode is over.
+
+        `sampled` ends with eos, or was cut at the token limit (then the episode is always over)."""
+
+    def score(self) -> Score:
+        """The score so far; called after the episode is over."""
+
+
+class Task(Protocol):
+    """An environment. `name` and `version` stand in the RunSpec."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def size(self, split: Split) -> int:
+        """Number of distinct prompts: valid indices are 0 .. size - 1."""
+
+    def episode(self, split: Split, index: int, text: Text) -> Episode: ...
+
+    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+        """A single-turn answer with eos, each answer character wrong with probability `noise`: supervised warm-up only."""
+
+
+class Transcript(NamedTuple):
+    """What followed the prompt. `tokens`: sampled and given, in order. `turns`: lengths of the turns, sampled
+    first and then alternating, summing to len(tokens): [5] is one sampled turn, [3, 2, 4] has 2 given tokens."""
+
+    tokens: Sequence[int]
+    turns: Sequence[int]
+
+
+class TranscriptLie(ValueError):
+    """A transcript that this episode cannot have produced."""
+
+
+def sampled_mask(turns: Sequence[int]) -> list[bool]:
+    """True where the policy sampled the token; same length as the transcript's tokens."""
+    return [turn % 2 == 0 for turn, length in enumerate(turns) for _ in range(length)]
+
+
+def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) -> Score:
+    """Walk a fresh episode through a transcript and score it.
+
+    Guarantees that given tokens are the environment's own, that eos ends a sampled turn and stands nowhere
+    else in it, that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode
+    is over. Raises `TranscriptLie` with the sentence that says what is wrong.
+    """
+    tokens, turns = list(transcript.tokens), list(transcript.turns)
+    if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
+        raise TranscriptLie("turn lengths do not add up to the tokens")
+    start, sampled = 0, 0
+    given: Sequence[int] | None = ()
+    for turn, length in enumerate(turns):
+        part = tokens[start : start + length]
+        start += length
+        if turn % 2:
+            if given is None or list(given) != part:
+                raise TranscriptLie("tokens given by the environment are not the environment's")
+            continue
+        if given is None or (turn and turns[turn - 1] != len(given)):
+            raise TranscriptLie("the episode was already over")
+        sampled += length
+        if eos in part[:-1]:
+            raise TranscriptLie("tokens follow the end of a turn")
+        if part[-1] != eos and sampled != limit:
+            raise TranscriptLie("a turn stops without end-of-sequence before the token limit")
+        if sampled > limit:
+            raise TranscriptLie("more tokens than the limit")
+        given = episode.reply(part)
+        if sampled == limit:
+            given = None
+    if given is not None:
+        raise TranscriptLie("the episode is not over")
+    return episode.score()
