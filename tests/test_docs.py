@@ -1,0 +1,255 @@
+"""The documents against the code: what README.md and docs/ name must exist, and every setting must be documented.
+
+What a document promises is read from its code: fenced blocks and `inline spans`.
+
+1. `echo2-node ...` and `echo2-coord ...`: the command and each long option exist in that typer app (`app` in */cli.py).
+2. `make X` is a target of the Makefile; `python -m benchmarks.X` is a module.
+3. A relative link reaches a file, and its #anchor a heading.
+4. The settings tables of docs/operations.md and the config models name the same keys. A settings table is one whose
+   first column is headed `Node key` or `Coordinator key`; each row's first cell is a key in backticks, nested keys
+   with dots.
+
+docs/adr/ and docs/log.md tell of their day, so only their links are checked.
+"""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIS = {"echo2-node": "node.cli", "echo2-coord": "coordinator.cli"}
+CONFIGS = {"Node key": ("node.config", "NodeConfig"), "Coordinator key": ("coordinator.config", "CoordinatorConfig")}
+SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
+FENCE = re.compile(r"^( *)(```+|~~~+)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+
+
+def documents() -> list[Path]:
+    return [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.exists()]
+
+
+def current_documents() -> list[Path]:
+    """Those that describe the code as it is today."""
+    return [path for path in documents() if "adr" not in path.parts and path.name != "log.md"]
+
+
+def code_lines(text: str) -> Iterator[str]:
+    """Each line of each fenced block (a trailing backslash joins lines, a prompt is dropped), then each inline span."""
+    for match in FENCE.finditer(text):
+        yield from (line.strip().removeprefix("$ ") for line in match[3].replace("\\\n", " ").splitlines())
+    yield from (match[1].strip() for match in SPAN.finditer(FENCE.sub("", text)))
+
+
+def commands(line: str) -> Iterator[list[str]]:
+    """The words of each echo2 command in a line of code, the program's name first."""
+    for part in SHELL_BREAK.split(line):
+        try:
+            words = shlex.split(part)
+        except ValueError:
+            words = part.split()
+        for index, word in enumerate(words):
+            name = word.rpartition("/")[2]
+            if name in CLIS:
+                if all("=" in before or before in {"sudo", "nohup", "exec", "env"} for before in words[:index]):
+                    yield [name, *words[index + 1 :]]
+                break
+
+
+def promised_commands() -> list[tuple[str, list[str]]]:
+    return [
+        (str(path.relative_to(ROOT)), words)
+        for path in current_documents()
+        for line in code_lines(path.read_text())
+        for words in commands(line)
+    ]
+
+
+def cli(program: str) -> Any:
+    """The program's command tree (click's, as typer builds it)."""
+    import typer.main
+
+    return typer.main.get_command(importlib.import_module(CLIS[program]).app)
+
+
+def complaint(words: list[str], command: Any) -> str | None:
+    """Why the command line cannot be, or None. `a|b` names two subcommands; `...` and <placeholders> name nothing."""
+    options = {"--help"} | _options(command)
+    for place, word in enumerate(words[1:], start=1):
+        if word.startswith("--"):
+            if len(word) > 2 and word.partition("=")[0] not in options:
+                return f"no option {word}"
+        elif (children := getattr(command, "commands", None)) and re.fullmatch(r"[a-z][a-z|-]*", word):
+            for name in word.split("|"):
+                if name not in children:
+                    return f"no command {name}"
+                if "|" in word and (wrong := complaint([name, *words[place + 1 :]], children[name])):
+                    return wrong
+            command = children[word.split("|")[0]]
+            options |= _options(command)
+    return None
+
+
+def _options(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("program", CLIS)
+def test_every_command_and_option_in_the_documents_exists(program: str) -> None:
+    source = CLIS[program].replace(".", "/") + ".py"
+    if not (ROOT / source).exists():
+        pytest.skip(f"{source} is not written yet")
+    tree = cli(program)
+    promised = [(place, words) for place, words in promised_commands() if words[0] == program]
+    wrong = [f"{place}: {' '.join(words)}: {why}" for place, words in promised if (why := complaint(words, tree))]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_every_make_target_in_the_documents_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wrong = [
+        f"{path.relative_to(ROOT)}: make {target}"
+        for path in current_documents()
+        for line in code_lines(path.read_text())
+        for target in re.findall(r"(?:^|&& |; )make ([a-z][a-z0-9-]*)", line)
+        if target not in targets
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def test_every_make_target_is_printed_by_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    phony = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
+    explained = set(re.findall(r"^([a-z0-9-]+):.*## \S", makefile, re.MULTILINE))
+    assert phony == explained
+
+
+def test_every_benchmark_in_the_documents_exists() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: benchmarks.{name}"
+        for path in current_documents()
+        for line in code_lines(path.read_text())
+        for name in re.findall(r"-m benchmarks\.(\w+)", line)
+        if not (ROOT / "benchmarks" / f"{name}.py").exists()
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that a Markdown reader gives to the headings, as GitHub does."""
+    headings = re.findall(r"^#{1,6}\s+(.*?)\s*#*$", FENCE.sub("", path.read_text()), re.MULTILINE)
+    found: dict[str, int] = {}
+    for heading in headings:
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {slug if n == 0 else f"{slug}-{n}" for slug, last in found.items() for n in range(last + 1)}
+
+
+def broken(path: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    reached = (path.parent / target).resolve() if target else path
+    if not reached.exists() or not reached.is_relative_to(ROOT):
+        return True
+    return bool(anchor) and reached.suffix == ".md" and anchor not in anchors(reached)
+
+
+def test_every_relative_link_resolves() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path in documents()
+        for link in LINK.findall(SPAN.sub("", FENCE.sub("", path.read_text())))
+        if not re.match(r"[a-z]+:", link) and broken(path, link)
+    ]
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def documented_keys(text: str, heading: str) -> set[str]:
+    """The keys of all settings tables under the column `heading`."""
+    keys: set[str] = set()
+    inside = False
+    for line in text.splitlines():
+        first = line.split("|")[1].strip() if line.startswith("|") else ""
+        if not line.startswith("|") or first == heading:
+            inside = first == heading
+        elif inside and not set(first) <= set(":- "):
+            keys |= set(re.findall(r"`([\w.]+)`", first))
+    return keys
+
+
+def model_keys(model: Any, prefix: str = "") -> set[str]:
+    """The keys of a pydantic model, those of a nested model with dots."""
+    keys: set[str] = set()
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        nested = hasattr(field.annotation, "model_fields")
+        keys |= model_keys(field.annotation, key + ".") if nested else {key}
+    return keys
+
+
+@pytest.mark.parametrize("heading", CONFIGS)
+def test_the_settings_tables_name_exactly_the_settings(heading: str) -> None:
+    module, model = CONFIGS[heading]
+    for needed in (module.replace(".", "/") + ".py", "docs/operations.md"):
+        if not (ROOT / needed).exists():
+            pytest.skip(f"{needed} is not written yet")
+    keys = model_keys(getattr(importlib.import_module(module), model))
+    documented = documented_keys((ROOT / "docs/operations.md").read_text(), heading)
+    assert {"undocumented": keys - documented, "unknown": documented - keys} == {"undocumented": set(), "unknown": set()}
+
+
+def an_app() -> Any:
+    import typer
+    import typer.main
+
+    app, receipts = typer.Typer(), typer.Typer()
+
+    @app.command()
+    def join(invite: str, gpu: str = "auto", dry_run: bool = False) -> None: ...
+
+    @receipts.command("list")
+    def listing() -> None: ...
+
+    @receipts.command()
+    def verify(strict: bool = False) -> None: ...
+
+    app.add_typer(receipts, name="receipts")
+    return typer.main.get_command(app)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("echo2-node join --gpu auto <invite>", None),
+        ("echo2-node join INVITE --no-dry-run", None),
+        ("echo2-node join --gpu=auto", None),
+        ("ECHO2_INVITE=x .venv/bin/echo2-node join | tee log --strange", None),
+        ("echo2-node receipts list|verify", None),
+        ("echo2-node receipts verify --strict", None),
+        ("echo2-node receipts", None),
+        ("echo2-node --help", None),
+        ("echo2-node fold", "no command fold"),
+        ("echo2-node receipts show", "no command show"),
+        ("echo2-node receipts list|show", "no command show"),
+        ("echo2-node join --gpus 2", "no option --gpus"),
+        ("echo2-node receipts list --strict", "no option --strict"),
+    ],
+)
+def test_a_command_line_is_judged_as_the_program_would(line: str, expected: str | None) -> None:
+    (words,) = commands(line)
+    assert complaint(words, an_app()) == expected
+
+
+@pytest.mark.parametrize("line", ["apt install echo2-node", "import echo2", "man echo2-node | less"])
+def test_what_is_no_echo2_command_is_left_alone(line: str) -> None:
+    assert list(commands(line)) == []
+
+
+def test_a_settings_table_is_read_by_its_first_column() -> None:
+    text = "| Node key | Default |\n|---|---|\n| `gpu` | auto |\n| `caps.upload` | 0 |\n\n| Other | x |\n|---|---|\n| `no` | 1 |\n"
+    assert documented_keys(text, "Node key") == {"gpu", "caps.upload"}
