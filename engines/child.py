@@ -1,0 +1,332 @@
+"""The one mechanism for child processes: engine, scorer and learner are all started, called and ended here.
+
+Rules
+1. A frame is a u32 (big-endian) length and that many bytes of msgpack, at most `MAX_FRAME`. Frames go down the
+   child's stdin and up its original stdout; what the child prints goes to its stderr, which the parent logs.
+2. A child ends by itself, at once, when its pipe closes, whatever it is computing: no daemon leaves an orphan. It
+   ignores SIGINT and leads a session of its own, so that Ctrl-C in the daemon's terminal reaches only the daemon.
+3. When a child dies, every call under way raises `ChildDied`; a call is never left waiting.
+4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`.
+5. A child that sends what is no frame is killed: nothing that follows on such a pipe can be trusted.
+6. A child computes on one thread and waits passively unless told otherwise, by variables that stand before torch is
+   imported: with torch's defaults two busy cores slow a decode step thirtyfold.
+"""
+
+import asyncio
+import os
+import queue
+import signal
+import struct
+import sys
+import threading
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeVar
+
+import msgspec
+import structlog
+
+MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
+STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
+CPU_DEFAULTS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+
+T = TypeVar("T")
+_LENGTH = struct.Struct(">I")
+
+
+class ChildError(Exception):
+    """A handler in the child raised. `kind`: the name of the exception's class."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind, self.message = kind, message
+
+
+class ChildDied(Exception):
+    """The child is gone. `returncode`: negative for a signal; `stderr`: the last it printed."""
+
+    def __init__(self, name: str, returncode: int, stderr: str) -> None:
+        last = stderr.strip().splitlines()[-1:] or ["no output"]
+        super().__init__(f"{name} ended with {returncode}: {last[0]}")
+        self.name, self.returncode, self.stderr = name, returncode, stderr
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True):
+    """`id` 0 is a notification, which has no answer."""
+
+    id: int
+    kind: Literal["call", "answer", "error"]
+    method: str
+    body: msgspec.Raw
+
+
+class _Fault(msgspec.Struct, array_like=True, frozen=True):
+    kind: str
+    message: str
+
+
+class _Garbage(Exception):
+    pass
+
+
+_decode_frame = msgspec.msgpack.Decoder(_Frame).decode
+
+
+def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body: object) -> bytes:
+    """One frame with its length. Raises ValueError above `MAX_FRAME`."""
+    data = msgspec.msgpack.encode(_Frame(id, kind, method, msgspec.Raw(msgspec.msgpack.encode(body))))
+    if len(data) > MAX_FRAME:
+        raise ValueError(f"{method}: a message of {len(data)} bytes is above the limit of {MAX_FRAME}")
+    return _LENGTH.pack(len(data)) + data
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The parent's environment, `CPU_DEFAULTS` where it says nothing, and `extra` above both."""
+    return {**CPU_DEFAULTS, **os.environ, **(extra or {})}
+
+
+class Child:
+    """A child process, seen from the daemon's event loop. Calls may overlap; the child works them off in order."""
+
+    def __init__(self, argv: Sequence[str], *, name: str, env: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._argv, self._env = list(argv), dict(env or {})
+        self._log = structlog.get_logger("engines").bind(child=name)
+        self._stderr = bytearray()
+        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._last_id = 0
+        self._callback: Callable[[str, bytes], None] | None = None
+        self._process: Process | None = None
+        self._life: asyncio.Task[int] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def exited(self) -> "asyncio.Future[int]":
+        """Ends with the return code when the process is gone. Shielded: cancelling a waiter ends nothing."""
+        if self._life is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return asyncio.shield(self._life)
+
+    def events(self, callback: Callable[[str, bytes], None]) -> None:
+        """`callback(method, msgpack body)` for each notification, in order, on the event loop."""
+        self._callback = callback
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(self._env), start_new_session=True
+        )
+        self._life = asyncio.create_task(self._live(self._process), name=f"child {self.name}")
+
+    async def call(
+        self,
+        method: str,
+        body: msgspec.Struct | None,
+        type_: type[T],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 (seconds; None waits for ever)
+    ) -> T:
+        """The handler's answer, as `type_`. Raises ChildError, ChildDied, TimeoutError (the child then works on)."""
+        process, loop = self._running(), asyncio.get_running_loop()
+        self._last_id += 1
+        call_id = self._last_id
+        data = _frame(call_id, "call", method, body)
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._pending[call_id] = answer
+        try:
+            async with asyncio.timeout(timeout):
+                await self._send(process, data)
+                raw = await answer
+        finally:
+            self._pending.pop(call_id, None)
+        return msgspec.msgpack.decode(raw, type=type_)
+
+    async def notify(self, method: str, body: msgspec.Struct | None) -> None:
+        """A message without an answer, taken by the child even while it computes. Raises ChildDied."""
+        await self._send(self._running(), _frame(0, "call", method, body))
+
+    async def stop(self, grace: float = 5.0) -> int:
+        """Close the pipe, wait `grace` seconds, then kill the child's whole session. The return code."""
+        process = self._running()
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(grace):
+                return await self.exited
+        except TimeoutError:
+            self.kill()
+            return await self.exited
+
+    def kill(self) -> None:
+        """SIGKILL for the child and what it started; nothing if it is gone."""
+        process = self._running()
+        if process.returncode is None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                self._log.debug("already gone")
+
+    def _running(self) -> Process:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+    def _death(self, returncode: int) -> ChildDied:
+        return ChildDied(self.name, returncode, self._stderr.decode(errors="replace"))
+
+    async def _send(self, process: Process, data: bytes) -> None:
+        """The whole frame in one write, so that concurrent calls never interleave."""
+        assert process.stdin is not None
+        assert self._life is not None
+        if not self._life.done() and not process.stdin.is_closing():
+            try:
+                process.stdin.write(data)
+                return await process.stdin.drain()
+            except (BrokenPipeError, ConnectionResetError):
+                self._log.debug("pipe closed while writing")
+        raise self._death(await self.exited)
+
+    async def _live(self, process: Process) -> int:
+        errors = asyncio.create_task(self._keep_stderr(process))
+        try:
+            await self._read_frames(process)
+        except _Garbage as fault:
+            self._log.error("sent what is no frame, killed", fault=str(fault))
+            self.kill()
+        except asyncio.CancelledError:  # the daemon ends without `stop`: nothing may be left waiting for the child
+            self.kill()
+            raise
+        finally:
+            returncode = await process.wait()
+            # A grandchild may hold stderr open for ever: what was printed is there at once.
+            await asyncio.wait([errors], timeout=1.0)
+            errors.cancel()
+            for answer in self._pending.values():
+                if not answer.done():
+                    answer.set_exception(self._death(returncode))
+        return returncode
+
+    async def _read_frames(self, process: Process) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await process.stdout.readexactly(_LENGTH.size))
+                if length > MAX_FRAME:
+                    raise _Garbage(f"a frame of {length} bytes")
+                self._take(_decode_frame(await process.stdout.readexactly(length)))
+            except asyncio.IncompleteReadError:
+                return  # the child closed its end: it is dead or about to die
+            except msgspec.MsgspecError as error:
+                raise _Garbage(str(error)) from error
+
+    def _take(self, frame: _Frame) -> None:
+        if frame.id == 0:
+            if self._callback is not None:
+                asyncio.get_running_loop().call_soon(self._callback, frame.method, bytes(frame.body))
+            return
+        answer = self._pending.get(frame.id)
+        if answer is None or answer.done():
+            return  # its caller was cancelled or timed out
+        if frame.kind == "error":
+            fault = msgspec.msgpack.decode(frame.body, type=_Fault)
+            answer.set_exception(ChildError(fault.kind, fault.message))
+        else:
+            answer.set_result(bytes(frame.body))
+
+    async def _keep_stderr(self, process: Process) -> None:
+        assert process.stderr is not None
+        rest = b""
+        while part := await process.stderr.read(2**16):
+            self._stderr += part
+            del self._stderr[:-STDERR_KEPT]
+            *lines, rest = (rest + part).split(b"\n")
+            rest = rest[-STDERR_KEPT:]
+            for line in filter(None, lines):
+                self._log.info("stderr", line=line.decode(errors="replace"))
+
+
+class Pipe:
+    """The child's end. Make it before anything is imported that might print; `notify` is safe from any thread."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._input, self._output = os.dup(0), os.dup(1)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        self._write_lock = threading.Lock()
+
+    def notify(self, method: str, body: msgspec.Struct | None) -> None:
+        """A message to the parent without an answer."""
+        self._write(_frame(0, "answer", method, body))
+
+    def serve(
+        self,
+        handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
+        on_notify: Callable[[str, bytes], None] | None = None,
+    ) -> NoReturn:
+        """Answer calls in the calling (main) thread until the parent goes away; never returns.
+
+        `handlers`: method -> (type of its body, function from the body to a Struct or None). `on_notify(method,
+        msgpack body)` runs in the reading thread, also while a handler computes: it should only set a flag.
+        """
+        calls: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, args=(calls, on_notify), name="pipe", daemon=True).start()
+        while True:
+            frame = calls.get()
+            try:
+                type_, handler = handlers[frame.method]
+                body = msgspec.msgpack.decode(frame.body, type=type_)
+                answer = _frame(frame.id, "answer", frame.method, handler(body))
+            except Exception as error:
+                answer = _frame(frame.id, "error", frame.method, _Fault(type(error).__name__, str(error)))
+            self._write(answer)
+
+    def _watch(self, calls: "queue.SimpleQueue[_Frame]", on_notify: Callable[[str, bytes], None] | None) -> NoReturn:
+        """Read until the pipe closes, then end the process from under whatever it computes."""
+        status = 1
+        try:
+            while True:
+                (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+                if length > MAX_FRAME:
+                    raise _Garbage(f"a frame of {length} bytes")
+                frame = _decode_frame(self._read(length))
+                if frame.id:
+                    calls.put(frame)
+                elif on_notify is not None:
+                    on_notify(frame.method, bytes(frame.body))
+        except EOFError:
+            status = 0
+        except (_Garbage, msgspec.MsgspecError) as error:
+            print(f"the parent sent what is no frame: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+
+    def _read(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = os.read(self._input, min(count - len(parts), 2**20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        with self._write_lock:
+            while view:
+                try:
+                    view = view[os.write(self._output, view) :]
+                except BrokenPipeError:
+                    os._exit(0)  # the parent is gone
+
+
+def serve(
+    handlers: Mapping[str, tuple[Any, Callable[[Any], Any]]],
+    on_notify: Callable[[str, bytes], None] | None = None,
+) -> NoReturn:
+    """`Pipe().serve(...)` for a child that sends no notifications."""
+    Pipe().serve(handlers, on_notify)

@@ -1,0 +1,67 @@
+"""A child for the tests: answers, fails, prints, notifies, computes for ever."""
+
+import fcntl
+import os
+import sys
+import time
+
+import msgspec
+
+from engines.child import Pipe
+
+
+class Text(msgspec.Struct):
+    text: str
+
+
+def main() -> None:
+    pipe = Pipe()
+    flags: list[str] = []
+
+    def echo(body: Text) -> Text:
+        print("printed by the handler", flush=True)
+        return body
+
+    def fail(body: Text) -> None:
+        raise LookupError(body.text)
+
+    def tell(body: Text) -> Text:
+        for word in body.text.split():
+            pipe.notify("word", Text(word))
+        return body
+
+    def wait_flag(_: None) -> Text:
+        while not flags:
+            time.sleep(0.001)
+        return Text(flags[0])
+
+    def compute(body: Text) -> None:
+        """Hold a lock on the named file and compute: whoever can lock it knows that this process is gone."""
+        held = open(body.text, "w")  # noqa: SIM115
+        fcntl.flock(held, fcntl.LOCK_EX)
+        pipe.notify("locked", None)
+        while True:
+            sum(range(100_000))
+
+    def grumble(body: Text) -> None:
+        print(body.text, file=sys.stderr, flush=True)
+        os._exit(7)
+
+    def rubbish(_: None) -> None:
+        os.write(pipe._output, b"\xff\xff\xff\xff rubbish")
+
+    def environment(body: Text) -> Text:
+        return Text(os.environ.get(body.text, ""))
+
+    pipe.serve(
+        {
+            "echo": (Text, echo), "fail": (Text, fail), "tell": (Text, tell), "wait_flag": (None, wait_flag),
+            "compute": (Text, compute), "grumble": (Text, grumble), "rubbish": (None, rubbish),
+            "environment": (Text, environment),
+        },
+        on_notify=lambda method, body: flags.append(method),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engines.child import MAX_FRAME, Child, ChildDied, ChildError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+ARGV = [sys.executable, str(HERE / "echo_child.py")]
+ENV = {"PYTHONPATH": str(ROOT)}
+
+
+class Text(msgspec.Struct):
+    text: str
+
+
+@contextlib.asynccontextmanager
+async def running(argv: list[str] = ARGV, env: dict[str, str] | None = None) -> AsyncIterator[Child]:
+    child = Child(argv, name="echo", env={**ENV, **(env or {})})
+    await child.start()
+    try:
+        yield child
+    finally:
+        await child.stop(grace=2)
+
+
+async def locked(child: Child, path: Path) -> "asyncio.Task[None]":
+    """A call under way that computes for ever and holds a lock on `path`."""
+    told = asyncio.Event()
+    child.events(lambda method, body: told.set())
+    call = asyncio.create_task(child.call("compute", Text(str(path)), type(None)))
+    await told.wait()
+    return call
+
+
+def gone_within(path: Path, seconds: float) -> bool:
+    """True as soon as no process holds the lock on `path`."""
+    deadline = time.monotonic() + seconds
+    with path.open("w") as file:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(0.01)
+    return False
+
+
+async def test_a_call_is_answered_and_prints_never_reach_the_pipe() -> None:
+    async with running() as child:
+        assert await child.call("echo", Text("hello"), Text) == Text("hello")
+
+
+async def test_overlapping_calls_each_get_their_own_answer() -> None:
+    async with running() as child:
+        answers = await asyncio.gather(*(child.call("echo", Text(str(i)), Text) for i in range(50)))
+        assert [answer.text for answer in answers] == [str(i) for i in range(50)]
+
+
+async def test_a_large_message_passes_both_ways() -> None:
+    async with running() as child:
+        text = "x" * (8 * 2**20)
+        assert (await child.call("echo", Text(text), Text)).text == text
+
+
+async def test_a_message_above_the_bound_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as child:
+        monkeypatch.setattr("engines.child.MAX_FRAME", 1000)
+        with pytest.raises(ValueError, match="above the limit"):
+            await child.call("echo", Text("x" * 1000), Text)
+        monkeypatch.setattr("engines.child.MAX_FRAME", MAX_FRAME)
+        assert (await child.call("echo", Text("still there"), Text)).text == "still there"
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "kind", "message"),
+    [
+        ("fail", Text("no such thing"), "LookupError", "no such thing"),
+        ("unknown", None, "KeyError", "unknown"),
+        ("echo", None, "ValidationError", "Expected"),
+    ],
+    ids=["a handler that raises", "a method that does not exist", "a body of the wrong type"],
+)
+async def test_an_error_in_the_child_crosses_typed(method: str, body: Text | None, kind: str, message: str) -> None:
+    async with running() as child:
+        with pytest.raises(ChildError) as raised:
+            await child.call(method, body, Text)
+        assert raised.value.kind == kind
+        assert message in raised.value.message
+        assert (await child.call("echo", Text("alive"), Text)).text == "alive"
+
+
+async def test_notifications_arrive_in_order_and_before_the_answer() -> None:
+    async with running() as child:
+        words: list[str] = []
+        child.events(lambda method, body: words.append(msgspec.msgpack.decode(body, type=Text).text))
+        await child.call("tell", Text("one two three"), Text)
+        assert words == ["one", "two", "three"]
+
+
+async def test_the_parent_can_notify_a_child_that_computes() -> None:
+    async with running() as child:
+        call = asyncio.create_task(child.call("wait_flag", None, Text))
+        await child.notify("enough", None)
+        assert (await call).text == "enough"
+
+
+async def test_a_call_that_times_out_leaves_the_child_usable() -> None:
+    async with running() as child:
+        with pytest.raises(TimeoutError):
+            await child.call("wait_flag", None, Text, timeout=0.05)
+        await child.notify("enough", None)
+        assert (await child.call("echo", Text("next"), Text)).text == "next"
+
+
+async def test_a_killed_child_fails_every_call_under_way(tmp_path: Path) -> None:
+    async with running() as child:
+        first = await locked(child, tmp_path / "lock")
+        second = asyncio.create_task(child.call("echo", Text("never"), Text))
+        os.kill(child.pid, signal.SIGKILL)
+        for call in (first, second):
+            with pytest.raises(ChildDied) as died:
+                await call
+            assert died.value.returncode == -signal.SIGKILL
+        assert await child.exited == -signal.SIGKILL
+        with pytest.raises(ChildDied):
+            await child.call("echo", Text("too late"), Text)
+
+
+async def test_a_child_killed_before_it_serves_fails_its_first_call() -> None:
+    child = Child(ARGV, name="echo", env=ENV)
+    await child.start()
+    child.kill()
+    with pytest.raises(ChildDied):
+        await child.call("echo", Text("hello"), Text)
+
+
+async def test_what_the_child_last_printed_stands_in_the_error() -> None:
+    async with running() as child:
+        with pytest.raises(ChildDied, match=r"echo ended with 7: out of cheese") as died:
+            await child.call("grumble", Text("first line\nout of cheese"), type(None))
+        assert "first line" in died.value.stderr
+
+
+async def test_ctrl_c_does_not_reach_the_child() -> None:
+    async with running() as child:
+        await child.call("echo", Text("ready"), Text)
+        os.kill(child.pid, signal.SIGINT)
+        assert (await child.call("echo", Text("unmoved"), Text)).text == "unmoved"
+        assert os.getsid(child.pid) == child.pid
+
+
+async def test_rubbish_from_the_child_kills_it() -> None:
+    async with running() as child:
+        with pytest.raises(ChildDied):
+            await child.call("rubbish", None, type(None))
+        assert await child.exited == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\xff\xff\xff\xff", b"\x00\x00\x00\x03abc", b"\x00\x00\x00\x01\xc0"],
+    ids=["a length above the bound", "bytes that are no msgpack", "msgpack that is no frame"],
+)
+async def test_rubbish_from_the_parent_ends_the_child_with_a_reason(rubbish: bytes) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run, ARGV, input=rubbish, capture_output=True, env={**os.environ, **ENV}, timeout=20, check=False
+    )
+    assert done.returncode == 1
+    assert b"no frame" in done.stderr
+
+
+async def test_stop_ends_a_child_in_the_middle_of_a_computation(tmp_path: Path) -> None:
+    child = Child(ARGV, name="echo", env=ENV)
+    await child.start()
+    call = await locked(child, tmp_path / "lock")
+    assert await child.stop(grace=5) == 0
+    with pytest.raises(ChildDied):
+        await call
+
+
+async def test_stop_kills_a_child_that_does_not_listen() -> None:
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], name="deaf")
+    await child.start()
+    assert await child.stop(grace=0.2) == -signal.SIGKILL
+
+
+async def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    program = textwrap.dedent(
+        f"""
+        import asyncio, msgspec
+        from engines.child import Child
+        class Text(msgspec.Struct):
+            text: str
+        async def main():
+            child = Child({ARGV!r}, name="echo", env={ENV!r})
+            await child.start()
+            child.events(lambda method, body: print("locked", flush=True))
+            await child.call("compute", Text({str(lock)!r}), type(None))
+        asyncio.run(main())
+        """
+    )
+    parent = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, **ENV}, text=True
+    )
+    assert parent.stdout is not None
+    assert await asyncio.to_thread(parent.stdout.readline) == "locked\n"
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert await asyncio.to_thread(gone_within, lock, 2.0)
+
+
+def test_a_loop_that_ends_without_stop_takes_the_child_with_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+
+    async def forgetful() -> None:
+        child = Child(ARGV, name="echo", env=ENV)
+        await child.start()
+        await locked(child, lock)
+
+    asyncio.run(forgetful())
+    assert gone_within(lock, 2.0)
+
+
+async def test_a_child_computes_on_one_thread_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    async with running() as child:
+        assert (await child.call("environment", Text("OMP_NUM_THREADS"), Text)).text == "1"
+        assert (await child.call("environment", Text("OMP_WAIT_POLICY"), Text)).text == "passive"
+    async with running(env={"OMP_NUM_THREADS": "4"}) as child:
+        assert (await child.call("environment", Text("OMP_NUM_THREADS"), Text)).text == "4"
