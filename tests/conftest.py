@@ -1,4 +1,4 @@
-"""What every test stands on: one torch thread, no hub, no trace of the owner's own settings, the same examples each time."""
+"""What every test stands on: one torch thread, no hub, nothing of the owner's settings, the same examples each time."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The import law of docs/architecture.md, read from the source of every module.
 
-1. `p2p`, `weights` and `tasks` import none of the six packages but themselves; `engines` may import `weights` and `tasks`;
-   `coordinator` and `node` may import those four, never each other. An import inside a function counts.
+1. `p2p`, `weights` and `tasks` import none of the six packages but themselves; `engines` may import `weights` and
+   `tasks`; `coordinator` and `node` may import those four, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`.
 3. libp2p is known to p2p/libp2p.py and to the muxer and security modules that only that file uses.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
@@ -63,14 +63,16 @@ def imports_in(source: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and _is_import_call(node.func) and node.args:
-            if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str):
-                yield node.lineno, node.args[0].value
+        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+            yield node.lineno, name
 
 
-def _is_import_call(function: ast.expr) -> bool:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in {"import_module", "__import__"}
+def _imported_by_call(call: ast.Call) -> str | None:
+    function = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    argument = call.args[0] if call.args else None
+    if function in {"import_module", "__import__"} and isinstance(argument, ast.Constant):
+        return str(argument.value)
+    return None
 
 
 def package(dotted: str) -> str:
@@ -101,17 +103,15 @@ def test_imports_are_absolute() -> None:
 
 
 def test_libp2p_is_known_to_one_file_and_the_modules_only_it_uses() -> None:
-    wrong = []
-    for module in modules():
-        if LIBP2P_ALLOWED.fullmatch(module):
-            continue
-        wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) == "libp2p"]
-    behind_it = {m.removesuffix(".py").replace("/", ".") for m in modules() if LIBP2P_ALLOWED.fullmatch(m)} - {"p2p.libp2p"}
-    for module in modules():
-        if LIBP2P_ALLOWED.fullmatch(module):
-            continue
-        reached = [(line, name) for line, name in imports(module) if any(f"{name}.".startswith(f"{b}.") for b in behind_it)]
-        wrong += [f"{module}:{line}: imports {name}, which belongs to p2p/libp2p.py" for line, name in reached]
+    inside = {module for module in modules() if LIBP2P_ALLOWED.fullmatch(module)}
+    private = [module.removesuffix(".py").replace("/", ".") + "." for module in inside - {"p2p/libp2p.py"}]
+    wrong = [
+        f"{module}:{line}: imports {name}"
+        for module in modules()
+        if module not in inside
+        for line, name in imports(module)
+        if package(name) == "libp2p" or f"{name}.".startswith(tuple(private))
+    ]
     assert not wrong, offences(wrong)
 
 
@@ -153,7 +153,8 @@ def normal(distribution: str) -> str:
 def declared() -> set[str]:
     """Every distribution that pyproject.toml names, and libp2p, which the Makefile adds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    extras = project["optional-dependencies"].values()
+    requirements = [*project["dependencies"], *(requirement for extra in extras for requirement in extra)]
     return {normal(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements} | {"libp2p"}
 
 
@@ -176,7 +177,8 @@ def loaded_after(statement: str, names: tuple[str, ...]) -> list[str]:
     """Those of `names` that a fresh interpreter has loaded once it ran `statement`."""
     report = f"import sys; print('loaded:', *[n for n in {names!r} if n in sys.modules])"
     code = f"import sys\ntry:\n    {statement}\nexcept SystemExit as end:\n    assert not end.code, end.code\n{report}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1].split()[1:]
 
