@@ -1,0 +1,91 @@
+"""One question, one answer: digits reversed, two-digit sums, single-digit sums in words.
+
+The reward is 1 for the exact answer, else at most 0.2, by the share of characters that stand in the right place: enough
+to tell a near miss from noise, too little to be worth more than the answer.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tasks import split as splits
+from tasks.task import Score, Split, Text
+
+PARTIAL = 0.2
+DIGITS = "0123456789"
+
+
+def grade(output: str, answer: str) -> Score:
+    """Reward and success of an output against the one right answer (not empty)."""
+    if output == answer:
+        return Score(1.0, True)
+    right = sum(x == y for x, y in zip(output, answer, strict=False))
+    return Score(PARTIAL * right / max(len(answer), len(output)), False)
+
+
+class _Episode:
+    """One sampled turn, then it is over. Blanks around the answer do not count."""
+
+    def __init__(self, question: str, answer: str, text: Text) -> None:
+        self._prompt, self._answer, self._text = text.encode(question), answer, text
+        self._output = ""
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        return self._prompt
+
+    def reply(self, sampled: Sequence[int]) -> None:
+        self._output = self._text.decode(sampled).strip(" ")
+
+    def score(self) -> Score:
+        return grade(self._output, self._answer)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A task over `count` numbered questions. `pose`: a number to its (question, answer). `lead`: what a
+    demonstration writes before its answer."""
+
+    name: str
+    version: int
+    count: int
+    pose: Callable[[int], tuple[str, str]]
+    lead: str = ""
+
+    def size(self, split: Split) -> int:
+        return splits.size(self.count, split)
+
+    def question(self, split: Split, index: int) -> tuple[str, str]:
+        """(question, answer). Raises IndexError outside the split."""
+        return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index))
+
+    def episode(self, split: Split, index: int, text: Text) -> _Episode:
+        return _Episode(*self.question(split, index), text)
+
+    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+        _, answer = self.question(split, index)
+        chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")
+        written = "".join(
+            chance.choice(DIGITS.replace(right, "")) if chance.random() < noise else right for right in answer
+        )
+        return [*text.encode(self.lead + written), text.eos]
+
+
+def _reverse(number: int) -> tuple[str, str]:
+    digits = f"{number:04d}"
+    return f"{digits}>", digits[::-1]
+
+
+def _add(number: int) -> tuple[str, str]:
+    a, b = divmod(number, 100)
+    return f"{a:02d}+{b:02d}=", str(a + b)
+
+
+def _single_sum(number: int) -> tuple[str, str]:
+    a, b = divmod(number, 10)
+    return f"What is {a} plus {b}? Answer with a number only.\nAnswer:", str(a + b)
+
+
+REVERSE = Arithmetic("reverse", 1, 10_000, _reverse)
+ADD = Arithmetic("add", 1, 10_000, _add)
+SINGLE_SUM = Arithmetic("single_sum", 1, 100, _single_sum, lead=" ")

@@ -1,0 +1,79 @@
+"""Guess a number between two bounds, with one hint: the smallest episode of several turns.
+
+The prompt names the bounds ("guess 12-40>"); the first wrong guess is answered by "higher>" or "lower>"; the second
+ends the episode. The number is fixed by the bounds, so that a replay sees the same one.
+
+Reward: 1 for a right guess in either turn; else at most 0.2, by the distance of the last readable guess over the width.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from tasks import split as splits
+from tasks.task import Score, Split, Text
+
+PARTIAL = 0.2
+_BOUNDS = tuple(combinations(range(100), 2))
+
+
+class _Episode:
+    def __init__(self, low: int, high: int, secret: int, text: Text) -> None:
+        self._prompt, self._text = text.encode(f"guess {low}-{high}>"), text
+        self._width, self._secret = high - low, secret
+        self._guess: int | None = None
+        self._turns = 0
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        return self._prompt
+
+    def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
+        self._turns += 1
+        said = self._text.decode(sampled).strip(" ")
+        # An unreadable guess ends the episode; what was guessed before still counts. isascii: "²" is a digit to str.
+        if not (said.isascii() and said.isdigit() and len(said) <= 2):
+            return None
+        self._guess = int(said)
+        if self._guess == self._secret or self._turns == 2:
+            return None
+        return self._text.encode("higher>" if self._secret > self._guess else "lower>")
+
+    def score(self) -> Score:
+        if self._guess == self._secret:
+            return Score(1.0, True)
+        if self._guess is None:
+            return Score(0.0, False)
+        return Score(PARTIAL * max(0.0, 1 - abs(self._guess - self._secret) / self._width), False)
+
+
+@dataclass(frozen=True)
+class Guess:
+    name: str = "guess"
+    version: int = 1
+
+    def size(self, split: Split) -> int:
+        return splits.size(len(_BOUNDS), split)
+
+    def bounds(self, split: Split, index: int) -> tuple[int, int, int]:
+        """(low, high, secret), low <= secret <= high. Raises IndexError outside the split."""
+        low, high = _BOUNDS[splits.number(f"{self.name}/{self.version}", len(_BOUNDS), split, index)]
+        digest = hashlib.blake2b(f"{low}-{high}".encode(), key=f"{self.name}/{self.version}".encode()).digest()
+        return low, high, low + int.from_bytes(digest, "little") % (high - low + 1)
+
+    def episode(self, split: Split, index: int, text: Text) -> _Episode:
+        return _Episode(*self.bounds(split, index), text)
+
+    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+        """A right first guess, each digit wrong with probability `noise`."""
+        secret = str(self.bounds(split, index)[2])
+        chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")
+        written = "".join(
+            chance.choice("0123456789".replace(right, "")) if chance.random() < noise else right for right in secret
+        )
+        return [*text.encode(written), text.eos]
+
+
+GUESS = Guess()

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from tasks import text
+
+
+def chars() -> text.FileText:
+    return text.FileText(text.char_tokenizer(), text.EOS)
+
+
+def test_every_character_comes_back() -> None:
+    assert chars().decode(chars().encode(text.CHARACTERS)) == text.CHARACTERS
+    assert chars().encode("0") == [2]
+    assert chars().encode("4821>") == [6, 10, 4, 3, 2 + text.CHARACTERS.index(">")]
+
+
+def test_a_character_that_is_not_the_demos_is_an_error() -> None:
+    with pytest.raises(Exception, match="unk"):
+        chars().encode("Q")
+
+
+def test_every_id_of_the_model_decodes() -> None:
+    assert chars().size == text.CHAR_SIZE
+    for token in range(chars().size):
+        chars().decode([token])
+
+
+def test_special_tokens_are_left_out_and_filler_is_not() -> None:
+    assert chars().decode([2, text.PAD, 3, text.EOS]) == "01"
+    assert chars().decode([2, text.CHAR_SIZE - 1, 3]) not in ("01", "0 1")
+
+
+def test_a_saved_tokenizer_loads_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    text.char_tokenizer().save(str(path))
+    loaded = text.load(path, text.EOS)
+    assert loaded.encode("4821>") == chars().encode("4821>")
+    assert (loaded.eos, loaded.size) == (text.EOS, text.CHAR_SIZE)
+
+
+@pytest.mark.parametrize("eos", [-1, text.CHAR_SIZE])
+def test_an_end_of_sequence_outside_the_ids_is_refused(eos: int) -> None:
+    with pytest.raises(text.TokenizerFault, match="not among"):
+        text.FileText(text.char_tokenizer(), eos)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"], ids=["missing", "empty", "no model", "no text"])
+def test_a_bad_tokenizer_file_is_refused_by_name(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(text.TokenizerFault, match=r"tokenizer\.json"):
+        text.load(path, 1)
