@@ -16,7 +16,7 @@ def test_every_character_comes_back() -> None:
 
 
 def test_a_character_that_is_not_the_demos_is_an_error() -> None:
-    with pytest.raises(Exception, match="unk"):
+    with pytest.raises(Exception, match="UNK"):
         chars().encode("Q")
 
 
