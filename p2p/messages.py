@@ -37,12 +37,12 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # --- authority -------------------------------------------------------------------------------------------------------
 
 
-class RoleKeys(Wire):
+class RoleKeys(Wire, frozen=True):
     keys: Annotated[list[Key], Meta(min_length=1, max_length=32)]
     threshold: Annotated[int, Meta(ge=1, le=32)]
 
 
-class Root(Wire):
+class Root(Wire, frozen=True):
     """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger."""
 
     run: Hash
@@ -51,19 +51,19 @@ class Root(Wire):
     expires: Milliseconds
 
 
-class Asset(Wire):
+class Asset(Wire, frozen=True):
     """A file that belongs to the model and never changes: config.json, tokenizer.json."""
 
     name: Name
     manifest: Manifest
 
 
-class TaskReference(Wire):
+class TaskReference(Wire, frozen=True):
     name: Name
     version: Count
 
 
-class RunSpec(Wire):
+class RunSpec(Wire, frozen=True):
     """operator (root) -> everyone. What the run is. `model` names its base for people; weights come by edges.
 
     `limit`: most sampled tokens a rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
@@ -86,7 +86,7 @@ class RunSpec(Wire):
     protocols: tuple[int, int] = (1, 1)
 
 
-class Head(Wire):
+class Head(Wire, frozen=True):
     """coordinator (channel) -> everyone, by gossip and on request. Ordered by (era, version, sequence)."""
 
     era: Count
@@ -105,7 +105,7 @@ class Head(Wire):
 # --- requests and answers ----------------------------------------------------------------------------------------------
 
 
-class Request(Wire):
+class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
     `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator."""
 
@@ -116,7 +116,7 @@ class Request(Wire):
     body: bytes
 
 
-class Refusal(Wire):
+class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of coordinator/reasons.py, `sentence` is for people.
     `retry_after`: milliseconds after which asking again makes sense; None: this very request never will."""
 
@@ -125,14 +125,14 @@ class Refusal(Wire):
     retry_after: Milliseconds | None = None
 
 
-class Answer(Wire):
+class Answer(Wire, frozen=True):
     """coordinator -> node. Exactly one of the two is there."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
 
 
-class Hello(Wire):
+class Hello(Wire, frozen=True):
     """node -> coordinator, method "hello". First message of every connection."""
 
     protocols: tuple[int, int]
@@ -144,7 +144,7 @@ class Hello(Wire):
     addresses: Annotated[list[Address], Meta(max_length=16)]
 
 
-class Welcome(Wire):
+class Welcome(Wire, frozen=True):
     """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: addresses worth dialling."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=64)]
@@ -154,30 +154,30 @@ class Welcome(Wire):
     now: Milliseconds
 
 
-class DocumentsAsk(Wire):
+class DocumentsAsk(Wire, frozen=True):
     """anyone -> anyone, method "documents", unsealed. Sealed documents by hash."""
 
     hashes: Annotated[list[Hash], Meta(max_length=64)]
 
 
-class Documents(Wire):
+class Documents(Wire, frozen=True):
     """In the order asked; None where the peer has not got it."""
 
     documents: Annotated[list[bytes | None], Meta(max_length=64)]
 
 
-class HeadAsk(Wire):
+class HeadAsk(Wire, frozen=True):
     """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds."""
 
 
-class HeadAnswer(Wire):
+class HeadAnswer(Wire, frozen=True):
     head: bytes | None
 
 
 # --- leases and rollouts -----------------------------------------------------------------------------------------------
 
 
-class LeaseAsk(Wire):
+class LeaseAsk(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node holds, loaded and ready."""
 
     nonce: Id
@@ -187,7 +187,7 @@ class LeaseAsk(Wire):
     engine: Name
 
 
-class Lease(Wire):
+class Lease(Wire, frozen=True):
     """coordinator (channel) -> node: one group under one version. `seeds`: one a sample; their number is the group's
     size. `limit`: most sampled tokens a rollout. `calibration`: hash of the sealed Calibration; None: exact (fp32)."""
 
@@ -208,7 +208,7 @@ class Lease(Wire):
     calibration: Hash | None = None
 
 
-class Segment(Wire):
+class Segment(Wire, frozen=True):
     """From token `first` on, the rollout was sampled under this version."""
 
     version: Count
@@ -216,7 +216,7 @@ class Segment(Wire):
     first: Count
 
 
-class Rollout(Wire):
+class Rollout(Wire, frozen=True):
     """`tokens`, `turns`: as tasks.task.Transcript. `logprobs`: float32 little-endian, one for each sampled token."""
 
     tokens: Tokens
@@ -225,7 +225,7 @@ class Rollout(Wire):
     segments: Annotated[list[Segment], Meta(min_length=1, max_length=16)]
 
 
-class Submission(Wire):
+class Submission(Wire, frozen=True):
     """node -> coordinator, method "submit": one group for one lease."""
 
     lease: Id
@@ -235,7 +235,7 @@ class Submission(Wire):
     rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
 
 
-class Received(Wire):
+class Received(Wire, frozen=True):
     """coordinator (ledger) -> node: durable, checked by T0, verdict to come."""
 
     lease: Id
@@ -243,7 +243,7 @@ class Received(Wire):
     at: Milliseconds
 
 
-class Receipt(Wire):
+class Receipt(Wire, frozen=True):
     """coordinator (ledger) -> node: the final answer. `verdict`: "accepted" or "refused". `weight`: milli-RE.
     `entry`, `entry_hash`: where it stands in the ledger. `epoch`, `price`: of pay; None: points, or still pending."""
 
@@ -265,21 +265,21 @@ class Receipt(Wire):
     price: Count | None = None
 
 
-class SubmitAnswer(Wire):
+class SubmitAnswer(Wire, frozen=True):
     """coordinator -> node, to "submit": the sealed Received, and the sealed Receipt once there is one."""
 
     received: bytes | None
     receipt: bytes | None
 
 
-class VerdictsAsk(Wire):
+class VerdictsAsk(Wire, frozen=True):
     """node -> coordinator, method "verdicts": receipts of these leases, and which receipts are safely stored."""
 
     leases: Annotated[list[Id], Meta(max_length=256)]
     confirmed: Annotated[list[Id], Meta(max_length=256)] = []
 
 
-class Verdicts(Wire):
+class Verdicts(Wire, frozen=True):
     """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
 
     receipts: Annotated[list[bytes | None], Meta(max_length=256)]
