@@ -7,6 +7,8 @@
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
     ├── StoreBusy      another process holds the store
     └── DiskFull       this machine cannot hold the bytes; nothing that was there is damaged
+
+`FileNotFoundError` and the like pass through as they are.
 """
 
 

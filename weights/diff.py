@@ -1,0 +1,153 @@
+"""Payload of an edge: from a base snapshot to a new one, or from nothing. Layout: see `weights.payload`.
+
+`apply` does this, in order:
+
+1. The payload's header is read; codec, roots and table are those expected: else `BadPayload`.
+2. The base is the one that the diff starts from: else `WrongBase`. (A diff that is applied twice ends here.)
+3. Frames are decoded one at a time, purely: old frame + bytes -> positions and new bits. The base is never written to.
+4. The new frames go to a hidden file beside the target, and are hashed on the way.
+5. Only when the content root is the one expected does the file become visible. A failure leaves nothing behind.
+
+`changed` gives the same changes again, by tensor, for a copy that lives in a model; call it after `apply` has shown
+that the payload is what it claims. The old bits of each change (an undo list) are `base.bits(name)[index]`.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weights import codec
+from weights.codec import Bits
+from weights.documents import TensorEntry, Version
+from weights.durable import writing
+from weights.errors import BadPayload, BadSnapshot, WrongBase
+from weights.payload import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head
+from weights.snapshot import Snapshot, writing_snapshot
+
+MAX_SNAPSHOT: Final = 1 << 42
+"""Bytes of weights that a full payload may claim, unless the caller says less."""
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload file and what its `Edge` says of it: codec, BLAKE3 hash, bytes; and the roots it leads from and to."""
+
+    path: Path
+    codec: str
+    hash: bytes
+    length: int
+    base_root: bytes | None
+    root: bytes
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Elements of one tensor that get new bits: flat positions (int64, ascending) and bits, of equal length."""
+
+    tensor: TensorEntry
+    index: NDArray[np.int64]
+    bits: Bits
+
+
+def encode(old: Snapshot | None, new: Snapshot, path: Path) -> Payload:
+    """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes, with
+    the same version of zstd. Memory: a few frames. Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
+    if old is not None and old.tensors != new.tensors:
+        raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
+    with writing(path) as file:
+        sink = Sink(file)
+        sink.write(head_bytes(old, new))
+        for frame in frames_of(new.tensors):
+            before = old.span(frame.start, frame.elements, frame.width) if old else None
+            kind, body = codec.encode(before, new.span(frame.start, frame.elements, frame.width))
+            sink.write(bytes([kind]))
+            if kind != codec.SAME:
+                sink.write(struct.pack("<I", len(body)) + body)
+    base_root = old.root if old else None
+    return Payload(
+        path=path, codec=codec.NAME, hash=sink.hash.digest(), length=sink.length, base_root=base_root, root=new.root
+    )
+
+
+def encode_full(new: Snapshot, path: Path) -> Payload:
+    """Write the payload of a full edge: all of `new`, from nothing."""
+    return encode(None, new, path)
+
+
+def apply(
+    base: Snapshot | None,
+    payload: Path,
+    out: Path,
+    expect_root: bytes,
+    *,
+    expect: Version | None = None,
+    max_bytes: int = MAX_SNAPSHOT,
+) -> Snapshot:
+    """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
+
+    `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
+    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory: a few frames.
+    Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
+    reader = Reader(payload)
+    table = _open(reader, base, expect_root)
+    if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
+        raise BadPayload("payload leads to another tensor table than its Version names")
+    if sum(entry.nbytes for entry in table.tensors) > max_bytes:
+        raise BadPayload(f"payload claims more than {max_bytes} bytes of weights")
+    with writing_snapshot(out, table.tensors, table.aliases) as writer:
+        for frame, patch in _patches(reader, base, table.tensors):
+            old = base.span(frame.start, frame.elements, frame.width) if base else None
+            writer.write(patch.bits if old is None else patch.onto(old))
+        if writer.finish() != expect_root:
+            raise BadPayload("payload decodes to other weights than it claims")
+    return Snapshot(out, root=expect_root)
+
+
+def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
+    """Changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias is not
+    listed: who holds it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
+    reader = Reader(payload)
+    table = _open(reader, base, None)
+    for frame, patch in _patches(reader, base, table.tensors):
+        index, bits = patch.changes(base.span(frame.start, frame.elements, frame.width))
+        yield from _by_tensor(frame, index, bits)
+
+
+def _by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[Change]:
+    begin = 0
+    for entry, first, elements in frame.pieces:
+        low, high = np.searchsorted(index, [begin, begin + elements])
+        if low < high:
+            yield Change(tensor=entry, index=index[low:high].astype(np.int64) - begin + first, bits=bits[low:high])
+        begin += elements
+
+
+def _patches(reader: Reader, base: Snapshot | None, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, codec.Patch]]:
+    for frame in frames_of(tensors):
+        kind = reader.u8()
+        body = memoryview(b"") if kind == codec.SAME else reader.take(reader.u32())
+        old = base.span(frame.start, frame.elements, frame.width) if base else None
+        yield frame, codec.decode(kind, body, old, frame.elements, frame.width)
+    reader.end()
+
+
+def _open(reader: Reader, base: Snapshot | None, expect_root: bytes | None) -> Table:
+    """Steps 1 and 2; the tensor table that the payload leads to."""
+    head = read_head(reader)
+    if expect_root is not None and head.root != expect_root:
+        raise BadPayload(f"payload leads to {head.root.hex()[:16]}, not to {expect_root.hex()[:16]}")
+    if base is None:
+        if head.base_root is not None or head.table is None:
+            raise WrongBase("payload is a diff, and no base was given")
+        return head.table
+    if head.base_root is None:
+        raise WrongBase("payload is a full snapshot: apply it to no base")
+    if base.root != head.base_root:
+        already = "; it is the target already" if base.root == head.root else ""
+        raise WrongBase(f"diff starts from {head.base_root.hex()[:16]}, base is {base.root.hex()[:16]}{already}")
+    if head.table is not None and head.table.tensors != base.tensors:
+        raise BadPayload("a diff renames or reshapes tensors")
+    return head.table or Table(base.tensors, base.aliases)

@@ -1,0 +1,70 @@
+"""Files that are either whole or absent, whatever moment the power fails.
+
+1. Bytes go to a hidden file beside the target, which is fsynced, renamed over the target, and the folder fsynced.
+2. A failure removes the hidden file. What kill -9 leaves behind has a fixed name, so the next attempt replaces it.
+3. A write that finds no room raises `DiskFull`, and the target is as it was.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from weights.errors import DiskFull
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def room(path: Path) -> Iterator[None]:
+    """Translate the errors that mean "no room" into `DiskFull` naming `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"no room to write {path} ({error.strerror}): free space there") from error
+        raise
+
+
+def hidden(path: Path) -> Path:
+    """Where the bytes of `path` are while it is being written."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
+    temporary = hidden(path)
+    try:
+        with room(path), temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    move(temporary, path)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file that is already fsynced, durably. Both lie on one filesystem."""
+    with room(target):
+        source.replace(target)
+        sync_folder(target.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    with room(path), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,41 @@
+"""Which edges to fetch: the cheapest chain from what is held to the head. Pure.
+
+Snapshots are known by their content roots, so a chain may start at the public base model, at any snapshot kept, or at
+nothing, and may cross from one era to the next where two eras share a snapshot.
+"""
+
+import heapq
+from collections.abc import Collection, Iterable
+
+from weights.documents import Edge
+
+_NOTHING = None
+
+
+def path_to(edges: Iterable[Edge], held: Collection[bytes], head: bytes) -> list[Edge] | None:
+    """Edges to apply in order to come from a snapshot in `held` (content roots), or from nothing, to root `head`.
+
+    Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes. [] if `head` is held; None
+    if no chain leads there. Dijkstra (1959); each edge is looked at once."""
+    if head in held:
+        return []
+    leaving: dict[bytes | None, list[Edge]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.base_root, []).append(edge)
+    queue: list[tuple[int, int, tuple[bytes, ...], bytes | None, tuple[Edge, ...]]]
+    # The hashes end every tie before roots or edges would be compared, except between starts.
+    queue = [(0, 0, (b"" if root is None else root,), root, ()) for root in (_NOTHING, *held)]
+    heapq.heapify(queue)
+    done: set[bytes | None] = set()
+    while queue:
+        cost, steps, hashes, root, chain = heapq.heappop(queue)
+        if root == head:
+            return list(chain)
+        if root in done:
+            continue
+        done.add(root)
+        for edge in leaving.get(root, []):
+            if edge.root not in done:
+                further = (cost + edge.length, steps + 1, (*hashes, edge.payload_hash), edge.root, (*chain, edge))
+                heapq.heappush(queue, further)
+    return None

@@ -1,0 +1,201 @@
+"""A snapshot: all weights of one policy version, bit for bit, in one safetensors file that any library can load.
+
+1. Tensors stand in ascending order of name and cover the file without holes, so that consecutive tensors of one
+   dtype are one flat array. Tied weights are stored once; the metadata's `alias` (JSON) names the others.
+2. Weights are integers here: floats are seen as the unsigned integers of their bits, so that NaN payloads and the
+   sign of zero count.
+3. The content root is BLAKE3 over names, dtypes, shapes, BLAKE3 of each tensor's bytes, and aliases. It does not
+   depend on the file's header, so the same weights have the same root wherever they lie.
+4. A file becomes visible whole, or not at all. Reading is by mmap: memory stays with the page cache.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from weights import header
+from weights.documents import ITEM_BYTES, TensorEntry, check_table
+from weights.durable import hidden, writing
+from weights.errors import BadPayload, BadSnapshot
+
+Bits: TypeAlias = NDArray[np.unsignedinteger[Any]]
+BITS: Final[dict[int, np.dtype[Any]]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+"""Element width in bytes -> the unsigned integers in which its bits are seen."""
+_ROOT_DOMAIN: Final = b"echo2/content-root/1\0"
+_HASH_PIECE: Final = 8 << 20
+
+
+class Snapshot:
+    """A snapshot file, opened for reading. `tensors`: ascending by name. `aliases`: name -> tensor it is tied to."""
+
+    def __init__(self, path: Path, *, root: bytes | None = None) -> None:
+        """Open and check the header. `root`: the content root, where it was computed already.
+        Raises `BadSnapshot`, `FileNotFoundError`."""
+        self.path = path
+        with path.open("rb") as file:
+            parsed = read_header(file)
+            self._bytes = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        self.tensors: list[TensorEntry] = parsed.tensors
+        self.aliases = _aliases(parsed)
+        self._places = {entry.name: (entry, at) for entry, at in zip(parsed.tensors, parsed.offsets, strict=True)}
+        self._start = len(self._bytes) - sum(entry.nbytes for entry in self.tensors)
+        self._root = root
+        if parsed.offsets != sorted(parsed.offsets):
+            raise BadSnapshot(f"{path}: tensors are not in the order of their names; use weights.hub.import_model")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return len(self._bytes) - self._start
+
+    @property
+    def root(self) -> bytes:
+        """The content root, computed at the first use: one pass over the file."""
+        if self._root is None:
+            hashes = [_hash(self._bytes[at : at + entry.nbytes]) for entry, at in self._places.values()]
+            self._root = root_of(self.tensors, self.aliases, hashes)
+        return self._root
+
+    def bits(self, name: str) -> Bits:
+        """The elements of a tensor, flat, as a read-only view. An alias gives the tensor it is tied to."""
+        place = self._places.get(self.aliases.get(name, name))
+        if place is None:
+            raise BadSnapshot(f"{self.path} has no tensor {name!r}")
+        entry, at = place
+        return self._bytes[at : at + entry.nbytes].view(BITS[ITEM_BYTES[entry.dtype]])
+
+    def span(self, start: int, elements: int, width: int) -> Bits:
+        """`elements` integers of `width` bytes from byte `start` of the data, across tensors: a read-only view."""
+        at = self._start + start
+        return self._bytes[at : at + elements * width].view(BITS[width])
+
+
+class SnapshotWriter:
+    """Takes the bytes of all tensors in order, in pieces of any size, and hashes them on the way."""
+
+    def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
+        self._file = file
+        self._tensors = list(tensors)
+        self._aliases = aliases
+        self._hashes: list[bytes] = []
+        self._hasher = blake3()
+        self._left = 0
+        self._opened = False
+        metadata = {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
+        file.write(header.build(self._tensors, metadata))
+        self._next_tensors()
+
+    def write(self, data: Bits | bytes) -> None:
+        """Append. Raises `BadSnapshot` when there are more bytes than the tensor table holds."""
+        view = memoryview(data if isinstance(data, bytes) else data.view(np.uint8).data)
+        self._file.write(view)
+        while len(view):
+            if len(self._hashes) == len(self._tensors):
+                raise BadSnapshot("more bytes than the tensor table holds")
+            piece = view[: self._left]
+            self._hasher.update(piece)
+            self._left -= len(piece)
+            view = view[len(piece) :]
+            self._next_tensors()
+
+    def finish(self) -> bytes:
+        """The content root. Raises `BadSnapshot` when bytes are missing."""
+        if len(self._hashes) != len(self._tensors):
+            raise BadSnapshot(f"bytes are missing from tensor {self._tensors[len(self._hashes)].name!r} on")
+        return root_of(self._tensors, self._aliases, self._hashes)
+
+    def _next_tensors(self) -> None:
+        """Close the tensor that is full, and any empty ones after it."""
+        while self._left == 0 and len(self._hashes) < len(self._tensors):
+            if self._opened:
+                self._hashes.append(self._hasher.digest())
+            self._opened = len(self._hashes) < len(self._tensors)
+            if self._opened:
+                self._hasher = blake3()
+                self._left = self._tensors[len(self._hashes)].nbytes
+
+
+@contextlib.contextmanager
+def writing_snapshot(path: Path, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> Iterator[SnapshotWriter]:
+    """Write a snapshot file: visible when the block ends without an error. Call `finish` inside the block.
+    Raises `BadSnapshot`, `DiskFull`."""
+    try:
+        check_table(list(tensors), aliases)
+    except BadPayload as error:
+        raise BadSnapshot(str(error)) from error
+    with writing(path) as file:
+        yield SnapshotWriter(file, tensors, aliases)
+
+
+def tensor_table(snapshot: Snapshot) -> list[TensorEntry]:
+    """The tensors of a snapshot in canonical order, as `Version` lists them."""
+    return list(snapshot.tensors)
+
+
+def content_root(snapshot: Snapshot) -> bytes:
+    """The 32 bytes that name these weights. See rule 3."""
+    return snapshot.root
+
+
+def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Sequence[bytes]) -> bytes:
+    """Content root from the BLAKE3 of each tensor's bytes. Every field is preceded by its length or count."""
+    hasher = blake3(_ROOT_DOMAIN + struct.pack("<I", len(tensors)))
+    for entry, digest in zip(tensors, hashes, strict=True):
+        hasher.update(_text(entry.name) + _text(entry.dtype))
+        hasher.update(struct.pack(f"<I{len(entry.shape)}Q", len(entry.shape), *entry.shape) + digest)
+    hasher.update(struct.pack("<I", len(aliases)))
+    for name, target in sorted(aliases.items()):
+        hasher.update(_text(name) + _text(target))
+    return hasher.digest()
+
+
+def read_header(file: BinaryIO) -> header.Header:
+    """Header of an open safetensors file. Raises `BadSnapshot`."""
+    size = os.fstat(file.fileno()).st_size
+    length = header.header_length(file.read(8), size)
+    try:
+        return header.parse(file.read(length), size)
+    except BadSnapshot as error:
+        raise BadSnapshot(f"{file.name}: {error}") from error
+
+
+def discard(path: Path) -> None:
+    """Remove a snapshot or payload and what an interrupted writer left of it."""
+    path.unlink(missing_ok=True)
+    hidden(path).unlink(missing_ok=True)
+
+
+def _hash(data: NDArray[np.uint8]) -> bytes:
+    hasher = blake3()
+    for at in range(0, len(data), _HASH_PIECE):
+        hasher.update(data[at : at + _HASH_PIECE].data)
+    return hasher.digest()
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def _alias_json(aliases: dict[str, str]) -> str:
+    return json.dumps(aliases, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _aliases(parsed: header.Header) -> dict[str, str]:
+    try:
+        aliases = json.loads(parsed.metadata.get("alias", "{}"))
+        if not isinstance(aliases, dict) or not all(isinstance(target, str) for target in aliases.values()):
+            raise BadPayload("not an object of strings")
+        check_table(parsed.tensors, aliases)
+    except (ValueError, RecursionError, BadPayload) as error:
+        raise BadSnapshot(f"alias table of the snapshot: {error}") from error
+    return aliases

@@ -1,0 +1,270 @@
+"""What a daemon keeps between runs: sealed documents, payloads and snapshots, in one folder.
+
+    index.sqlite    documents (the sealed bytes themselves), and a row for each file below
+    payloads/       NAME = BLAKE3 of the file, in hex
+    snapshots/      ERA-VERSION-ROOT.safetensors
+    incoming/       payloads on their way in; a fetch that was interrupted goes on here, so nothing is swept
+
+1. A file is fsynced and renamed into place before its row commits; a row is deleted before its file. So a row always
+   has its file, and a file without a row is rubbish: it is removed when the store opens.
+2. The index is SQLite with WAL and synchronous=FULL: what a call has returned survives power loss. A row whose file
+   is gone or has another size is dropped at open: it can be fetched again.
+3. A payload's hash is checked before it is taken. A snapshot's root was checked by whoever wrote it (`diff.apply`).
+4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
+5. One process at a time has the store open (flock). Within it any thread may call.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+from blake3 import blake3
+
+from weights.durable import move, room, sync_file, sync_folder
+from weights.errors import BadPayload, DiskFull, StoreBusy, StoreCorrupt
+
+_FORMAT: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE documents (
+    hash BLOB PRIMARY KEY, kind TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, sealed BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX documents_by_version ON documents (kind, era, version);
+CREATE TABLE files (
+    name TEXT PRIMARY KEY, hash BLOB NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, nbytes INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+_FOLDERS: Final = ("payloads", "snapshots")
+
+
+class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Sealed bytes under their BLAKE3 hash. `kind`: what the caller called it."""
+
+    hash: bytes
+    kind: str
+    era: int
+    version: int
+    sealed: bytes
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A payload (`hash`: BLAKE3 of the file) or a snapshot (`hash`: content root). `nbytes`: the file's length."""
+
+    path: Path
+    hash: bytes
+    era: int
+    version: int
+    nbytes: int
+
+
+class Store:
+    """Open with `with Store(folder) as store`. Every method may raise `StoreCorrupt` or `DiskFull`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create. Raises `StoreBusy`, `StoreCorrupt`, `DiskFull`."""
+        self.folder = folder
+        with room(folder):
+            for name in (*_FOLDERS, "incoming"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+        self._mutex = threading.RLock()
+        with contextlib.ExitStack() as undo:
+            self._lock = _lock(folder / "lock")
+            undo.callback(os.close, self._lock)
+            with self._translated():
+                self._database = _connect(folder / "index.sqlite")
+                undo.callback(self._database.close)
+                self._set_up()
+                self._sweep()
+            undo.pop_all()
+
+    def close(self) -> None:
+        with self._mutex, self._translated():
+            self._database.close()
+            os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def put_document(self, kind: str, era: int, version: int, sealed: bytes) -> bytes:
+        """Keep sealed bytes; their BLAKE3 hash. The same bytes twice are kept once, under the first kind."""
+        digest = blake3(sealed).digest()
+        self._write("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", (digest, kind, era, version, sealed))
+        return digest
+
+    def document(self, digest: bytes) -> bytes | None:
+        """The sealed bytes with this hash."""
+        rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
+        return bytes(rows[0][0]) if rows else None
+
+    def documents(self, kind: str) -> list[StoredDocument]:
+        """All documents of a kind, oldest (era, version) first."""
+        rows = self._read(
+            "SELECT hash, kind, era, version, sealed FROM documents WHERE kind = ? ORDER BY era, version, hash", (kind,)
+        )
+        return [StoredDocument(hash=row[0], kind=row[1], era=row[2], version=row[3], sealed=row[4]) for row in rows]
+
+    def drop_document(self, digest: bytes) -> None:
+        self._write("DELETE FROM documents WHERE hash = ?", (digest,))
+
+    def incoming(self, name: str) -> Path:
+        """Where to write a file that is then put: on the store's filesystem, and not swept. `name`: no folders."""
+        return self.folder / "incoming" / name
+
+    def put_payload(self, era: int, version: int, digest: bytes, path: Path) -> Path:
+        """Take the file `path` (on this filesystem) as the payload `digest` that leads to (era, version); its new
+        path. Raises `BadPayload` when its BLAKE3 hash is another one: the file then stays where it is."""
+        hasher = blake3()
+        hasher.update_mmap(path)
+        if hasher.digest() != digest:
+            raise BadPayload(f"{path.name} hashes to {hasher.hexdigest()[:16]}, not to {digest.hex()[:16]}")
+        return self._take(f"payloads/{digest.hex()}", era, version, digest, path)
+
+    def payload(self, digest: bytes) -> Path | None:
+        return self._path(f"payloads/{digest.hex()}")
+
+    def payloads(self) -> list[StoredFile]:
+        """Oldest (era, version) first."""
+        return self._files("payloads/")
+
+    def put_snapshot(self, era: int, version: int, root: bytes, path: Path) -> Path:
+        """Take the file `path` (on this filesystem), whose content root the caller has checked; its new path."""
+        return self._take(_snapshot_name(era, version, root), era, version, root, path)
+
+    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
+        return self._path(_snapshot_name(era, version, root))
+
+    def snapshots(self) -> list[StoredFile]:
+        """Oldest (era, version) first."""
+        return self._files("snapshots/")
+
+    def nbytes(self) -> int:
+        """Bytes of all payloads and snapshots."""
+        total: int = self._read("SELECT coalesce(sum(nbytes), 0) FROM files", ())[0][0]
+        return total
+
+    def collect(self, keep: Collection[tuple[int, int]], budget_bytes: int) -> list[StoredFile]:
+        """Drop payloads and snapshots, oldest first, until at most `budget_bytes` are left or only those of `keep`
+        ((era, version) pairs) are; what was dropped."""
+        dropped: list[StoredFile] = []
+        with self._mutex:
+            excess = self.nbytes() - budget_bytes
+            for file in self._files(""):
+                if excess > 0 and (file.era, file.version) not in keep:
+                    self._drop(file.path)
+                    dropped.append(file)
+                    excess -= file.nbytes
+        return dropped
+
+    def drop_file(self, path: Path) -> None:
+        """Forget and remove one payload or snapshot."""
+        with self._mutex:
+            self._drop(path)
+
+    def _take(self, name: str, era: int, version: int, digest: bytes, path: Path) -> Path:
+        target = self.folder / name
+        with self._mutex:
+            if self._path(name) is None:
+                sync_file(path)
+                nbytes = path.stat().st_size
+                move(path, target)
+                self._write("INSERT INTO files VALUES (?, ?, ?, ?, ?)", (name, digest, era, version, nbytes))
+            elif path != target:
+                path.unlink()
+        return target
+
+    def _drop(self, path: Path) -> None:
+        self._write("DELETE FROM files WHERE name = ?", (path.relative_to(self.folder).as_posix(),))
+        path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path | None:
+        return self.folder / name if self._read("SELECT 1 FROM files WHERE name = ?", (name,)) else None
+
+    def _files(self, prefix: str) -> list[StoredFile]:
+        rows = self._read(
+            "SELECT name, hash, era, version, nbytes FROM files WHERE substr(name, 1, ?) = ? "
+            "ORDER BY era, version, name",
+            (len(prefix), prefix),
+        )
+        return [
+            StoredFile(path=self.folder / row[0], hash=row[1], era=row[2], version=row[3], nbytes=row[4])
+            for row in rows
+        ]
+
+    def _set_up(self) -> None:
+        found: int = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0:
+            self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
+        elif found != _FORMAT:
+            raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
+        check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if check != "ok":
+            raise sqlite3.DatabaseError(check)
+
+    def _sweep(self) -> None:
+        """Rules 1 and 2: make rows and files agree."""
+        rows = {file.path: file.nbytes for file in self._files("")}
+        for path, nbytes in rows.items():
+            if not path.is_file() or path.stat().st_size != nbytes:
+                self._drop(path)
+        for folder in _FOLDERS:
+            for path in (self.folder / folder).iterdir():
+                if path not in rows:
+                    path.unlink()
+            sync_folder(self.folder / folder)
+
+    def _read(self, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+        with self._mutex, self._translated():
+            return self._database.execute(query, values).fetchall()
+
+    def _write(self, query: str, values: tuple[object, ...]) -> None:
+        with self._mutex, self._translated():
+            self._database.execute(query, values)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.DatabaseError as error:
+            path = self.folder / "index.sqlite"
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                raise DiskFull(f"no room to write {path}: free space there") from error
+            raise StoreCorrupt(
+                f"{path}: {error}. Stop the daemon, move index.sqlite, index.sqlite-wal and index.sqlite-shm away, and "
+                "start again: documents, payloads and snapshots are then fetched anew"
+            ) from error
+
+
+def _snapshot_name(era: int, version: int, root: bytes) -> str:
+    return f"snapshots/{era}-{version}-{root.hex()}.safetensors"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _lock(path: Path) -> int:
+    with room(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StoreBusy(f"{path.parent} is open in another process") from error
+    return descriptor
