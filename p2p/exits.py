@@ -1,0 +1,26 @@
+"""Exit codes of both commands, so that a service manager and a script know what to do next without reading text."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What ended a command. A service does not restart after REFUSED, CONFIG and TRUST: only a person can help."""
+
+    OK = 0
+    USAGE = 2
+    UNREACHABLE = 69
+    """The coordinator did not answer."""
+    INTERNAL = 70
+    """A fault of this program."""
+    TEMPORARY = 75
+    """Worth another try: another daemon runs here, or the disk is full."""
+    REFUSED = 77
+    """The coordinator wants no work of this node: banned, or too old a version."""
+    CONFIG = 78
+    """A setting, an invite or a key file must be put right."""
+    NO_DEVICE = 80
+    """No device can hold and run the model."""
+    TRUST = 81
+    """A signature, a rollback or an expired Root: somebody lies, or the operator must act."""
+    INTERRUPTED = 130
+    """Ctrl-C, after a clean drain."""
