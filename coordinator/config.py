@@ -1,0 +1,271 @@
+"""The coordinator's settings: one frozen model, read from coordinator.toml in the run folder.
+
+1. A flag goes before an environment variable (`ECHO2_COORD_<SECTION>_<KEY>`), that before coordinator.toml, that
+   before the default.
+2. An unknown section, key or variable is an error that names the nearest known one. So is a value of another type:
+   nothing is converted, except in variables, which hold TOML values, or plain words where a text is wanted.
+3. Every key has a unit and a line of explanation; the commented coordinator.toml and the table in
+   docs/operations.md are made from them (coordinator.reference).
+4. What is signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.setup refuses.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from p2p.errors import LocalFault
+
+ENV_PREFIX = "ECHO2_COORD_"
+ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
+"""Variables with the prefix that are no settings: coordinator.cli reads them."""
+SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
+"""Keys of [run] that stand in the signed RunSpec."""
+
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "too_short": "a longer list",
+    "too_long": "a shorter list",
+    "missing": "a longer list",
+    "finite_number": "a finite number",
+}
+"""pydantic's type of error -> what the key wants, where pydantic's own words are for programmers."""
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Section -> key -> value."""
+
+
+class ConfigFault(LocalFault):
+    """A setting that must be put right; the message names it and what is wanted."""
+
+
+def _frozen_list(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=400)], ...], BeforeValidator(_frozen_list)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, strict about types, no unknown key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class RunSection(Section):
+    """What is trained. Most of it is signed by init and the same for every node."""
+
+    name: str = Field("my run", min_length=1, max_length=80, description="Name of the run, for people. Signed.")
+    model: str = Field("tiny", min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
+    task: str = Field("reverse", min_length=1, max_length=200, description="The task that is learnt. Signed.")
+    steps: int | None = Field(None, ge=1, description="Steps after which the run finishes. Unset: endless.")
+    staleness: int = Field(4, ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
+    group_size: int = Field(8, ge=2, le=1024, description="Rollouts a group: samples of one prompt. Signed.")
+    batch_groups: int = Field(16, ge=1, le=65536, description="Groups a step. At most the task's training prompts.")
+    limit: int = Field(16, ge=1, le=1 << 20, description="Most sampled tokens a rollout. Signed.")
+    heldout: int = Field(64, ge=1, le=65536, description="Held-out prompts an evaluation.")
+    evaluate_every: int = Field(5, ge=1, description="Versions from one evaluation to the next.")
+    compute_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Type in which nodes and scorer compute: float32 or bfloat16. Signed."
+    )
+    engines: Texts = Field(
+        ("transformers/float32",),
+        min_length=1,
+        max_length=16,
+        description="Engine classes admitted, each the beginning of <engine>/<dtype>/<device>. Signed.",
+    )
+
+
+class LearnerSection(Section):
+    """How it is learnt: the fields of coordinator.learner.calls.Hyper, and where the learner computes."""
+
+    device: str = Field("cpu", min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
+    threads: int = Field(1, ge=1, le=1024, description="Threads of each computing process on a CPU.")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's peak learning rate.")
+    warmup_steps: int = Field(10, ge=0, description="Steps over which the learning rate rises from 0.")
+    betas: Annotated[tuple[Share, Share], BeforeValidator(_frozen_list)] = Field(
+        (0.9, 0.95), description="AdamW's two decay rates, a step."
+    )
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay, a step.")
+    gradient_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    eps_low: float = Field(0.2, gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")
+    eps_high: float = Field(0.28, gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")
+    truncation: float = Field(2.0, gt=0, description="C: most that a stale token's importance weight may be.")
+    kl_coefficient: float = Field(0.0, ge=0, description="Weight of the KL term against the base. 0: none.")
+    minibatches: int = Field(1, ge=1, description="Optimiser steps on one batch.")
+    advantage: str = Field("group", min_length=1, description="How rewards of a group become advantages.")
+    objective: str = Field("decoupled", min_length=1, description="The loss.")
+    publish_every: int = Field(1, ge=1, description="kappa, steps from one published version to the next.")
+    microbatch_tokens: int = Field(16384, ge=1, description="Most tokens in one forward pass.")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")
+
+
+class NetworkSection(Section):
+    """Where nodes reach the coordinator. Addresses are libp2p multiaddresses."""
+
+    listen: Texts = Field(
+        ("/ip4/0.0.0.0/tcp/4310",), min_length=1, max_length=16, description="Addresses to listen on. Port 0: any free one."
+    )
+    advertise: Texts = Field(
+        (), max_length=16, description="Addresses that nodes dial, if not those listened on: a public name, a forwarded port."
+    )
+
+
+class WebSection(Section):
+    """The page, the API and /metrics, over HTTP."""
+
+    host: str = Field("127.0.0.1", min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
+    port: Port = Field(8420, description="TCP port. 0: any free one.")
+
+
+class LeasesSection(Section):
+    """How work is given out."""
+
+    per_node: int = Field(2, ge=1, le=1024, description="Most leases that a node holds at a time.")
+    minimum_seconds: float = Field(30.0, gt=0, description="Shortest life of a lease, seconds.")
+    maximum_seconds: float = Field(900.0, gt=0, description="Longest life of a lease, seconds.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.minimum_seconds > self.maximum_seconds:
+            raise ValueError("minimum_seconds is above maximum_seconds")
+        return self
+
+
+class StoreSection(Section):
+    """Where published versions are kept."""
+
+    budget_bytes: int = Field(20 * 10**9, ge=10**6, description="Most bytes of snapshots and payloads on disk.")
+
+
+class CoordinatorConfig(Section):
+    """All settings of a coordinator."""
+
+    run: RunSection = RunSection()
+    learner: LearnerSection = LearnerSection()
+    network: NetworkSection = NetworkSection()
+    web: WebSection = WebSection()
+    leases: LeasesSection = LeasesSection()
+    store: StoreSection = StoreSection()
+
+    @model_validator(mode="after")
+    def _reaches_the_next_version(self) -> Self:
+        # With more steps than S + 1 between versions no group is fresh enough for the last of them: the run stops.
+        if self.learner.publish_every > self.run.staleness + 1:
+            raise ValueError(
+                f"learner.publish_every is {self.learner.publish_every}; with run.staleness {self.run.staleness} "
+                f"it can be at most {self.run.staleness + 1}"
+            )
+        return self
+
+
+def sections() -> Iterator[tuple[str, type[Section]]]:
+    """Name and model of each section, in order."""
+    for name, field in CoordinatorConfig.model_fields.items():
+        assert field.annotation is not None
+        yield name, field.annotation
+
+
+def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None) -> CoordinatorConfig:
+    """Read coordinator.toml under rule 1. Raises `ConfigFault` with one line that names the key."""
+    return parse(read(path), source=path.name, env=env, flags=flags)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The TOML file as it stands. Raises `ConfigFault`."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigFault(f"no run in {path.parent}: make one with `echo2-coord init {path.parent}`") from error
+    except OSError as error:
+        raise ConfigFault(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigFault(f"{path} is not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigFault(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+
+
+def parse(
+    file: Mapping[str, Any], *, source: str, env: Mapping[str, str] | None = None, flags: Settings | None = None
+) -> CoordinatorConfig:
+    """The settings from a decoded file, variables and flags. `source`: the file's name, for messages."""
+    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in file.items()}
+    for layer in (from_env(env or {}), flags or {}):
+        for section, values in layer.items():
+            held = merged.setdefault(section, {})
+            if isinstance(held, dict):
+                held.update(values)
+    try:
+        return CoordinatorConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigFault(f"{source}: {_sentence(error.errors()[0])}") from error
+
+
+def from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The settings among the environment variables. Raises `ConfigFault` for an unknown one with our prefix."""
+    known = {
+        f"{ENV_PREFIX}{section}_{key}".upper(): (section, key, field)
+        for section, model in sections()
+        for key, field in model.model_fields.items()
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in sorted(env.items()):
+        if not name.startswith(ENV_PREFIX) or name in ENV_OF_THE_COMMAND:
+            continue
+        if name not in known:
+            raise ConfigFault(f"unknown environment variable {name}{_did_you_mean(name, known)}")
+        section, key, field = known[name]
+        found.setdefault(section, {})[key] = _env_value(text, field)
+    return found
+
+
+def _env_value(text: str, field: FieldInfo) -> object:
+    """A TOML value; a text as it is; a list also as words between commas."""
+    if field.annotation is str or get_origin(field.annotation) is Literal:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        is_texts = get_args(field.annotation)[-1:] == (...,)
+        return [word.strip() for word in text.split(",") if word.strip()] if is_texts else text
+
+
+def _sentence(error: ErrorDetails) -> str:
+    place = [str(part) for part in error["loc"]]
+    dotted = ".".join(place[:2])
+    if error["type"] == "extra_forbidden":
+        return _unknown(place)
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{dotted}: {message}" if dotted else message
+    if len(place) == 1:
+        return f"[{dotted}] should be a section of settings, not {error['input']!r}"
+    wanted = _WANTED.get(error["type"]) or message.removeprefix("Input should be ").removeprefix("Value should be ")
+    given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
+    return f"{dotted} should be {wanted}, not {given!r}"
+
+
+def _unknown(place: list[str]) -> str:
+    models = dict(sections())
+    if len(place) == 1:
+        homes = [f"{section}.{place[0]}" for section, model in models.items() if place[0] in model.model_fields]
+        return f"unknown section or key {place[0]}{_did_you_mean(place[0], models, homes)}"
+    section, key = place[:2]
+    homes = [f"{other}.{key}" for other, model in models.items() if key in model.model_fields]
+    return f"unknown key {section}.{key}{_did_you_mean(key, models[section].model_fields, homes)}"
+
+
+def _did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
+    nearest = (first or []) or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"

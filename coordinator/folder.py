@@ -1,0 +1,94 @@
+"""The run folder: where everything of a run lies, and the lock that keeps a second coordinator out.
+
+    coordinator.toml   settings (coordinator.config)
+    keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem
+    root/1.root ...    every signed Root since the first
+    run.spec           the RunSpec, signed by root
+    model/             config.json, tokenizer.json, model.safetensors: the base, version 0
+    run.sqlite         leases, submissions, verdicts, ledger
+    store/             snapshots and payloads of the published versions
+    learner/           the learner's checkpoints and exports
+    logs/              coordinator.jsonl
+    lock               held while a coordinator runs; it contains its process id
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2p.errors import LocalFault
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run. Nothing is made or read here."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "coordinator.toml"
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    @property
+    def roots(self) -> Path:
+        return self.path / "root"
+
+    @property
+    def runspec(self) -> Path:
+        return self.path / "run.spec"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "run.sqlite"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store"
+
+    @property
+    def learner(self) -> Path:
+        return self.path / "learner"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+
+@contextlib.contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Hold the run for this process. The kernel lets go when the process ends, however it ends.
+
+    Raises `LocalFault` where another coordinator holds it, or the folder cannot be written.
+    """
+    try:
+        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LocalFault(f"cannot write in run folder {folder.path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise LocalFault(
+                f"another coordinator (process {owner}) runs in {folder.path}: stop it first, or name another folder"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
