@@ -11,6 +11,7 @@
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,7 +55,6 @@ def _frozen_list(value: object) -> object:
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=400)], ...], BeforeValidator(_frozen_list)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
@@ -66,75 +66,91 @@ class Section(BaseModel):
 class RunSection(Section):
     """What is trained. Most of it is signed by init and the same for every node."""
 
-    name: str = Field("my run", min_length=1, max_length=80, description="Name of the run, for people. Signed.")
-    model: str = Field("tiny", min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
-    task: str = Field("reverse", min_length=1, max_length=200, description="The task that is learnt. Signed.")
-    steps: int | None = Field(None, ge=1, description="Steps after which the run finishes. Unset: endless.")
-    staleness: int = Field(4, ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
-    group_size: int = Field(8, ge=2, le=1024, description="Rollouts a group: samples of one prompt. Signed.")
-    batch_groups: int = Field(16, ge=1, le=65536, description="Groups a step. At most the task's training prompts.")
-    limit: int = Field(16, ge=1, le=1 << 20, description="Most sampled tokens a rollout. Signed.")
-    heldout: int = Field(64, ge=1, le=65536, description="Held-out prompts an evaluation.")
-    evaluate_every: int = Field(5, ge=1, description="Versions from one evaluation to the next.")
-    compute_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Type in which nodes and scorer compute: float32 or bfloat16. Signed."
-    )
-    engines: Texts = Field(
-        ("transformers/float32",),
-        min_length=1,
-        max_length=16,
-        description="Engine classes admitted, each the beginning of <engine>/<dtype>/<device>. Signed.",
-    )
+    name: Annotated[
+        str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")
+    ] = "my run"
+    model: Annotated[
+        str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
+    ] = "tiny"
+    task: Annotated[
+        str, Field(min_length=1, max_length=200, description="The task that is learnt. Signed.")
+    ] = "reverse"
+    steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
+    staleness: Annotated[
+        int, Field(ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
+    ] = 4
+    group_size: Annotated[int, Field(ge=2, le=1024, description="Rollouts a group: samples of one prompt. Signed.")] = 8
+    batch_groups: Annotated[
+        int, Field(ge=1, le=65536, description="Groups a step. At most the task's training prompts.")
+    ] = 16
+    limit: Annotated[int, Field(ge=1, le=1 << 20, description="Most sampled tokens a rollout. Signed.")] = 16
+    heldout: Annotated[int, Field(ge=1, le=65536, description="Held-out prompts an evaluation.")] = 64
+    evaluate_every: Annotated[int, Field(ge=1, description="Versions from one evaluation to the next.")] = 5
+    compute_dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Field(description="Type in which nodes and scorer compute: float32 or bfloat16. Signed."),
+    ] = "float32"
+    engines: Annotated[
+        Texts,
+        Field(min_length=1, max_length=16, description="Engine classes admitted: beginnings of engine/dtype/device. Signed."),
+    ] = ("transformers/float32",)
 
 
 class LearnerSection(Section):
     """How it is learnt: the fields of coordinator.learner.calls.Hyper, and where the learner computes."""
 
-    device: str = Field("cpu", min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
-    threads: int = Field(1, ge=1, le=1024, description="Threads of each computing process on a CPU.")
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's peak learning rate.")
-    warmup_steps: int = Field(10, ge=0, description="Steps over which the learning rate rises from 0.")
-    betas: Annotated[tuple[Share, Share], BeforeValidator(_frozen_list)] = Field(
-        (0.9, 0.95), description="AdamW's two decay rates, a step."
-    )
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay, a step.")
-    gradient_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
-    eps_low: float = Field(0.2, gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")
-    eps_high: float = Field(0.28, gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")
-    truncation: float = Field(2.0, gt=0, description="C: most that a stale token's importance weight may be.")
-    kl_coefficient: float = Field(0.0, ge=0, description="Weight of the KL term against the base. 0: none.")
-    minibatches: int = Field(1, ge=1, description="Optimiser steps on one batch.")
-    advantage: str = Field("group", min_length=1, description="How rewards of a group become advantages.")
-    objective: str = Field("decoupled", min_length=1, description="The loss.")
-    publish_every: int = Field(1, ge=1, description="kappa, steps from one published version to the next.")
-    microbatch_tokens: int = Field(16384, ge=1, description="Most tokens in one forward pass.")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")
+    device: Annotated[
+        str, Field(min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")
+    ] = "cpu"
+    threads: Annotated[int, Field(ge=1, le=1024, description="Threads of each computing process on a CPU.")] = 1
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="AdamW's peak learning rate.")] = 3e-4
+    warmup_steps: Annotated[int, Field(ge=0, description="Steps over which the learning rate rises from 0.")] = 10
+    betas: Annotated[
+        tuple[Share, Share], BeforeValidator(_frozen_list), Field(description="AdamW's two decay rates, a step.")
+    ] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0, description="AdamW's weight decay, a step.")] = 0.0
+    gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
+    eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
+    eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
+    truncation: Annotated[
+        float, Field(gt=0, description="C: most that a stale token's importance weight may be.")
+    ] = 2.0
+    kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
+    minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
+    advantage: Annotated[str, Field(min_length=1, description="How rewards of a group become advantages.")] = "group"
+    objective: Annotated[str, Field(min_length=1, description="The loss.")] = "decoupled"
+    publish_every: Annotated[int, Field(ge=1, description="kappa, steps from one published version to the next.")] = 1
+    microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
+    seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 
 
 class NetworkSection(Section):
     """Where nodes reach the coordinator. Addresses are libp2p multiaddresses."""
 
-    listen: Texts = Field(
-        ("/ip4/0.0.0.0/tcp/4310",), min_length=1, max_length=16, description="Addresses to listen on. Port 0: any free one."
-    )
-    advertise: Texts = Field(
-        (), max_length=16, description="Addresses that nodes dial, if not those listened on: a public name, a forwarded port."
-    )
+    listen: Annotated[
+        Texts, Field(min_length=1, max_length=16, description="Addresses to listen on. Port 0: any free one.")
+    ] = ("/ip4/0.0.0.0/tcp/4310",)
+    advertise: Annotated[
+        Texts,
+        Field(max_length=16, description="Addresses that nodes dial, where not those listened on: a public name."),
+    ] = ()
 
 
 class WebSection(Section):
     """The page, the API and /metrics, over HTTP."""
 
-    host: str = Field("127.0.0.1", min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
-    port: Port = Field(8420, description="TCP port. 0: any free one.")
+    host: Annotated[
+        str, Field(min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
+    ] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="TCP port. 0: any free one.")] = 8420
 
 
 class LeasesSection(Section):
     """How work is given out."""
 
-    per_node: int = Field(2, ge=1, le=1024, description="Most leases that a node holds at a time.")
-    minimum_seconds: float = Field(30.0, gt=0, description="Shortest life of a lease, seconds.")
-    maximum_seconds: float = Field(900.0, gt=0, description="Longest life of a lease, seconds.")
+    per_node: Annotated[int, Field(ge=1, le=1024, description="Most leases that a node holds at a time.")] = 2
+    minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
+    maximum_seconds: Annotated[float, Field(gt=0, description="Longest life of a lease, seconds.")] = 900.0
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -146,7 +162,9 @@ class LeasesSection(Section):
 class StoreSection(Section):
     """Where published versions are kept."""
 
-    budget_bytes: int = Field(20 * 10**9, ge=10**6, description="Most bytes of snapshots and payloads on disk.")
+    budget_bytes: Annotated[
+        int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")
+    ] = 20 * 10**9
 
 
 class CoordinatorConfig(Section):
@@ -173,7 +191,8 @@ class CoordinatorConfig(Section):
 def sections() -> Iterator[tuple[str, type[Section]]]:
     """Name and model of each section, in order."""
     for name, field in CoordinatorConfig.model_fields.items():
-        assert field.annotation is not None
+        assert isinstance(field.annotation, type)
+        assert issubclass(field.annotation, Section)
         yield name, field.annotation
 
 
@@ -251,9 +270,14 @@ def _sentence(error: ErrorDetails) -> str:
         return f"{dotted}: {message}" if dotted else message
     if len(place) == 1:
         return f"[{dotted}] should be a section of settings, not {error['input']!r}"
-    wanted = _WANTED.get(error["type"]) or message.removeprefix("Input should be ").removeprefix("Value should be ")
+    wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
     given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
-    return f"{dotted} should be {wanted}, not {given!r}"
+    return f"{dotted} should {wanted if wanted.startswith('have') else f'be {wanted}'}, not {_short(given)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _unknown(place: list[str]) -> str:

@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+
 from coordinator.config import CoordinatorConfig, sections
 
 BEGIN, END = "<!-- coordinator settings -->", "<!-- end of coordinator settings -->"
@@ -49,9 +51,8 @@ def with_table(document: str) -> str:
 
 
 def _written(value: Any) -> str:
-    import tomlkit
-
-    return tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
+    written: str = tomlkit.item(list(value) if isinstance(value, tuple) else value).as_string()
+    return written
 
 
 if __name__ == "__main__":
