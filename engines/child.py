@@ -126,7 +126,7 @@ class Child:
         body: msgspec.Struct | None,
         type_: type[T],
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 (seconds; None waits for ever)
+        timeout: float | None = None,
     ) -> T:
         """The handler's answer, as `type_`. Raises ChildError, ChildDied, TimeoutError (the child then works on)."""
         process, loop = self._running(), asyncio.get_running_loop()
