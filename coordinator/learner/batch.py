@@ -1,0 +1,116 @@
+"""A batch of groups as padded micro-batches.
+
+Rules
+1. Only sampled tokens are targets: the prompt and what the environment gave in between carry no loss.
+2. A rollout is never split, and a micro-batch never holds more than `budget` padded tokens unless one rollout alone
+   is longer.
+3. Padding stands on the right. Attention is causal, so it never reaches a real position and needs no mask.
+4. Groups without signal are left out: they cost no pass.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coordinator.learner import advantages
+from coordinator.learner.calls import Batch, TrainGroup, TrainSample
+from tasks.task import sampled_mask
+
+
+class BadBatch(ValueError):
+    """A batch that contradicts itself or the learner's state; nothing has changed."""
+
+
+class Row(NamedTuple):
+    """One rollout. `tokens`: prompt and transcript. `targets`: the positions that were sampled. `age`: step - version."""
+
+    tokens: list[int]
+    targets: list[int]
+    behaviour: list[float]
+    advantage: float
+    age: int
+
+
+class MicroBatch(NamedTuple):
+    """`tokens`: int64 [rows, width]. The rest has one entry a sampled token, [n]: `row` and `position` (of the state
+    that predicts it) int64, `target` int64, `behaviour` and `advantage` float32, `age` int64."""
+
+    tokens: Tensor
+    row: Tensor
+    position: Tensor
+    target: Tensor
+    behaviour: Tensor
+    advantage: Tensor
+    age: Tensor
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        return MicroBatch(*(tensor.to(device) for tensor in self))
+
+
+class Rows(NamedTuple):
+    """`groups`: the rows of each group that has a signal. `zero_variance`: number of groups that have none."""
+
+    groups: list[list[Row]]
+    zero_variance: int
+
+
+def rows(batch: Batch, kind: str) -> Rows:
+    """Rollouts with their advantages, by group. Raises BadBatch for a sample that contradicts itself."""
+    scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
+    kept = [
+        [_row(group, sample, value, batch.step) for sample, value in zip(group.samples, values, strict=True)]
+        for group, values in zip(batch.groups, scored.values, strict=True)
+        if any(values)
+    ]
+    return Rows(kept, scored.zero_variance)
+
+
+def _row(group: TrainGroup, sample: TrainSample, advantage: float, step: int) -> Row:
+    mask = sampled_mask(sample.turns)
+    start = len(group.prompt)
+    targets = [start + offset for offset, sampled in enumerate(mask) if sampled]
+    if len(mask) != len(sample.tokens):
+        raise BadBatch(f"group {group.id.hex()}: turn lengths do not add up to the tokens")
+    if len(targets) != len(sample.behaviour):
+        raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
+    if not start:
+        raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
+    return Row([*group.prompt, *sample.tokens], targets, sample.behaviour, advantage, step - group.version)
+
+
+def split(groups: Sequence[list[Row]], minibatches: int) -> list[list[Row]]:
+    """The rows of each mini-batch, at most `minibatches` of them, none empty. Whole groups are dealt out in turn, so
+    that a batch sorted by age gives each mini-batch the same ages."""
+    dealt = [list(groups[start::minibatches]) for start in range(minibatches)]
+    return [[row for group in part for row in group] for part in dealt if part]
+
+
+def pack(mini: Sequence[Row], budget: int) -> Iterator[MicroBatch]:
+    """Micro-batches of at most `budget` padded tokens: rows sorted by length, so that little is padding."""
+    part: list[Row] = []
+    for row in sorted(mini, key=lambda row: len(row.tokens)):
+        if part and len(row.tokens) * (len(part) + 1) > budget:
+            yield _pad(part)
+            part = []
+        part.append(row)
+    if part:
+        yield _pad(part)
+
+
+def _pad(part: Sequence[Row]) -> MicroBatch:
+    width = max(len(row.tokens) for row in part)
+    counts = torch.tensor([len(row.targets) for row in part])
+    targets = torch.tensor([target for row in part for target in row.targets])
+    tokens = torch.tensor([row.tokens + [0] * (width - len(row.tokens)) for row in part])
+    index = torch.repeat_interleave(torch.arange(len(part)), counts)
+    return MicroBatch(
+        tokens=tokens,
+        row=index,
+        position=targets - 1,
+        target=tokens[index, targets],
+        behaviour=torch.tensor([value for row in part for value in row.behaviour], dtype=torch.float32),
+        advantage=torch.tensor([row.advantage for row in part], dtype=torch.float32)[index],
+        age=torch.tensor([row.age for row in part])[index],
+    )

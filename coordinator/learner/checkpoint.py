@@ -1,0 +1,174 @@
+"""Checkpoints: all that the learner needs to go on after any crash, whole or not there.
+
+    <folder>/checkpoint-0000000012/tensors.safetensors    masters, moments, random state
+                                   state.msgpack          State, and BLAKE3 of both files' contents
+
+Rules
+1. A checkpoint is written under a hidden name; its files and folder are fsynced, then it is renamed. So it is visible
+   only when it is whole, and `save` returns only when it is durable.
+2. The newest two stay. Reading checks every byte against the hashes; a newest that is torn or corrupt is reported,
+   set aside, and the one before is taken. If there were some and none can be read, that is an error, never a silent
+   fresh start.
+3. Nothing here is pickled: safetensors and msgpack only.
+"""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coordinator.learner.calls import Export
+from weights.durable import move, room, sync_file, sync_folder
+
+FORMAT = 1
+KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d{10})")
+_STATE, _TENSORS = "state.msgpack", "tensors.safetensors"
+
+
+class CheckpointError(Exception):
+    """No checkpoint can be read although there are some; the message names the fix."""
+
+
+class _Corrupt(Exception):
+    pass
+
+
+class Base(msgspec.Struct, frozen=True):
+    """A version that was published from here: where diffs may start. `snapshot`: path of its file."""
+
+    version: int
+    root: bytes
+    snapshot: str
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """`step`: the learner's; `era`: of the policy. `steps`: made with this optimiser. `drawn`: ids of all groups drawn
+    up to `step`. `export`: the last version exported. `published`: versions whose snapshots are kept for diffs, oldest
+    first. `anchor`: the first version of all, from which cumulative diffs start."""
+
+    step: int
+    era: int
+    steps: int
+    drawn: list[bytes]
+    export: Export | None
+    published: list[Base]
+    anchor: Base | None
+
+
+class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    body: bytes
+    body_hash: bytes
+    tensors_hash: bytes
+
+
+class Checkpoint(NamedTuple):
+    state: State
+    tensors: dict[str, Tensor]
+
+
+def save(folder: Path, state: State, tensors: dict[str, Tensor]) -> Path:
+    """Write the checkpoint of `state.step`, durably, and remove all but the newest two. Raises `DiskFull`."""
+    target = folder / f"checkpoint-{state.step:010d}"
+    partial = folder / f".{target.name}.partial"
+    with _emptied(partial):
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial / _TENSORS)
+        body = msgspec.msgpack.encode(state)
+        sealed = _Sealed(
+            format=FORMAT, body=body, body_hash=blake3(body).digest(), tensors_hash=_file_hash(partial / _TENSORS)
+        )
+        (partial / _STATE).write_bytes(msgspec.msgpack.encode(sealed))
+        for name in (_TENSORS, _STATE):
+            sync_file(partial / name)
+        sync_folder(partial)
+        if target.exists():
+            _discard(target)
+        move(partial, target)
+    for old in _found(folder)[KEPT:]:
+        _discard(old)
+    return target
+
+
+def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None where there has never been one. `report` gets a sentence for each
+    that is not. Raises CheckpointError."""
+    _clear_leftovers(folder)
+    found = _found(folder)
+    for path in found:
+        try:
+            return _read(path)
+        except (_Corrupt, OSError) as fault:
+            aside = path.with_name(f"corrupt-{path.name}")
+            report(f"{path} cannot be used ({fault}): set aside as {aside.name}, taking the checkpoint before it")
+            if aside.exists():
+                shutil.rmtree(aside)
+            move(path, aside)
+    if found or list(folder.glob("corrupt-*")):
+        raise CheckpointError(
+            f"no checkpoint in {folder} can be read: put one back from a backup, or move the folder away to start "
+            "again from the published version in a new era"
+        )
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        sealed = msgspec.msgpack.decode((path / _STATE).read_bytes(), type=_Sealed)
+        if sealed.format != FORMAT:
+            raise CheckpointError(f"{path} has format {sealed.format}, this program reads {FORMAT}: update it")
+        if blake3(sealed.body).digest() != sealed.body_hash:
+            raise _Corrupt(f"{_STATE} does not match its hash")
+        if _file_hash(path / _TENSORS) != sealed.tensors_hash:
+            raise _Corrupt(f"{_TENSORS} does not match its hash")
+        return Checkpoint(msgspec.msgpack.decode(sealed.body, type=State), load_file(path / _TENSORS))
+    except (msgspec.MsgspecError, SafetensorError) as error:
+        raise _Corrupt(str(error)) from error
+
+
+def _found(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+
+
+def _file_hash(path: Path) -> bytes:
+    hasher = blake3()
+    with path.open("rb") as file:
+        while piece := file.read(8 << 20):
+            hasher.update(piece)
+    return hasher.digest()
+
+
+@contextmanager
+def _emptied(partial: Path) -> Iterator[None]:
+    """A new folder, gone again if the block fails."""
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with room(partial):
+            partial.mkdir(parents=True)
+            yield
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _discard(path: Path) -> None:
+    """Remove under a hidden name, so that a crash in between leaves no half checkpoint behind."""
+    hidden = path.with_name(f".{path.name}.removed")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    for pattern in (".*.partial", ".*.removed"):
+        for path in folder.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""A version on disk, ready to be signed: its snapshot and the payloads of the edges that lead to it.
+
+    <folder>/v0000000012.safetensors           the snapshot, bfloat16
+             v0000000012-from-0000000011.edge  payload of the diff from a published version
+             v0000000012-full.edge             payload from nothing, where there is nothing to start from
+
+Rules
+1. A version's number is the step that made it, and its files are named by it.
+2. Diffs start only from versions that were published, and from the bytes that were published: from the predecessor;
+   from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of all (the anchor).
+3. Every file is durable when `write` returns. Nothing here rounds: the model holds published values (see `optimiser`).
+4. Files go when no diff will start from them and `keep` later versions are published.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.learner.checkpoint import Base
+from weights.diff import encode, encode_full
+from weights.snapshot import Snapshot, discard
+from weights.tensors import save_model
+
+SKIPS = 4
+ANCHOR_EVERY = 32
+_FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
+
+
+def write(model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path) -> Export:
+    """Export the model as `version`, with a diff from each of `bases`, or in full if there are none."""
+    started = time.perf_counter()
+    new = save_model(model, folder / f"v{version:010d}.safetensors")
+    edges = [_diff(base, new, version, folder) for base in bases] or [_full(new, version, folder)]
+    seconds = time.perf_counter() - started
+    return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=seconds)
+
+
+def _diff(base: Base, new: Snapshot, version: int, folder: Path) -> ExportedEdge:
+    path = folder / f"v{version:010d}-from-{base.version:010d}.edge"
+    encode(Snapshot(Path(base.snapshot), root=base.root), new, path)
+    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path))
+
+
+def _full(new: Snapshot, version: int, folder: Path) -> ExportedEdge:
+    path = folder / f"v{version:010d}-full.edge"
+    encode_full(new, path)
+    return ExportedEdge(base=None, base_root=None, payload=str(path))
+
+
+def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list[Base]:
+    """The bases of `version`'s diffs (rule 2), newest first. `published`: oldest first, all below `version`."""
+    wanted = {version - (1 << j) for j in range(1, SKIPS + 1) if version % (1 << j) == 0}
+    chosen = {base.version: base for base in published if base.version in wanted}
+    chosen |= {base.version: base for base in published[-1:]}
+    if anchor is not None and version % ANCHOR_EVERY == 0:
+        chosen[anchor.version] = anchor
+    return [chosen[number] for number in sorted(chosen, reverse=True)]
+
+
+def useful(published: Sequence[Base]) -> list[Base]:
+    """Those of `published` from which a later diff may start: the newest, and by rule 2 version u until u + 2^j, where
+    2^j is the largest power (j <= 4) that divides u."""
+    newest = published[-1].version if published else 0
+    return [base for base in published if base.version == newest or base.version + _reach(base.version) > newest]
+
+
+def _reach(version: int) -> int:
+    return min(1 << SKIPS, version & -version) if version else 1 << SKIPS
+
+
+def sweep(folder: Path, kept: set[int], snapshots: set[int]) -> None:
+    """Remove the files of every version that is not in `kept`, but keep the snapshots of those in `snapshots`."""
+    for path in folder.iterdir():
+        named = _FILE.fullmatch(path.name.removeprefix(".").removesuffix(".tmp"))
+        if named is None or int(named[1]) in kept:
+            continue
+        if path.suffix == ".safetensors" and int(named[1]) in snapshots:
+            continue
+        discard(path)

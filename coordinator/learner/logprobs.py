@@ -1,0 +1,41 @@
+"""Log-probabilities of sampled tokens under a model, with little memory.
+
+The logits of a long batch are its largest tensor by far (tokens x vocabulary). So the head runs only on positions
+that predict a sampled token, in chunks, and a chunk's logits are computed again in the backward pass rather than kept.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from coordinator.learner.batch import MicroBatch
+
+CHUNK_ELEMENTS = 1 << 24
+
+
+def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: int = CHUNK_ELEMENTS) -> Tensor:
+    """log softmax(logits)[target] for each sampled token: float32 [n]. `chunk_elements`: most logits held at once.
+
+    Temperature is 1 and nothing is cut off: the same rule by which nodes sample.
+    """
+    states = model.base_model(micro.tokens, use_cache=False).last_hidden_state[micro.row, micro.position]
+    head = model.get_output_embeddings()
+    size = max(1, chunk_elements // head.weight.shape[0])
+    if len(states) <= size:
+        return _picked(head, states, micro.target)
+    parts = zip(states.split(size), micro.target.split(size), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.cat([_picked(head, *part) for part in parts])
+    return torch.cat([_recomputed(head, *part) for part in parts])
+
+
+def _picked(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
+    logits = head(states).float()
+    return logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1)
+
+
+def _recomputed(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
+    part = checkpoint(_picked, head, states, target, use_reentrant=False)
+    assert isinstance(part, Tensor)
+    return part

@@ -1,0 +1,108 @@
+"""AdamW over float32 masters; the model itself holds only what is published.
+
+Rules
+1. The policy is the masters rounded once to bfloat16, to nearest, in `publishable` and nowhere else. The model computes
+   with these values (in `compute_dtype`), so the learner's log-probabilities are those of the version it publishes.
+2. Gradients are taken at the published values and applied to the masters, so updates below one unit in the last place
+   add up instead of being lost.
+3. A gradient that is not finite changes nothing, and the caller is told.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from coordinator.learner.calls import Hyper
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class BadTensors(Exception):
+    """A checkpoint's tensors that do not fit the model."""
+
+
+class Optimiser:
+    """Masters, moments and learning rate of one model."""
+
+    def __init__(self, model: PreTrainedModel, hyper: Hyper) -> None:
+        self._hyper = hyper
+        self._parameters = dict(model.named_parameters())
+        self.masters = {
+            name: parameter.detach().float().clone().requires_grad_() for name, parameter in self._parameters.items()
+        }
+        compute = torch.bfloat16 if hyper.compute_dtype == "bfloat16" else torch.float32
+        for parameter in self._parameters.values():
+            parameter.data = parameter.data.to(compute)
+        # Decay is for matrices: norms and biases would only be pulled off their scale.
+        groups = [
+            {"params": [master for master in self.masters.values() if master.ndim > 1]},
+            {"params": [master for master in self.masters.values() if master.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self._adam = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=hyper.learning_rate,
+            betas=hyper.betas,
+            weight_decay=hyper.weight_decay,
+        )
+        self._round_into_model()
+
+    def collect(self) -> None:
+        """Add the model's gradients to the masters', in float32, and clear them."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                continue
+            master, grad = self.masters[name], parameter.grad.float()
+            master.grad = grad if master.grad is None else master.grad.add_(grad)
+            parameter.grad = None
+
+    def update(self, learning_rate: float) -> float:
+        """Clip, step and round; the gradient's norm before clipping. Not finite: nothing has changed."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._hyper.gradient_clip))
+        if math.isfinite(norm):
+            for group in self._adam.param_groups:
+                group["lr"] = learning_rate
+            self._adam.step()
+            self._round_into_model()
+        self._adam.zero_grad()
+        return norm
+
+    def learning_rate(self, steps: int) -> float:
+        """The rate of the step after `steps` steps of this optimiser: linear warm-up, then constant."""
+        warm = min(1.0, (steps + 1) / self._hyper.warmup_steps) if self._hyper.warmup_steps else 1.0
+        return self._hyper.learning_rate * warm
+
+    @torch.no_grad()
+    def _round_into_model(self) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.copy_(publishable(self.masters[name]))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a restart needs, by name: "master.*", "exp_avg.*", "exp_avg_sq.*", "updates.*" (Adam's count)."""
+        found = {f"master.{name}": master.detach() for name, master in self.masters.items()}
+        for name, master in self.masters.items():
+            state = self._adam.state.get(master, {})
+            found |= {f"{moment}.{name}": state[moment] for moment in _MOMENTS if moment in state}
+            if "step" in state:
+                found[f"updates.{name}"] = state["step"]
+        return found
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what `tensors` gave. Raises BadTensors, before anything has changed."""
+        for name, master in self.masters.items():
+            held = tensors.get(f"master.{name}")
+            if held is None or held.shape != master.shape:
+                raise BadTensors(f"the checkpoint has no {name} of shape {tuple(master.shape)}: it is another model's")
+        for name, master in self.masters.items():
+            master.copy_(tensors[f"master.{name}"])
+            if f"updates.{name}" in tensors:
+                state = {moment: tensors[f"{moment}.{name}"].to(master.device) for moment in _MOMENTS}
+                self._adam.state[master] = {"step": tensors[f"updates.{name}"], **state}
+        self._round_into_model()
+
+
+def publishable(master: Tensor) -> Tensor:
+    """The one cast: float32 to bfloat16, round to nearest, ties to even."""
+    return master.to(torch.bfloat16)

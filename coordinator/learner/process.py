@@ -1,0 +1,20 @@
+"""`python -m coordinator.learner.process`: the learner behind a pipe to the daemon (`calls`, `engines.child`)."""
+
+from typing import NoReturn
+
+from engines.child import Pipe
+
+
+def main() -> NoReturn:
+    """Serve until the parent goes away. The pipe comes first: whatever an import prints must not reach it."""
+    pipe = Pipe()
+    from transformers.utils import logging
+
+    from coordinator.learner.handlers import Handlers
+
+    logging.disable_progress_bar()
+    pipe.serve(Handlers().by_method())
+
+
+if __name__ == "__main__":
+    main()

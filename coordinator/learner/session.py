@@ -1,0 +1,199 @@
+"""The learner between `open` and the end of its process: what it holds, and in which order it makes things durable.
+
+Rules
+1. Order of a step that exports: weights change in memory; the export's files become durable; the checkpoint that
+   names them becomes durable; then the caller hears of it. So a version can be published only if a checkpoint has it.
+2. After a crash, the last checkpoint is where the learner stands. An export that it names and that is not published
+   is handed out again: the files that are there, never encoded anew.
+3. A version number that is already published is never exported: after a fall-back to an older checkpoint the steps in
+   between are made without export.
+4. A later era starts from the published weights with a new optimiser; drawn groups stay drawn.
+5. A call to `step` takes it that the last export has been published, unless `Batch.published` says otherwise.
+6. A step that failed half-way leaves a session that must be opened again.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from coordinator.learner import advantages, checkpoint, export, loss, model, step
+from coordinator.learner.batch import BadBatch
+from coordinator.learner.calls import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.learner.checkpoint import Base, Checkpoint, State
+from coordinator.learner.optimiser import Optimiser
+from weights.snapshot import Snapshot
+from weights.tensors import load_into
+
+_CPU_RANDOM, _CUDA_RANDOM = "random.cpu", "random.cuda"
+
+
+class WrongOrder(Exception):
+    """A request that does not fit the learner's state or settings; the message says what would."""
+
+
+class Session:
+    """One learner, opened. `report` gets a sentence for what an operator should know."""
+
+    def __init__(self, order: Open, report: Callable[[str], None]) -> None:
+        """Raises WrongOrder, CheckpointError, BadModelFolder, BadSnapshot."""
+        check_hyper(order.hyper)
+        self._order, self._hyper = order, order.hyper
+        self._checkpoints, self._exports = Path(order.folder) / "checkpoints", Path(order.folder) / "exports"
+        for folder in (self._checkpoints, self._exports):
+            folder.mkdir(parents=True, exist_ok=True)
+        if order.device == "cpu":
+            torch.set_num_threads(order.threads)
+        torch.manual_seed(order.hyper.seed)
+        found = checkpoint.load(self._checkpoints, report)
+        self._model = model.load(Path(order.model), order.device)
+        self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
+        self._state = self._resume(found) if found and order.era <= found.state.era else self._begin(found)
+        self._drawn = set(self._state.drawn)
+        if not order.published and self._state.export is None:
+            self._export([])
+        self._sweep()
+
+    def opened(self) -> Opened:
+        """The answer to `open`."""
+        return Opened(
+            step=self._state.step,
+            drawn=self._state.drawn,
+            parameters=model.parameter_count(self._model),
+            export=self._pending(),
+        )
+
+    def step(self, batch: Batch) -> Stepped:
+        """Make the step, and export if it is due. Raises BadBatch (nothing has changed)."""
+        self._check(batch)
+        self._settle(batch.published)
+        started = time.perf_counter()
+        metrics = step.take(
+            self._model, self._optimiser, batch, self._hyper, steps=self._state.steps, reference=self._reference
+        )
+        seconds = time.perf_counter() - started
+        ids = [group.id for group in batch.groups]
+        self._drawn.update(ids)
+        self._state.drawn.extend(ids)
+        self._state = msgspec.structs.replace(self._state, step=batch.step, steps=self._state.steps + 1)
+        made = self._export(self._state.published) if self._due() else None
+        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=made)
+
+    def _begin(self, before: Checkpoint | None) -> State:
+        """No checkpoint, or one of an earlier era: the published weights, a new optimiser."""
+        order, published = self._order, _published(self._order)
+        if published:
+            load_into(self._model, Snapshot(Path(order.published)))
+        self._optimiser = Optimiser(self._model, self._hyper)
+        return State(
+            step=order.published_version if published else 0,
+            era=order.era,
+            steps=0,
+            drawn=before.state.drawn if before else [],
+            export=None,
+            published=published,
+            anchor=(before.state.anchor if before else None) or next(iter(published), None),
+        )
+
+    def _resume(self, found: Checkpoint) -> State:
+        """Where the checkpoint stands; what is published is as main says."""
+        state, published = found.state, _published(self._order)
+        self._optimiser = Optimiser(self._model, self._hyper)
+        self._optimiser.restore(found.tensors)
+        _restore_random(found.tensors)
+        newest = published[-1].version if published else -1
+        older = [base for base in state.published if base.version < newest and Path(base.snapshot).is_file()]
+        if state.export and state.export.version == newest and state.export.root != published[-1].root:
+            raise WrongOrder(f"version {newest} was published with other bytes than this learner exported")
+        return msgspec.structs.replace(
+            state, published=[*older, *published], anchor=state.anchor or next(iter(published), None)
+        )
+
+    def _pending(self) -> Export | None:
+        """The last export, if it has not been published."""
+        last, published = self._state.export, self._state.published
+        return None if last is None or (published and published[-1].version >= last.version) else last
+
+    def _settle(self, published: int | None) -> None:
+        """Take note that the pending export is published (rule 5)."""
+        last = self._pending()
+        if last is None or (published is not None and published < last.version):
+            return
+        base = Base(version=last.version, root=last.root, snapshot=last.snapshot)
+        self._state = msgspec.structs.replace(
+            self._state, published=[*self._state.published, base], anchor=self._state.anchor or base
+        )
+
+    def _check(self, batch: Batch) -> None:
+        if batch.step != self._state.step + 1:
+            raise BadBatch(f"step {batch.step} was asked for, the learner is at {self._state.step}")
+        ids = [group.id for group in batch.groups]
+        if len(set(ids)) < len(ids) or not self._drawn.isdisjoint(ids):
+            raise BadBatch("a group would be drawn twice")
+        if any(group.version >= batch.step for group in batch.groups):
+            raise BadBatch("a group names a version that this step has yet to make")
+
+    def _due(self) -> bool:
+        last = max(self._state.published[-1].version if self._state.published else 0, self._exported())
+        return self._state.step - last >= self._hyper.publish_every
+
+    def _exported(self) -> int:
+        return self._state.export.version if self._state.export else 0
+
+    def _export(self, published: list[Base]) -> Export:
+        """Files, then checkpoint, then away with what is no longer needed (rule 1)."""
+        bases = export.starts(self._state.step, published, self._state.anchor)
+        made = export.write(self._model, self._state.step, bases, self._exports)
+        self._state = msgspec.structs.replace(self._state, export=made)
+        checkpoint.save(self._checkpoints, self._state, {**self._optimiser.tensors(), **_random()})
+        self._sweep()
+        return made
+
+    def _sweep(self) -> None:
+        state = self._state
+        kept = {base.version for base in state.published[-self._order.keep :]}
+        kept |= {state.export.version} if state.export else set()
+        bases = [base for base in state.published if base.version in kept] + export.useful(state.published)
+        snapshots = {base.version for base in bases} | ({state.anchor.version} if state.anchor else set())
+        export.sweep(self._exports, kept, snapshots)
+        remaining = [base for base in state.published if base.version in snapshots]
+        self._state = msgspec.structs.replace(state, published=remaining)
+
+
+def check_hyper(hyper: Hyper) -> None:
+    """Raises WrongOrder naming the setting that cannot be."""
+    bad = [
+        (hyper.objective not in loss.OBJECTIVES, f"objective: choose one of {', '.join(sorted(loss.OBJECTIVES))}"),
+        (hyper.advantage not in advantages.KINDS, f"advantage: choose one of {', '.join(sorted(advantages.KINDS))}"),
+        (hyper.compute_dtype not in ("float32", "bfloat16"), "compute_dtype: choose float32 or bfloat16"),
+        (not hyper.learning_rate > 0, "learning_rate: above 0"),
+        (not hyper.gradient_clip > 0, "gradient_clip: above 0"),
+        (hyper.truncation < 1, "truncation: at least 1"),
+        (not 0 < hyper.eps_low < 1 or hyper.eps_high <= 0, "eps_low: between 0 and 1, eps_high: above 0"),
+        (min(hyper.minibatches, hyper.publish_every, hyper.microbatch_tokens) < 1, "counts: at least 1"),
+    ]
+    for wrong, sentence in bad:
+        if wrong:
+            raise WrongOrder(sentence)
+
+
+def _published(order: Open) -> list[Base]:
+    """The published version as main names it, its file read and checked; empty where there is none."""
+    if not order.published:
+        return []
+    if Snapshot(Path(order.published)).root != order.published_root:
+        raise WrongOrder(f"{order.published} does not have the root of version {order.published_version}")
+    return [Base(version=order.published_version, root=order.published_root, snapshot=order.published)]
+
+
+def _random() -> dict[str, torch.Tensor]:
+    found = {_CPU_RANDOM: torch.get_rng_state()}
+    return found | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {})
+
+
+def _restore_random(tensors: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(tensors[_CPU_RANDOM])
+    if _CUDA_RANDOM in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors[_CUDA_RANDOM])

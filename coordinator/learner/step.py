@@ -1,0 +1,106 @@
+"""One GRPO step: a batch of groups in, new weights and what happened out.
+
+Rules
+1. The proximal policy is the model as the step finds it. With one mini-batch it equals the current one, so its pass is
+   skipped; with more it is computed for all of them before the first update.
+2. A mini-batch's loss is the mean over its sampled tokens, however it is cut into micro-batches.
+3. A batch without signal changes no weight (not even by momentum); it is a step all the same.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from coordinator.learner.batch import MicroBatch, pack, rows, split
+from coordinator.learner.calls import Batch, Hyper
+from coordinator.learner.logprobs import token_logprobs
+from coordinator.learner.loss import Terms, objective, reference_kl
+from coordinator.learner.optimiser import Optimiser
+from coordinator.learner.tally import Tally
+
+
+def take(
+    model: PreTrainedModel,
+    optimiser: Optimiser,
+    batch: Batch,
+    hyper: Hyper,
+    *,
+    steps: int,
+    reference: PreTrainedModel | None = None,
+) -> dict[str, float]:
+    """Make one step; metrics as in calls.Stepped. `steps`: made with this optimiser before, for the rate's warm-up.
+    `reference`: the run's base, needed where `kl_coefficient` > 0. Raises BadBatch before anything has changed."""
+    found = rows(batch, hyper.advantage)
+    parts = split(found.groups, max(1, hyper.minibatches))
+    minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens)] for part in parts]
+    proximals = [[frozen_logprobs(model, micro) for micro in mini] if len(minis) > 1 else None for mini in minis]
+    learning_rate = optimiser.learning_rate(steps)
+    tally, norms = Tally(), []
+    for mini, proximal in zip(minis, proximals, strict=True):
+        accumulate(model, mini, proximal, hyper, tally, optimiser, reference)
+        norms.append(optimiser.update(learning_rate))
+    return {
+        **tally.metrics(len(minis)),
+        **_described(batch),
+        "grad_norm": max(norms, default=0.0),
+        "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
+        "learning_rate": learning_rate,
+        "zero_variance": found.zero_variance / max(1, len(batch.groups)),
+    }
+
+
+@torch.no_grad()
+def frozen_logprobs(model: PreTrainedModel, micro: MicroBatch) -> Tensor:
+    """float32 [n]: the sampled tokens' log-probabilities, without gradient."""
+    return token_logprobs(model, micro)
+
+
+def accumulate(
+    model: PreTrainedModel,
+    mini: Sequence[MicroBatch],
+    proximal: Sequence[Tensor] | None,
+    hyper: Hyper,
+    tally: Tally,
+    optimiser: Optimiser,
+    reference: PreTrainedModel | None,
+) -> None:
+    """Gradients of one mini-batch's mean loss, into the optimiser's masters. `proximal` None: it is the current one."""
+    of = objective(hyper.objective)
+    tokens = sum(len(micro.target) for micro in mini)
+    for number, micro in enumerate(mini):
+        current = token_logprobs(model, micro)
+        terms = Terms(
+            current=current,
+            proximal=current.detach() if proximal is None else proximal[number],
+            behaviour=micro.behaviour,
+            advantage=micro.advantage,
+            rollout=micro.row,
+        )
+        found = of(terms, hyper)
+        value = found.value
+        if reference is not None and hyper.kl_coefficient > 0:
+            divergence = reference_kl(current, frozen_logprobs(reference, micro))
+            value = value + hyper.kl_coefficient * divergence
+            tally.add_reference(divergence)
+        loss = value.sum() / tokens
+        loss.backward()
+        optimiser.collect()
+        tally.add(terms, found, micro.age, float(loss.detach()))
+
+
+def _described(batch: Batch) -> dict[str, float]:
+    """What the batch itself says: reward, lengths, ages."""
+    samples = [sample for group in batch.groups for sample in group.samples]
+    ages = [batch.step - group.version for group in batch.groups]
+    tokens = sum(len(sample.behaviour) for sample in samples)
+    return {
+        "reward": sum(sample.reward for sample in samples) / max(1, len(samples)),
+        "tokens": float(tokens),
+        "length": tokens / max(1, len(samples)),
+        "groups": float(len(batch.groups)),
+        "staleness_mean": sum(ages) / max(1, len(ages)),
+        "staleness_max": float(max(ages, default=0)),
+    }

@@ -1,0 +1,89 @@
+"""What a step reports about its tokens: sums over micro-batches, in all and by age.
+
+ess         (sum w)^2 / (n sum w^2), w = proximal/behaviour: the share of tokens that effectively count (Kish)
+log_ratio2  mean of log(w)^2: M2PO's measure of staleness (arXiv 2510.01161)
+kl          mean of w - 1 - log w: the k3 estimate of KL(behaviour || proximal)
+clipped, truncated   shares of tokens (see `loss`)
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coordinator.learner.loss import Terms, TokenLoss, ratio
+
+
+class _Sums(NamedTuple):
+    tokens: float
+    weight: float
+    weight2: float
+    log_ratio2: float
+    kl: float
+    clipped: float
+    truncated: float
+    surprise: float
+
+    def shares(self) -> dict[str, float]:
+        n = self.tokens
+        return {
+            "ess": self.weight**2 / (n * self.weight2),
+            "log_ratio2": self.log_ratio2 / n,
+            "kl": self.kl / n,
+            "clipped": self.clipped / n,
+            "truncated": self.truncated / n,
+        }
+
+
+class Tally:
+    """Adds up micro-batches; `metrics` gives the names above, and each with `_age_<n>` appended."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Tensor] = {}
+        self._loss = 0.0
+        self._reference: list[Tensor] = []
+
+    def add(self, terms: Terms, found: TokenLoss, age: Tensor, loss: float) -> None:
+        """`loss`: the micro-batch's part of the step's loss."""
+        columns = _columns(terms, found)
+        for value in age.unique().tolist():
+            part = columns[age == value].sum(0).cpu()
+            self._sums[value] = self._sums[value] + part if value in self._sums else part
+        self._loss += loss
+
+    def add_reference(self, divergence: Tensor) -> None:
+        """`divergence`: KL to the reference, float32 [n]."""
+        self._reference.append(divergence.detach())
+
+    def metrics(self, minibatches: int) -> dict[str, float]:
+        """`loss` is the mean over mini-batches. Empty sums (every group without signal) give the neutral values."""
+        by_age = {age: _Sums(*sums.tolist()) for age, sums in sorted(self._sums.items())}
+        if not by_age:
+            return {"loss": 0.0, "ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}
+        total = _Sums(*map(sum, zip(*by_age.values(), strict=True)))
+        found = {"loss": self._loss / minibatches, "entropy": total.surprise / total.tokens, **total.shares()}
+        for age, sums in by_age.items():
+            found |= {f"{name}_age_{age}": value for name, value in sums.shares().items()}
+        if self._reference:
+            found["kl_reference"] = float(torch.cat(self._reference).mean())
+        return found
+
+
+@torch.no_grad()
+def _columns(terms: Terms, found: TokenLoss) -> Tensor:
+    """float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour: its mean estimates the entropy."""
+    weight = ratio(terms.proximal, terms.behaviour).double()
+    log_ratio = weight.log()
+    return torch.stack(
+        [
+            torch.ones_like(weight),
+            weight,
+            weight.square(),
+            log_ratio.square(),
+            weight - 1 - log_ratio,
+            found.clipped.double(),
+            found.truncated.double(),
+            -terms.behaviour.double(),
+        ],
+        dim=1,
+    )

@@ -1,0 +1,102 @@
+"""A base model out of nothing: random weights, warmed up on noisy demonstrations, as an ordinary model folder.
+
+The folder has what any library expects: config.json, generation_config.json (eos), tokenizer.json, model.safetensors
+(bfloat16, tied weights once).
+
+How strong the warm-up is decides whether there is anything to show: a policy that never answers right gets no signal,
+one that always does has nothing to learn (benchmarks/learning.py measures it).
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from coordinator.learner.batch import Row, pack
+from coordinator.learner.calls import WarmedUp, WarmUp
+from coordinator.learner.logprobs import token_logprobs
+from tasks import registry
+from tasks.text import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer
+
+SHAPE = {
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 384,
+    "max_position_embeddings": 256,
+}
+RAMP = 20
+GRADIENT_CLIP = 1.0
+_ONE_BATCH = 1 << 40
+
+
+def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
+    """Make the model folder that `order` describes; deterministic in its seed. Raises UnknownTask, and ValueError for
+    a shape that the architecture does not admit."""
+    started = time.perf_counter()
+    torch.set_num_threads(threads)
+    tokenizer = char_tokenizer()
+    model = build(order.shape, order.seed)
+    loss = supervise(model, order, FileText(tokenizer, EOS))
+    save(model, tokenizer, Path(order.folder))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    seconds = time.perf_counter() - started
+    return WarmedUp(folder=order.folder, parameters=count, loss=loss, seconds=seconds)
+
+
+def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
+    """A Qwen3 model with tied embeddings over the demo's characters, with random weights."""
+    merged = SHAPE | shape
+    if merged["hidden_size"] % merged["num_attention_heads"]:
+        raise ValueError("hidden_size must be a multiple of num_attention_heads")
+    if merged.get("vocab_size", CHAR_SIZE) < CHAR_SIZE:
+        raise ValueError(f"vocab_size must be at least the tokenizer's {CHAR_SIZE}")
+    merged = {"vocab_size": CHAR_SIZE, "head_dim": merged["hidden_size"] // merged["num_attention_heads"]} | merged
+    config = Qwen3Config(
+        **merged, tie_word_embeddings=True, bos_token_id=None, eos_token_id=EOS, pad_token_id=PAD, dtype="float32"
+    )
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(config).eval()
+
+
+def supervise(model: PreTrainedModel, order: WarmUp, text: FileText) -> float:
+    """Supervised steps on demonstrations from the training split; the last step's loss (mean over tokens, nats)."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=order.learning_rate, weight_decay=0.0)
+    value = 0.0
+    for number, part in enumerate(demonstrations(order, text)):
+        for group in optimiser.param_groups:
+            group["lr"] = order.learning_rate * min(1.0, (number + 1) / RAMP)
+        (micro,) = pack(part, _ONE_BATCH)
+        loss = -token_logprobs(model, micro).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
+        optimiser.step()
+        optimiser.zero_grad()
+        value = float(loss.detach())
+    return value
+
+
+def demonstrations(order: WarmUp, text: FileText) -> Iterator[list[Row]]:
+    """`order.steps` batches of questions with noisy answers; the answers are the targets."""
+    task = registry.get(order.task, order.task_version)
+    size = task.size("train")
+    chance = torch.Generator().manual_seed(order.seed)
+    for _ in range(order.steps):
+        part = []
+        for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
+            prompt = list(task.episode("train", index % size, text).prompt)
+            answer = list(task.demonstration("train", index % size, text, seed, order.noise))
+            targets = list(range(len(prompt), len(prompt) + len(answer)))
+            part.append(Row(prompt + answer, targets, [0.0] * len(answer), 0.0, 0))
+        yield part
+
+
+def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the model folder, in bfloat16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
