@@ -3,7 +3,8 @@
     index.sqlite    documents (the sealed bytes themselves), and a row for each file below
     payloads/       NAME = BLAKE3 of the file, in hex
     snapshots/      ERA-VERSION-ROOT.safetensors
-    incoming/       payloads on their way in; a fetch that was interrupted goes on here, so nothing is swept
+    incoming/       payloads that are being fetched: a fetch that was interrupted goes on here
+    scratch/        files that are being made; emptied when the store opens
 
 1. A file is fsynced and renamed into place before its row commits; a row is deleted before its file. So a row always
    has its file, and a file without a row is rubbish: it is removed when the store opens.
@@ -21,7 +22,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from blake3 import blake3
@@ -69,7 +70,7 @@ class Store:
         """Open or create. Raises `StoreBusy`, `StoreCorrupt`, `DiskFull`."""
         self.folder = folder
         with room(folder):
-            for name in (*_FOLDERS, "incoming"):
+            for name in (*_FOLDERS, "incoming", "scratch"):
                 (folder / name).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.RLock()
         with contextlib.ExitStack() as undo:
@@ -102,7 +103,7 @@ class Store:
     def document(self, digest: bytes) -> bytes | None:
         """The sealed bytes with this hash."""
         rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
-        return bytes(rows[0][0]) if rows else None
+        return rows[0][0] if rows else None
 
     def documents(self, kind: str) -> list[StoredDocument]:
         """All documents of a kind, oldest (era, version) first."""
@@ -114,9 +115,20 @@ class Store:
     def drop_document(self, digest: bytes) -> None:
         self._write("DELETE FROM documents WHERE hash = ?", (digest,))
 
-    def incoming(self, name: str) -> Path:
-        """Where to write a file that is then put: on the store's filesystem, and not swept. `name`: no folders."""
-        return self.folder / "incoming" / name
+    def incoming(self, digest: bytes) -> Path:
+        """Where to fetch the payload `digest` to, before it is put. It stays there over a restart."""
+        return self.folder / "incoming" / digest.hex()
+
+    def scratch(self, name: str) -> Path:
+        """Where to make a file (also by a child process) before it is put. `name` has no folders."""
+        return self.folder / "scratch" / name
+
+    def abandon(self, wanted: Collection[bytes]) -> None:
+        """Remove what was fetched of all payloads but those `wanted` (hashes)."""
+        names = {digest.hex() for digest in wanted}
+        for path in (self.folder / "incoming").iterdir():
+            if path.name.split(".")[0] not in names:
+                path.unlink(missing_ok=True)
 
     def put_payload(self, era: int, version: int, digest: bytes, path: Path) -> Path:
         """Take the file `path` (on this filesystem) as the payload `digest` that leads to (era, version); its new
@@ -214,13 +226,13 @@ class Store:
         for path, nbytes in rows.items():
             if not path.is_file() or path.stat().st_size != nbytes:
                 self._drop(path)
-        for folder in _FOLDERS:
+        for folder in (*_FOLDERS, "scratch"):
             for path in (self.folder / folder).iterdir():
                 if path not in rows:
                     path.unlink()
             sync_folder(self.folder / folder)
 
-    def _read(self, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+    def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         with self._mutex, self._translated():
             return self._database.execute(query, values).fetchall()
 

@@ -1,0 +1,92 @@
+"""From a model folder as hubs have it (one safetensors file, or shards with an index) to a snapshot, without torch.
+
+1. A tensor table, if given (the Version's or the RunSpec's), says which tensors are taken; the folder may have more.
+   Without one, all are.
+2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32: round to nearest, ties
+   to even, any NaN to 0x7fc0 (torch's choice differs from machine to machine). Any other difference of dtype or shape is refused.
+3. Everything wrong with the folder raises `BadSnapshot`, and the message names the fix.
+"""
+
+import json
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weights.documents import ITEM_BYTES, TensorEntry
+from weights.errors import BadSnapshot
+from weights.snapshot import BITS, Bits, Snapshot, read_header, writing_snapshot
+
+_INDEX: Final = "model.safetensors.index.json"
+_SINGLE: Final = "model.safetensors"
+_MAX_INDEX: Final = 64 << 20
+_PIECE: Final = 4 << 20
+"""Elements that are cast and written at a time."""
+
+
+def import_model(
+    folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
+) -> Snapshot:
+    """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
+    found = {entry.name: (entry, data) for file in _files(folder) for entry, data in _tensors(file)}
+    wanted = (
+        sorted((entry for entry, _ in found.values()), key=lambda entry: entry.name) if tensors is None else tensors
+    )
+    for entry in wanted:
+        if entry.name not in found:
+            raise BadSnapshot(f"{folder} lacks tensor {entry.name!r}: it is of another model or revision")
+        _check_castable(found[entry.name][0], entry)
+    with writing_snapshot(out, wanted, aliases or {}) as writer:
+        for entry in wanted:
+            source, data = found[entry.name]
+            bits = data.view(BITS[ITEM_BYTES[source.dtype]])
+            for at in range(0, len(bits), _PIECE):
+                piece = bits[at : at + _PIECE]
+                writer.write(piece if source.dtype == entry.dtype else bf16_of(piece))
+        root = writer.finish()
+    return Snapshot(out, root=root)
+
+
+def bf16_of(bits: Bits) -> Bits:
+    """BF16 bits of F32 bits: round to nearest, ties to even; any NaN becomes 0x7fc0."""
+    wide = bits.astype(np.uint32)
+    rounded = ((wide.astype(np.uint64) + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded[(wide & 0x7FFFFFFF) > 0x7F800000] = 0x7FC0
+    return rounded
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    index = folder / _INDEX
+    if not index.is_file():
+        raise BadSnapshot(f"{folder} holds neither {_SINGLE} nor {_INDEX}: download a safetensors model there")
+    if index.stat().st_size > _MAX_INDEX:
+        raise BadSnapshot(f"{index} is larger than {_MAX_INDEX} bytes")
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadSnapshot(f"{index} is no shard index: {error}; download it again") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not (folder / name).is_file():
+            raise BadSnapshot(f"{index} names the shard {name!r}, which is not in the folder: download it")
+    return [folder / name for name in sorted(names)]
+
+
+def _tensors(path: Path) -> list[tuple[TensorEntry, NDArray[np.uint8]]]:
+    with path.open("rb") as file:
+        header = read_header(file)
+        data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    return [(entry, data[at : at + entry.nbytes]) for entry, at in zip(header.tensors, header.offsets, strict=True)]
+
+
+def _check_castable(found: TensorEntry, wanted: TensorEntry) -> None:
+    same = found.dtype == wanted.dtype or (found.dtype, wanted.dtype) == ("F32", "BF16")
+    if found.shape != wanted.shape or not same:
+        raise BadSnapshot(
+            f"tensor {wanted.name!r} is {found.dtype} {found.shape} in the folder, not {wanted.dtype} {wanted.shape}: "
+            "it is of another model or revision"
+        )

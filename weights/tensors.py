@@ -1,0 +1,164 @@
+"""Between snapshots and torch modules. The only file of this package that imports torch.
+
+1. There is one cast, from the learner's dtype to the published one, and it is here: round to nearest, ties to even
+   (`Tensor.to`). Diffs are made between published bits, never between the learner's own.
+2. A parameter that several names share is stored once. Which name is the stored one: what the model itself calls the
+   source of the tie (transformers' `all_tied_weights_keys`), else the first in order of names.
+3. Loading and patching write in place: optimiser, captured graphs and views keep their storage.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from weights.codec import Bits
+from weights.diff import Change
+from weights.documents import TensorEntry
+from weights.errors import BadSnapshot
+from weights.snapshot import BITS, Snapshot, writing_snapshot
+
+TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "F32": torch.float32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F64": torch.float64,
+}
+_NAMES: Final = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+
+def save_model(model: nn.Module, path: Path, dtype: torch.dtype = torch.bfloat16) -> Snapshot:
+    """Write a model's state dict as a snapshot, floating-point tensors cast to `dtype`. Memory beyond the model: one
+    tensor. Raises `BadSnapshot`, `DiskFull`."""
+    tensors = model.state_dict()
+    return save_tensors(tensors, path, dtype=dtype, aliases=aliases_of(model, tensors))
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], path: Path, *, dtype: torch.dtype = torch.bfloat16, aliases: dict[str, str]
+) -> Snapshot:
+    """Write named tensors (any device), leaving out those that `aliases` names. Raises `BadSnapshot`, `DiskFull`."""
+    stored = {name: tensors[name] for name in sorted(tensors) if name not in aliases}
+    table = [
+        TensorEntry(name=name, dtype=_name_of(name, _cast_to(tensor, dtype)), shape=tuple(tensor.shape))
+        for name, tensor in stored.items()
+    ]
+    with writing_snapshot(path, table, aliases) as writer:
+        for tensor in stored.values():
+            writer.write(_bits_of(tensor.detach().to(_cast_to(tensor, dtype))))
+        root = writer.finish()
+    return Snapshot(path, root=root)
+
+
+def aliases_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """name -> name of the tensor that shares its storage, by rule 2."""
+    declared: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
+    stored: dict[tuple[Any, ...], str] = {}
+    aliases: dict[str, str] = {}
+    for name in sorted(tensors, key=lambda name: (name in declared, name)):
+        tensor = tensors[name]
+        if tensor.numel():
+            place = (tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+            if stored.setdefault(place, name) != name:
+                aliases[name] = stored[place]
+    return aliases
+
+
+def load_into(model: nn.Module, snapshot: Snapshot) -> None:
+    """Copy a snapshot into a model, cast to the dtype of each of its parameters. Raises `BadSnapshot`, before anything
+    is written, unless names and shapes are the same."""
+    targets = _targets(model, snapshot.aliases)
+    _check_names(targets, snapshot)
+    for entry in snapshot.tensors:
+        source = tensor_of(snapshot.bits(entry.name), entry.dtype).reshape(entry.shape)
+        with torch.no_grad():
+            for target in targets[entry.name]:
+                target.copy_(source)
+
+
+def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
+    """Write the changed elements into a model in place, cast to the dtype of its parameters; how many were written.
+    `aliases`: of the snapshot. Call only with changes of a payload that `apply` has proved."""
+    targets = _targets(model, aliases)
+    written = 0
+    for change in changes:
+        index = torch.from_numpy(change.index)
+        values = tensor_of(change.bits, change.tensor.dtype)
+        for target in targets[change.tensor.name]:
+            _put(target, index.to(target.device), values.to(target.device, target.dtype))
+        written += len(index)
+    return written
+
+
+def tensor_of(bits: Bits, dtype: str) -> Tensor:
+    """A flat tensor of a safetensors dtype that shares the memory of `bits`, if that is aligned. Do not write to it."""
+    aligned = bits if bits.flags.aligned else bits.copy()
+    with warnings.catch_warnings():
+        # A snapshot's view is read-only; the tensor is only ever a source.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(aligned.view(np.uint8)).view(TORCH_DTYPES[dtype])
+
+
+def _put(target: Tensor, index: Tensor, values: Tensor) -> None:
+    with torch.no_grad():
+        if target.is_contiguous():
+            target.view(-1).index_copy_(0, index, values)
+        else:
+            target.index_put_(torch.unravel_index(index, target.shape), values)
+
+
+def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Tensor]]:
+    """Stored name -> the model's tensors that hold it: one, or more where the model does not tie what the snapshot
+    does."""
+    targets: dict[str, list[Tensor]] = {}
+    for name, tensor in model.state_dict().items():
+        held = targets.setdefault(aliases.get(name, name), [])
+        if all(other.data_ptr() != tensor.data_ptr() for other in held):
+            held.append(tensor)
+    return targets
+
+
+def _check_names(targets: Mapping[str, list[Tensor]], snapshot: Snapshot) -> None:
+    names = {entry.name for entry in snapshot.tensors}
+    # A name that the snapshot lacks is covered if the model itself ties it to one that the snapshot has.
+    covered = {target.data_ptr() for name in names & targets.keys() for target in targets[name]}
+    lacking = {name for name in targets.keys() - names if any(t.data_ptr() not in covered for t in targets[name])}
+    differing = sorted(lacking | (names - targets.keys()))
+    if differing:
+        raise BadSnapshot(f"{snapshot.path} is of another model: {len(differing)} names differ, first {differing[0]!r}")
+    for entry in snapshot.tensors:
+        for target in targets[entry.name]:
+            if tuple(target.shape) != entry.shape:
+                raise BadSnapshot(
+                    f"{entry.name!r} is {entry.shape} in the snapshot, {tuple(target.shape)} in the model"
+                )
+
+
+def _cast_to(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    return dtype if tensor.is_floating_point() else tensor.dtype
+
+
+def _name_of(name: str, dtype: torch.dtype) -> Any:
+    if dtype not in _NAMES:
+        raise BadSnapshot(f"tensor {name!r} is of {dtype}, which a snapshot cannot hold")
+    return _NAMES[dtype]
+
+
+def _bits_of(tensor: Tensor) -> Bits:
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().view(BITS[tensor.element_size()])
