@@ -40,7 +40,7 @@ def verify(root: bytes, leaf: bytes, index: int, size: int, proof: Sequence[byte
 
 def proof_length(index: int, size: int) -> int:
     """How many siblings a proof of leaf `index` in `size` has; at most ceil(log2(size))."""
-    return sum(1 for _ in _siblings(index, size))
+    return len(_siblings(index, size))
 
 
 def depth(size: int) -> int:
@@ -53,17 +53,18 @@ def climb(
 ) -> list[tuple[int, int, bytes]] | None:
     """Every node that a proof states or implies, as (level, position, digest), the root last; None when its
     shape is wrong. The nodes are true if and only if the last digest is the root."""
-    if not 0 <= index < size:
+    if not 0 <= index < size or len(proof) != proof_length(index, size):
         return None
-    path = list(_siblings(index, size))
-    if len(proof) != len(path) or any(len(node) != len(digest) for node in proof):
+    if any(len(node) != len(digest) for node in proof):
         return None
-    nodes = [(0, index, digest)]
-    for (level, position), sibling in zip(path, proof, strict=True):
-        nodes.append((level, position, sibling))
-        left, right = (sibling, digest) if position & 1 == 0 else (digest, sibling)
-        digest = hash(_NODE + left + right)
-        nodes.append((level + 1, position >> 1, digest))
+    nodes, level, rest = [(0, index, digest)], 0, iter(proof)
+    while size > 1:
+        if index ^ 1 < size:
+            sibling = next(rest)
+            nodes.append((level, index ^ 1, sibling))
+            digest = hash(_NODE + (sibling + digest if index & 1 else digest + sibling))
+        index, size, level = index >> 1, (size + 1) >> 1, level + 1
+        nodes.append((level, index, digest))
     return nodes
 
 
@@ -99,7 +100,7 @@ class Tree:
         level, row = 0, list(digests)
         while row:
             for position, digest in enumerate(row):
-                tree._nodes[_place(level, position, len(digests))] = digest
+                tree._nodes[level, position] = digest
             if len(row) == 1:
                 tree.root = row[0]
                 break

@@ -12,6 +12,9 @@ StreamHandler = Callable[["Stream"], Awaitable[None]]
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
 """(id of the connected peer that passed it on, data) -> whether the message is valid and may be forwarded."""
 
+GOSSIP_LIMIT = 16 * 1024
+"""Bytes of the largest message that may be gossiped."""
+
 
 class Stream(Protocol):
     """An ordered, bidirectional flow of frames with one peer.
@@ -61,7 +64,8 @@ class Transport(Protocol):
         """A new stream to a connected peer. Raises `Unreachable`."""
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve streams of `protocol`. An exception that leaves the handler resets that stream only."""
+        """Serve streams of `protocol`. An exception that leaves the handler resets that stream only; when it returns,
+        its side is finished, and what still arrives is discarded until the other side is done."""
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Gossip a small message (<= 16 KiB, <= 1 a second)."""

@@ -1,0 +1,122 @@
+"""Payloads between peers: the anyio shell around `swarm` (what to ask) and `payload` (what is verified).
+
+1. Store and forward: a payload being fetched is served from its first verified chunk on, and whoever listens is told
+   of each new chunk at once (pushed, never polled).
+2. A holder that does not have the payload yet keeps the stream and answers when it does; so peers that start together
+   find each other without asking twice.
+3. On a stream, one task reads and one writes. Both sides send a sign of life every `BEAT` seconds, so that the
+   transport's watchdog finds a peer that froze.
+4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and not
+   asked again by this process.
+5. Files are read and written in worker threads.
+"""
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from p2p.download import Download
+from p2p.errors import LocalFault
+from p2p.network import Manifest, Traffic
+from p2p.pace import Pace
+from p2p.payload import PartialPayload, Payload
+from p2p.transport import Stream, Transport
+from p2p.upload import Held, Upload
+
+log = logging.getLogger("p2p")
+
+PROTOCOL = "/echo2/chunks/1"
+STREAMS_PER_PEER = 16
+"""Chunk streams that one peer may hold open to us."""
+
+
+class Broadcast:
+    """What this peer holds, serves and fetches."""
+
+    def __init__(self, transport: Transport, *, seed: int, uplink: float | None = None) -> None:
+        """`uplink`: bytes of chunks per second sent to all peers together, None for no limit."""
+        self._transport = transport
+        self._seed = seed
+        self._pace = Pace(uplink)
+        self._held: dict[bytes, Held] = {}
+        self._arrivals = anyio.Event()
+        self._banned: set[str] = set()
+        self._serving: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `Network.share`."""
+        if manifest.hash not in self._held:
+            self._hold(Held(await anyio.to_thread.run_sync(Payload.open, manifest, path)))
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `Network.unshare`."""
+        held = self._held.pop(payload_hash, None)
+        if held is not None:
+            held.withdraw()
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
+        held = self._held.get(manifest.hash)
+        if held is not None:
+            if held.payload.path != path or not held.payload.complete:
+                raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
+            return
+        if path.exists():
+            try:
+                await self.share(manifest, path)
+                return
+            except LocalFault as fault:
+                log.warning("%s is fetched again: %s", path, fault)
+        payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
+        held = Held(payload)
+        self._hold(held)
+        try:
+            await Download(self._transport, held, self._seed, last, self._banned, self._received).run(PROTOCOL)
+            await anyio.to_thread.run_sync(payload.finish)
+        except BaseException:
+            self._held.pop(manifest.hash, None)
+            held.withdraw()
+            raise
+
+    async def serve_chunks(self, stream: Stream) -> None:
+        """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
+        if stream.peer in self._banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
+            await stream.reset()
+            return
+        self._serving[stream.peer] += 1
+        try:
+            await Upload(stream, self._pace, self._sent).run(self._wait_for)
+        finally:
+            self._serving[stream.peer] -= 1
+            if not self._serving[stream.peer]:
+                del self._serving[stream.peer]
+
+    def traffic(self) -> Traffic:
+        """See `Network.traffic`."""
+        return Traffic(
+            received=self._received.total(),
+            sent=self._sent.total(),
+            received_by_peer=dict(self._received),
+            sent_by_peer=dict(self._sent),
+        )
+
+    def close(self) -> None:
+        """Give every file back."""
+        for held in self._held.values():
+            held.withdraw()
+        self._held.clear()
+
+    def _hold(self, held: Held) -> None:
+        self._held[held.payload.manifest.hash] = held
+        self._arrivals.set()
+        self._arrivals = anyio.Event()
+
+    async def _wait_for(self, payload_hash: bytes) -> Held:
+        while (held := self._held.get(payload_hash)) is None:
+            await self._arrivals.wait()
+        return held

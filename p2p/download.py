@@ -1,0 +1,162 @@
+"""The downloader's side: one payload, from every connected peer that has some of it (rules: p2p/broadcast.py)."""
+
+import logging
+from collections import Counter
+
+import anyio
+import anyio.to_thread
+
+from p2p import wire
+from p2p.errors import BadChunk, Malformed, Unreachable
+from p2p.groups import one_error
+from p2p.payload import PartialPayload
+from p2p.swarm import Swarm
+from p2p.transport import Stream, Transport
+from p2p.upload import BEAT, Held
+
+log = logging.getLogger("p2p")
+
+LOOK = 0.25
+"""Seconds between two looks at who is connected."""
+RETRY_MIN, RETRY_MAX = 0.5, 15.0
+"""Seconds before a peer whose stream failed is tried again; doubles each time."""
+
+
+class Download:
+    """One payload on its way. `run` ends when every chunk is stored."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        held: Held,
+        seed: int,
+        last: str | None,
+        banned: set[str],
+        received: Counter[str],
+    ) -> None:
+        assert isinstance(held.payload, PartialPayload)
+        self._transport = transport
+        self._held = held
+        self._payload: PartialPayload = held.payload
+        self._banned = banned
+        self._received = received
+        size = self._payload.manifest.chunk_size
+        self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
+        self._writers: dict[str, _Writer] = {}
+        self._failures: Counter[str] = Counter()
+        self._busy: set[str] = set()
+
+    async def run(self, protocol: str) -> None:
+        """Fetch what is missing; raises only `LocalFault`, else tries until cancelled."""
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._watch_stalls)
+                while not self._swarm.complete:
+                    for peer in self._transport.peers():
+                        if peer not in self._busy and peer not in self._banned:
+                            self._busy.add(peer)
+                            tasks.start_soon(self._session, peer, protocol, tasks.cancel_scope)
+                    await anyio.sleep(LOOK)
+                tasks.cancel_scope.cancel()
+
+    async def _session(self, peer: str, protocol: str, done: anyio.CancelScope) -> None:
+        try:
+            stream = await self._transport.open(peer, protocol)
+            try:
+                await self._trade(peer, stream)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await stream.reset()
+        except Unreachable as error:
+            log.debug("chunks from %s: %s", peer, error)
+        except (Malformed, BadChunk) as fault:
+            log.warning("%s is dropped: %s", peer, fault)
+            self._banned.add(peer)
+            await self._transport.drop(peer)
+        finally:
+            self._writers.pop(peer, None)
+            self._swarm.left(peer)
+            self._pump()
+        if self._swarm.complete:
+            done.cancel()
+            return
+        self._failures[peer] += 1
+        await anyio.sleep(min(RETRY_MIN * 2 ** (self._failures[peer] - 1), RETRY_MAX))
+        self._busy.discard(peer)
+
+    async def _trade(self, peer: str, stream: Stream) -> None:
+        await stream.send(wire.encode(wire.Ask(self._payload.manifest.hash)))
+        writer = self._writers[peer] = _Writer(stream)
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.run)
+                while not self._swarm.complete:
+                    frame = await stream.receive(wire.HOLDER_LIMIT)
+                    if frame is None:
+                        break
+                    await self._take(peer, wire.decode_from_holder(frame))
+                tasks.cancel_scope.cancel()
+
+    async def _take(self, peer: str, message: wire.FromHolder) -> None:
+        now = anyio.current_time()
+        match message:
+            case wire.Have(bitmap):
+                self._swarm.has(peer, wire.unpack_bitmap(bitmap, self._payload.chunks), now)
+            case wire.New(indices):
+                if any(index >= self._payload.chunks for index in indices):
+                    raise Malformed("a chunk beyond the payload's end")
+                self._swarm.has(peer, sum(1 << index for index in set(indices)), now)
+            case wire.Gone(index):
+                self._swarm.gone(peer, index)
+            case wire.Chunk(index, proof, data):
+                if not self._swarm.owed(peer, index):
+                    raise Malformed(f"chunk {index} was not asked for")
+                await self._store(peer, index, data, list(proof))
+        self._pump()
+
+    async def _store(self, peer: str, index: int, data: bytes, proof: list[bytes]) -> None:
+        try:
+            new = await anyio.to_thread.run_sync(self._payload.put, index, data, proof)
+        except BadChunk as fault:
+            log.warning("%s sent a bad chunk: %s", peer, fault)
+            if self._swarm.bad(peer, index):
+                raise
+            return
+        self._received[peer] += len(data)
+        self._failures[peer] = 0
+        self._swarm.arrived(peer, index, anyio.current_time())
+        if new:
+            self._held.add(index)
+
+    def _pump(self) -> None:
+        """Hand out what is to be asked now."""
+        for ask in self._swarm.next(anyio.current_time()):
+            self._writers[ask.peer].want(ask.index)
+
+    async def _watch_stalls(self) -> None:
+        while True:
+            deadline = self._swarm.deadline()
+            now = anyio.current_time()
+            await anyio.sleep(LOOK if deadline is None else max(deadline - now, LOOK))
+            self._pump()
+
+
+class _Writer:
+    """The one task that writes to a holder."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._wanted: list[int] = []
+        self._wake = anyio.Event()
+
+    def want(self, index: int) -> None:
+        self._wanted.append(index)
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            with anyio.move_on_after(BEAT):
+                await self._wake.wait()
+            indices, self._wanted, self._wake = tuple(self._wanted), [], anyio.Event()
+            with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
+                await self._stream.send(wire.encode(wire.Want(indices)))

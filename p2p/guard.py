@@ -1,0 +1,63 @@
+"""A handler's exception ends that handler's stream, and nothing else.
+
+py-libp2p lets an exception from any stream handler end the whole host; a remote reset is enough. So every handler,
+on every transport, is registered `guarded`. Cancellation passes through. What an honest but unlucky peer causes
+(`P2PError`) is logged quietly; anything else is a bug of ours and is logged with its traceback.
+"""
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from p2p.errors import P2PError
+
+log = logging.getLogger("p2p")
+
+
+def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """`handler`, with every `Exception` logged and kept inside; a stream among its arguments is reset.
+
+    The result is then None. Guarding twice is guarding once.
+    """
+    if getattr(handler, "guarded", False):
+        return handler
+
+    @functools.wraps(handler)
+    async def safe(*args: Any) -> Any:
+        try:
+            return await handler(*args)
+        except Exception as fault:
+            _report(handler, fault)
+        except BaseExceptionGroup as group:
+            faults, rest = group.split(Exception)
+            if faults is not None:
+                _report(handler, faults)
+            if rest is not None:
+                raise rest from None
+        await _reset(args)
+        return None
+
+    safe.guarded = True  # type: ignore[attr-defined]
+    return safe
+
+
+def _report(handler: Callable[..., Awaitable[Any]], fault: BaseException) -> None:
+    name = getattr(handler, "__qualname__", repr(handler))
+    expected = isinstance(fault, P2PError) or (
+        isinstance(fault, BaseExceptionGroup) and fault.split(P2PError)[1] is None
+    )
+    if expected:
+        log.info("%s: %r", name, fault)
+    else:
+        log.error("%s failed", name, exc_info=fault)
+
+
+async def _reset(args: tuple[Any, ...]) -> None:
+    for argument in args:
+        reset = getattr(argument, "reset", None)
+        if reset is not None:
+            try:
+                await reset()
+            except Exception as fault:
+                log.debug("reset failed: %r", fault)

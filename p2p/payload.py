@@ -1,0 +1,170 @@
+"""A payload on disk: complete, or on the way (`PartialPayload` fills `<path>.part`).
+
+1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it was hashed again:
+   a disk that decays makes a chunk "gone", never a bad chunk from us.
+2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
+   Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
+3. Finished means: the whole file hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
+   is fsynced. The open file stays readable under its new name.
+
+All methods block on the disk and may be called from several threads.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from p2p import merkle
+from p2p.chunks import check, chunk_count, chunk_span, digest, scan
+from p2p.errors import BadChunk, LocalFault, Malformed
+from p2p.network import Manifest
+
+
+class Payload:
+    """A complete payload file, ready to answer with chunks and proofs."""
+
+    def __init__(self, manifest: Manifest, path: Path, tree: merkle.Tree, descriptor: int) -> None:
+        self.manifest = manifest
+        self.path = path
+        self.chunks = chunk_count(manifest)
+        self.have = 0
+        """Bit i: chunk i is here and verified."""
+        self._tree = tree
+        self._descriptor = descriptor
+
+    @classmethod
+    def open(cls, manifest: Manifest, path: Path) -> "Payload":
+        """Read the file once and check it. Raises `LocalFault` when it is missing or is not what the manifest says."""
+        check(manifest)
+        with _disk_faults(path):
+            leaves, whole, length = scan(path, manifest.chunk_size)
+            tree = merkle.Tree.of(leaves, digest)
+            if (whole, length, tree.root) != (manifest.hash, manifest.length, manifest.chunk_root):
+                raise LocalFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")
+            payload = cls(manifest, path, tree, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        payload.have = (1 << payload.chunks) - 1
+        return payload
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is here."""
+        return self.have == (1 << self.chunks) - 1
+
+    def size(self, index: int) -> int:
+        """Bytes of a chunk; 0 beyond the end."""
+        return chunk_span(self.manifest, index)[1] if index < self.chunks else 0
+
+    def read(self, index: int) -> tuple[bytes, list[bytes]] | None:
+        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified."""
+        if not self.have >> index & 1:
+            return None
+        offset, length = chunk_span(self.manifest, index)
+        try:
+            data = os.pread(self._descriptor, length, offset)
+        except OSError:
+            return None
+        if merkle.leaf_hash(data, digest) != self._tree.leaf(index):
+            return None
+        return data, self._tree.proof(index)
+
+    def close(self) -> None:
+        """Give the descriptor back. Chunks can no longer be read."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor, self.have = -1, 0
+
+
+class PartialPayload(Payload):
+    """A payload that is being filled, and serves what it has."""
+
+    def __init__(self, manifest: Manifest, path: Path) -> None:
+        """Opens or resumes `<path>.part`. Raises `LocalFault`, `Malformed` (the manifest)."""
+        check(manifest)
+        self._part, self._notes = Path(f"{path}.part"), Path(f"{path}.part.proofs")
+        with _disk_faults(self._part):
+            descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.ftruncate(descriptor, manifest.length)
+        tree = merkle.Tree(manifest.chunk_root, chunk_count(manifest), digest)
+        super().__init__(manifest, path, tree, descriptor)
+        self._record = 1 + 32 * merkle.depth(self.chunks)
+        self._lock = threading.Lock()
+        self._resume()
+
+    def put(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+        """Verify and store a chunk; False when it was here already. Raises `BadChunk`, `LocalFault` (the disk)."""
+        if not 0 <= index < self.chunks or not self._verify(index, data, proof):
+            raise BadChunk(f"chunk {index} does not lead to the chunk root")
+        if self.have >> index & 1:
+            return False
+        with self._lock, _disk_faults(self._part):
+            if self._descriptor < 0:
+                raise LocalFault(f"{self._part} was closed")
+            _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
+            _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
+            self.have |= 1 << index
+        return True
+
+    def finish(self) -> None:
+        """Make the complete part the payload (rule 3). Raises `Malformed` when the chunks are right but the whole is
+        not, which is the manifest's fault; the part is then removed."""
+        whole = scan(self._part, self.manifest.chunk_size)[1]
+        if not self.complete or whole != self.manifest.hash:
+            self.discard()
+            raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")
+        with _disk_faults(self.path):
+            os.fsync(self._descriptor)
+            os.rename(self._part, self.path)
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        self._notes.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the part."""
+        self.close()
+        self._part.unlink(missing_ok=True)
+        self._notes.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give the descriptors back; the part stays for another start."""
+        with self._lock:  # never under a write: the number may by then be another file's
+            super().close()
+            if self._proofs >= 0:
+                os.close(self._proofs)
+                self._proofs = -1
+
+    def _verify(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+        if len(data) != chunk_span(self.manifest, index)[1]:
+            return False
+        return self._tree.add(index, merkle.leaf_hash(data, digest), proof)
+
+    def _resume(self) -> None:
+        with _disk_faults(self._part):
+            for index in range(self.chunks):
+                record = os.pread(self._proofs, self._record, index * self._record)
+                count = record[0] - 1 if record else -1
+                if not 0 <= count * 32 <= len(record) - 1:
+                    continue
+                proof = [record[1 + 32 * i : 33 + 32 * i] for i in range(count)]
+                offset, length = chunk_span(self.manifest, index)
+                if self._verify(index, os.pread(self._descriptor, length, offset), proof):
+                    self.have |= 1 << index
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+@contextmanager
+def _disk_faults(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LocalFault(f"{path}: {error.strerror}; put the disk right and start again") from error

@@ -1,0 +1,109 @@
+"""One peer on any transport, in the transport's own event loop: requests, gossip and payloads.
+
+Written on anyio: under asyncio it runs on the in-memory transport, under trio on libp2p (see p2p/threaded.py), and
+the tests of the one are the tests of the other.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from p2p import rpc
+from p2p.broadcast import PROTOCOL as CHUNKS
+from p2p.broadcast import Broadcast
+from p2p.errors import Unreachable
+from p2p.guard import guarded
+from p2p.network import GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.transport import Transport
+
+
+class Peer:
+    """`p2p.network.Network` over a `Transport`. `seed` orders the chunks that it asks for."""
+
+    def __init__(self, transport: Transport, *, seed: int, uplink: float | None = None) -> None:
+        """`uplink`: bytes of payload per second sent to all peers together, None for no limit."""
+        self._transport = transport
+        self._ready = anyio.Event()
+        self._failure: Exception | None = None
+        self._server = rpc.Server()
+        self._asking: dict[str, anyio.CapacityLimiter] = {}
+        self._broadcast = Broadcast(transport, seed=seed, uplink=uplink)
+        transport.handle(rpc.PROTOCOL, self._server.answer)
+        transport.handle(CHUNKS, self._broadcast.serve_chunks)
+
+    @property
+    def peer_id(self) -> str:
+        """See `Network`."""
+        return self._transport.peer_id
+
+    async def run(self) -> None:
+        """See `Network`."""
+        try:
+            await self._transport.run(self._ready.set)
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._ready.set()
+            self._broadcast.close()
+
+    async def ready(self) -> None:
+        """See `Network`."""
+        await self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def addresses(self) -> list[str]:
+        """See `Network`."""
+        return self._transport.addresses()
+
+    async def peers(self) -> list[str]:
+        """See `Network`."""
+        return self._transport.peers()
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Network`."""
+        return await self._transport.dial(addresses)
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Network`."""
+        # As many as the other side works on at once; the rest wait here, and their timeout runs.
+        limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(rpc.PER_PEER))
+        try:
+            with anyio.fail_after(timeout):
+                async with limiter:
+                    return await rpc.ask(await self._transport.open(peer, rpc.PROTOCOL), method, payload)
+        except TimeoutError:
+            raise Unreachable(f"{peer} did not answer {method} within {timeout:g} s") from None
+        finally:
+            if not limiter.statistics().borrowed_tokens and not limiter.statistics().tasks_waiting:
+                self._asking.pop(peer, None)
+
+    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+        """See `Network`."""
+        self._server.serve(method, handler, limit=limit)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Network`."""
+        await self._transport.publish(topic, data)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Network`."""
+        self._transport.subscribe(topic, guarded(handler))
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `Network`."""
+        await self._broadcast.share(manifest, path)
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `Network`."""
+        await self._broadcast.unshare(payload_hash)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+        """See `Network`."""
+        await self._broadcast.fetch(manifest, path, last=last)
+
+    async def traffic(self) -> Traffic:
+        """See `Network`."""
+        return self._broadcast.traffic()

@@ -1,0 +1,110 @@
+"""What the two sides of the chunk protocol `/echo2/chunks/1` say to each other, one message a frame.
+
+Downloader -> holder: `Ask` once; then `Want` (no indices: "I am still here").
+Holder -> downloader: `Have` once, as soon as it holds anything of the payload; then `New` (no indices: "I am still
+here"), `Chunk`, `Gone`.
+
+A message is a MessagePack array: the name's letter, then the fields in order; later fields may be added, and one that
+is absent has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from p2p.errors import Malformed
+
+CHUNK_SIZE_MIN = 16 << 10
+CHUNK_SIZE_MAX = 1 << 20
+CHUNKS_MAX = 1 << 20
+"""Chunks in one payload; with the largest chunks that is 1 TiB."""
+INDICES_MAX = 4096
+"""Indices in one message."""
+DOWNLOADER_LIMIT = 5 * INDICES_MAX + 64
+"""Bytes of the longest frame that a downloader may send."""
+HOLDER_LIMIT = CHUNK_SIZE_MAX + 4096
+"""Bytes of the longest frame that a holder may send."""
+
+Index = Annotated[int, msgspec.Meta(ge=0, lt=CHUNKS_MAX)]
+Indices = Annotated[tuple[Index, ...], msgspec.Meta(max_length=INDICES_MAX)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """The stream is about the payload with this BLAKE3 hash."""
+
+    payload: Digest
+
+
+class Want(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+    """Send these chunks, in this order."""
+
+    indices: Indices = ()
+
+
+class Have(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """What the holder has: bit i of byte i // 8, the lowest first, is chunk i."""
+
+    bitmap: Annotated[bytes, msgspec.Meta(max_length=CHUNKS_MAX // 8)]
+
+
+class New(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """What the holder has in addition."""
+
+    indices: Indices = ()
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="c"):
+    """One chunk and the siblings that lead from it to the chunk root."""
+
+    index: Index
+    proof: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=20)]
+    data: Annotated[bytes, msgspec.Meta(max_length=CHUNK_SIZE_MAX)]
+
+
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+    """The holder can no longer send this chunk."""
+
+    index: Index
+
+
+FromDownloader = Ask | Want
+FromHolder = Have | New | Chunk | Gone
+
+_encode = msgspec.msgpack.Encoder().encode
+_from_downloader: msgspec.msgpack.Decoder[FromDownloader] = msgspec.msgpack.Decoder(FromDownloader)
+_from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(FromHolder)
+
+
+def encode(message: FromDownloader | FromHolder) -> bytes:
+    """The frame of a message."""
+    return _encode(message)
+
+
+def decode_from_downloader(frame: bytes) -> FromDownloader:
+    """Raises `Malformed`."""
+    try:
+        return _from_downloader.decode(frame)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Malformed(f"chunk request: {error}") from None
+
+
+def decode_from_holder(frame: bytes) -> FromHolder:
+    """Raises `Malformed`."""
+    try:
+        return _from_holder.decode(frame)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Malformed(f"chunk answer: {error}") from None
+
+
+def pack_bitmap(indices: int, chunks: int) -> bytes:
+    """The bytes of `Have` from an integer whose bit i is chunk i."""
+    return indices.to_bytes((chunks + 7) // 8, "little")
+
+
+def unpack_bitmap(bitmap: bytes, chunks: int) -> int:
+    """An integer whose bit i is chunk i. Raises `Malformed` when the length is wrong or a bit beyond the end is set."""
+    indices = int.from_bytes(bitmap, "little")
+    if len(bitmap) != (chunks + 7) // 8 or indices >> chunks:
+        raise Malformed(f"a bitmap of {len(bitmap)} bytes for {chunks} chunks")
+    return indices

@@ -1,0 +1,61 @@
+"""A fake clock for asyncio: time stands still while anything can run, and jumps to the next timer when nothing can.
+
+`run_fake(main)` runs a coroutine function on such a loop. Work sent to threads (`anyio.to_thread`) is done inline, so
+that a run is repeated exactly. A loop with no timer and nothing to do is a deadlock, and raises.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable
+from typing import Any
+from unittest import mock
+
+
+class Deadlock(AssertionError):
+    """Every task waits, and no timer is set."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+    """Never waits: tells the loop to advance its clock by what it would have waited."""
+
+    advance: Callable[[float], None]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            raise Deadlock("every task waits, and no timer is set")
+        self.advance(timeout)
+        return ready
+
+
+class FakeClockLoop(asyncio.SelectorEventLoop):
+    """An asyncio loop whose `time()` jumps to the next timer whenever nothing else is left to do."""
+
+    def __init__(self) -> None:
+        selector = _JumpingSelector()
+        super().__init__(selector)
+        self._now = 1_000_000.0
+        selector.advance = self._advance
+
+    def time(self) -> float:
+        return self._now
+
+    def _advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+async def _inline(function: Callable[..., Any], *args: Any, **_: Any) -> Any:
+    await asyncio.sleep(0)
+    return function(*args)
+
+
+def run_fake(main: Callable[[], Awaitable[Any]]) -> Any:
+    """Run `main()` to its end on a fresh fake-clock loop; its result."""
+
+    async def start() -> Any:
+        return await main()
+
+    with mock.patch("anyio.to_thread.run_sync", _inline), asyncio.Runner(loop_factory=FakeClockLoop) as runner:
+        return runner.run(start())

@@ -1,0 +1,43 @@
+"""Peers on an in-memory network, running: `async with peers(network, "a", "b") as (a, b)`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import anyio
+
+from p2p.chunks import manifest_of
+from p2p.memory import MemoryNetwork
+from p2p.network import Manifest
+from p2p.peer import Peer
+
+
+@asynccontextmanager
+async def running(*made: Peer, connect: bool = True) -> AsyncIterator[None]:
+    """Run these peers, every one connected with every other unless `connect` is False."""
+    async with anyio.create_task_group() as tasks:
+        for peer in made:
+            tasks.start_soon(peer.run)
+        for peer in made:
+            await peer.ready()
+        if connect:
+            for number, peer in enumerate(made):
+                for other in made[:number]:
+                    await peer.dial(await other.addresses())
+        yield
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def peers(network: MemoryNetwork, *names: str, connect: bool = True) -> AsyncIterator[list[Peer]]:
+    """One running `Peer` a name."""
+    made = [Peer(network.transport(name), seed=number) for number, name in enumerate(names)]
+    async with running(*made, connect=connect):
+        yield made
+
+
+def payload_file(path: Path, length: int, seed: int = 0) -> Manifest:
+    """A file of random bytes and its manifest."""
+    path.write_bytes(Random(seed).randbytes(length))
+    return manifest_of(path)
