@@ -24,7 +24,7 @@ class BadBatch(ValueError):
 
 
 class Row(NamedTuple):
-    """One rollout. `tokens`: prompt and transcript. `targets`: the positions that were sampled. `age`: step - version."""
+    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: step - version."""
 
     tokens: list[int]
     targets: list[int]

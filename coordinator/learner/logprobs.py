@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch
+from coordinator.learner.model import head_of
 
 CHUNK_ELEMENTS = 1 << 24
 
@@ -20,18 +21,17 @@ def token_logprobs(model: PreTrainedModel, micro: MicroBatch, chunk_elements: in
     Temperature is 1 and nothing is cut off: the same rule by which nodes sample.
     """
     states = model.base_model(micro.tokens, use_cache=False).last_hidden_state[micro.row, micro.position]
-    head = model.get_output_embeddings()
+    head = head_of(model)
     size = max(1, chunk_elements // head.weight.shape[0])
     if len(states) <= size:
         return _picked(head, states, micro.target)
-    parts = zip(states.split(size), micro.target.split(size), strict=True)
-    if not torch.is_grad_enabled():
-        return torch.cat([_picked(head, *part) for part in parts])
-    return torch.cat([_recomputed(head, *part) for part in parts])
+    picked = _recomputed if torch.is_grad_enabled() else _picked
+    cuts = [slice(start, start + size) for start in range(0, len(states), size)]
+    return torch.cat([picked(head, states[cut], micro.target[cut]) for cut in cuts])
 
 
 def _picked(head: torch.nn.Module, states: Tensor, target: Tensor) -> Tensor:
-    logits = head(states).float()
+    logits: Tensor = head(states).float()
     return logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1)
 
 

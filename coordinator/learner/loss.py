@@ -54,15 +54,13 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.exp((numerator - denominator).clamp(-_LOG_BOUND, _LOG_BOUND))
 
 
-def _clip_surrogate(u: Tensor, terms: Terms, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """min(u A, clip(u, 1 - eps_low, 1 + eps_high) A), and where the clip took the gradient away.
+def _clip_surrogate(u: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """min(u A, clip(u, 1 - low, 1 + high) A), and where the clip took the gradient away.
 
     PPO (arXiv 1707.06347), eq. 7, with DAPO's separate upper bound (arXiv 2503.14476), eq. 10.
     """
-    bounded = u.clamp(1 - hyper.eps_low, 1 + hyper.eps_high)
-    surrogate = torch.minimum(u * terms.advantage, bounded * terms.advantage)
-    advantage = terms.advantage
-    clipped = ((advantage > 0) & (u > 1 + hyper.eps_high)) | ((advantage < 0) & (u < 1 - hyper.eps_low))
+    surrogate = torch.minimum(u * advantage, u.clamp(1 - low, 1 + high) * advantage)
+    clipped = ((advantage > 0) & (u > 1 + high)) | ((advantage < 0) & (u < 1 - low))
     return surrogate, clipped
 
 
@@ -74,7 +72,8 @@ def decoupled(terms: Terms, hyper: Hyper) -> TokenLoss:
     """
     weight = ratio(terms.proximal, terms.behaviour)
     truncated = weight > hyper.truncation
-    surrogate, clipped = _clip_surrogate(ratio(terms.current, terms.proximal), terms, hyper)
+    u = ratio(terms.current, terms.proximal)
+    surrogate, clipped = _clip_surrogate(u, terms.advantage, hyper.eps_low, hyper.eps_high)
     return TokenLoss(-weight.clamp(max=hyper.truncation) * surrogate, clipped, truncated)
 
 
@@ -83,7 +82,8 @@ def grpo(terms: Terms, hyper: Hyper) -> TokenLoss:
 
     DeepSeekMath (arXiv 2402.03300), eq. 3. Stale tokens outside the clip teach nothing at all.
     """
-    surrogate, clipped = _clip_surrogate(ratio(terms.current, terms.behaviour), terms, hyper)
+    r = ratio(terms.current, terms.behaviour)
+    surrogate, clipped = _clip_surrogate(r, terms.advantage, hyper.eps_low, hyper.eps_high)
     return TokenLoss(-surrogate, clipped, torch.zeros_like(clipped))
 
 
@@ -96,7 +96,7 @@ def two_sided(terms: Terms, hyper: Hyper) -> TokenLoss:
     r = ratio(terms.current, terms.behaviour)
     bounded = r.clamp(1 - hyper.eps_low, 1 + hyper.eps_high)
     surrogate = torch.minimum(r.clamp(max=TWO_SIDED_DELTA) * terms.advantage, bounded * terms.advantage)
-    _, clipped = _clip_surrogate(r, terms, hyper)
+    _, clipped = _clip_surrogate(r, terms.advantage, hyper.eps_low, hyper.eps_high)
     truncated = (terms.advantage < 0) & (r > TWO_SIDED_DELTA)
     return TokenLoss(-surrogate, clipped | truncated, truncated)
 
@@ -123,8 +123,7 @@ def gspo(terms: Terms, hyper: Hyper) -> TokenLoss:
     counts = log_ratio.new_zeros(rollouts).index_add_(0, terms.rollout, torch.ones_like(log_ratio))
     mean = (totals / counts.clamp(min=1))[terms.rollout].clamp(-_LOG_BOUND, _LOG_BOUND)
     s = torch.exp(mean) * ratio(terms.current, terms.current.detach())
-    bounds = {"eps_low": GSPO_LOW, "eps_high": GSPO_HIGH}
-    surrogate, clipped = _clip_surrogate(s, terms, Hyper(**bounds))
+    surrogate, clipped = _clip_surrogate(s, terms.advantage, GSPO_LOW, GSPO_HIGH)
     return TokenLoss(-surrogate, clipped, torch.zeros_like(clipped))
 
 

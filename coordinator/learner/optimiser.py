@@ -9,6 +9,7 @@ Rules
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Optimiser:
         for parameter in self._parameters.values():
             parameter.data = parameter.data.to(compute)
         # Decay is for matrices: norms and biases would only be pulled off their scale.
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": [master for master in self.masters.values() if master.ndim > 1]},
             {"params": [master for master in self.masters.values() if master.ndim <= 1], "weight_decay": 0.0},
         ]

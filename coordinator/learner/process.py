@@ -12,7 +12,7 @@ def main() -> NoReturn:
 
     from coordinator.learner.handlers import Handlers
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     pipe.serve(Handlers().by_method())
 
 

@@ -190,7 +190,7 @@ def _published(order: Open) -> list[Base]:
 
 def _random() -> dict[str, torch.Tensor]:
     found = {_CPU_RANDOM: torch.get_rng_state()}
-    return found | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {})
+    return found | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
 def _restore_random(tensors: dict[str, torch.Tensor]) -> None:

@@ -29,13 +29,14 @@ def import_model(order: Import) -> WarmedUp:
     gguf = _weights_file()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # loaders of old formats warn about each other
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     for holder, name in ((model.config, "quantization_config"), (model, "hf_quantizer")):
         if hasattr(holder, name):
             delattr(holder, name)  # these weights are dequantised; to save them as they are is refused otherwise
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    torch.nn.Module.to(model, torch.bfloat16)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     seconds = time.perf_counter() - started

@@ -86,7 +86,7 @@ def accumulate(
             value = value + hyper.kl_coefficient * divergence
             tally.add_reference(divergence)
         loss = value.sum() / tokens
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.collect()
         tally.add(terms, found, micro.age, float(loss.detach()))
 

@@ -46,7 +46,7 @@ class Tally:
     def add(self, terms: Terms, found: TokenLoss, age: Tensor, loss: float) -> None:
         """`loss`: the micro-batch's part of the step's loss."""
         columns = _columns(terms, found)
-        for value in age.unique().tolist():
+        for value in sorted(set(age.tolist())):
             part = columns[age == value].sum(0).cpu()
             self._sums[value] = self._sums[value] + part if value in self._sums else part
         self._loss += loss

@@ -10,6 +10,7 @@ one that always does has nothing to learn (benchmarks/learning.py measures it).
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from coordinator.learner.batch import Row, pack
 from coordinator.learner.calls import WarmedUp, WarmUp
 from coordinator.learner.logprobs import token_logprobs
+from coordinator.learner.model import evaluating, parameter_count
 from tasks import registry
 from tasks.text import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer
 
@@ -43,14 +45,13 @@ def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
     model = build(order.shape, order.seed)
     loss = supervise(model, order, FileText(tokenizer, EOS))
     save(model, tokenizer, Path(order.folder))
-    count = sum(parameter.numel() for parameter in model.parameters())
     seconds = time.perf_counter() - started
-    return WarmedUp(folder=order.folder, parameters=count, loss=loss, seconds=seconds)
+    return WarmedUp(folder=order.folder, parameters=parameter_count(model), loss=loss, seconds=seconds)
 
 
-def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
+def build(shape: dict[str, int], seed: int) -> PreTrainedModel:
     """A Qwen3 model with tied embeddings over the demo's characters, with random weights."""
-    merged = SHAPE | shape
+    merged: dict[str, Any] = SHAPE | shape
     if merged["hidden_size"] % merged["num_attention_heads"]:
         raise ValueError("hidden_size must be a multiple of num_attention_heads")
     if merged.get("vocab_size", CHAR_SIZE) < CHAR_SIZE:
@@ -60,7 +61,7 @@ def build(shape: dict[str, int], seed: int) -> Qwen3ForCausalLM:
         **merged, tie_word_embeddings=True, bos_token_id=None, eos_token_id=EOS, pad_token_id=PAD, dtype="float32"
     )
     torch.manual_seed(seed)
-    return Qwen3ForCausalLM(config).eval()
+    return evaluating(Qwen3ForCausalLM(config))
 
 
 def supervise(model: PreTrainedModel, order: WarmUp, text: FileText) -> float:
@@ -72,7 +73,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileText) -> float:
             group["lr"] = order.learning_rate * min(1.0, (number + 1) / RAMP)
         (micro,) = pack(part, _ONE_BATCH)
         loss = -token_logprobs(model, micro).mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_CLIP)
         optimiser.step()
         optimiser.zero_grad()
@@ -98,5 +99,6 @@ def demonstrations(order: WarmUp, text: FileText) -> Iterator[list[Row]]:
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     """Write the model folder, in bfloat16."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    torch.nn.Module.to(model, torch.bfloat16)
+    model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
