@@ -55,6 +55,7 @@ class Download:
                     for peer in self._transport.peers():
                         if peer not in self._busy and peer not in self._banned:
                             self._busy.add(peer)
+                            self._swarm.joined(peer, anyio.current_time())
                             tasks.start_soon(self._session, peer, protocol, tasks.cancel_scope)
                     await anyio.sleep(LOOK)
                 tasks.cancel_scope.cancel()
@@ -137,7 +138,7 @@ class Download:
         while True:
             deadline = self._swarm.deadline()
             now = anyio.current_time()
-            await anyio.sleep(LOOK if deadline is None else max(deadline - now, LOOK))
+            await anyio.sleep(LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK))
             self._pump()
 
 

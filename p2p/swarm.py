@@ -3,23 +3,29 @@
 1. A chunk is asked of one peer at a time. Rarest first among the peers known; ties by the seed, so that peers that
    start together ask for different chunks and can then trade.
 2. Each peer has at most `window` asks open. `last` (the coordinator) is asked only for chunks that no other live peer
-   has, and has a smaller window, so that its uplink carries each chunk about once.
+   has, once every other connected peer has said what it has (or `GRACE` seconds have passed). Its window is small,
+   and grows only while answers come promptly: where many wait in its queue, each must ask for little, or
+   many will have asked for the same chunk before the first of them can pass it on.
 3. A peer that is owed chunks and has sent none for `STALL` seconds is stalled: what it owes may be asked elsewhere,
    `last` included. Its asks stay open (they may still come), and a chunk that comes makes it live again.
 4. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
 5. A peer that comes back after it left is a new peer, except that rule 4 remembers.
 """
 
+import math
 from dataclasses import dataclass, field
 from random import Random
 
 STALL = 5.0
 """Seconds without a chunk from a peer that owes one."""
+GRACE = 0.5
+"""Seconds for a connected peer to say what it has, before `last` is asked."""
 STRIKES = 2
 WINDOW_BYTES = 2 << 20
-LAST_WINDOW_BYTES = 1 << 18
 WINDOW_MIN, WINDOW_MAX = 4, 64
 LAST_WINDOW_MIN = 2
+QUEUED = 0.05
+"""Seconds by which an answer of `last` may exceed twice its best before its window shrinks."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,8 @@ class Ask:
 @dataclass
 class _Member:
     has: int = 0
-    owes: set[int] = field(default_factory=set)
+    owes: dict[int, float] = field(default_factory=dict)
+    """Chunk -> when it was asked for."""
     progress: float = 0.0
     stalled: bool = False
 
@@ -48,7 +55,10 @@ class Swarm:
         self._last = last
         self._random = Random(seed)
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
-        self._last_window = min(max(LAST_WINDOW_BYTES // chunk_size, LAST_WINDOW_MIN), WINDOW_MAX)
+        self._last_window = LAST_WINDOW_MIN
+        self._last_best = math.inf
+        self._silent: dict[str, float] = {}
+        """Connected peers that have not yet said what they have -> until when to wait for them."""
         self._members: dict[str, _Member] = {}
         self._strikes: dict[str, int] = {}
         self._rarity = {0: (1 << chunks) - 1}
@@ -63,8 +73,14 @@ class Swarm:
         """Whether rule 4 has struck."""
         return self._strikes.get(peer, 0) >= STRIKES
 
+    def joined(self, peer: str, now: float) -> None:
+        """A stream to `peer` is being opened; it may yet say what it has."""
+        if peer != self._last:
+            self._silent[peer] = now + GRACE
+
     def has(self, peer: str, indices: int, now: float) -> None:
         """`peer` says that it has these chunks, in addition to what it said before."""
+        self._silent.pop(peer, None)
         if self.dropped(peer):
             return
         member = self._members.setdefault(peer, _Member(progress=now))
@@ -73,6 +89,7 @@ class Swarm:
 
     def left(self, peer: str) -> None:
         """`peer` is gone; what it owed is asked elsewhere."""
+        self._silent.pop(peer, None)
         member = self._members.pop(peer, None)
         if member is not None:
             self._count(member.has, -1)
@@ -81,7 +98,7 @@ class Swarm:
         """`peer` no longer has a chunk."""
         member = self._members.get(peer)
         if member is not None:
-            member.owes.discard(index)
+            member.owes.pop(index, None)
             self._count(member.has & 1 << index, -1)
             member.has &= ~(1 << index)
 
@@ -95,8 +112,10 @@ class Swarm:
         self.missing &= ~(1 << index)
         member = self._members.get(peer)
         if member is not None:
-            member.owes.discard(index)
+            asked = member.owes.pop(index, now)
             member.progress, member.stalled = now, False
+            if peer == self._last:
+                self._widen(now - asked)
 
     def bad(self, peer: str, index: int) -> bool:
         """A chunk from `peer` failed its proof. Whether the peer is to be dropped now."""
@@ -123,7 +142,8 @@ class Swarm:
                 else:
                     taken |= 1 << index
                     asks.append(Ask(peer, index))
-        if self._last is not None and self._last in self._members:
+        self._silent = {peer: until for peer, until in self._silent.items() if until > now}
+        if self._last is not None and self._last in self._members and not self._silent:
             taken |= others
             while (index := self._ask(self._last, self._last_window, taken, now)) is not None:
                 taken |= 1 << index
@@ -131,9 +151,9 @@ class Swarm:
         return asks
 
     def deadline(self) -> float | None:
-        """When a peer that owes chunks will count as stalled; None when nobody owes or all are stalled."""
+        """When time alone will change the answer of `next`: a peer stalls, or the grace is over. None: never."""
         owing = [m.progress + STALL for m in self._members.values() if m.owes and not m.stalled]
-        return min(owing, default=None)
+        return min([*owing, *self._silent.values()], default=None)
 
     def _ask(self, peer: str, window: int, taken: int, now: float) -> int | None:
         member = self._members[peer]
@@ -143,8 +163,13 @@ class Swarm:
         if index is not None:
             if not member.owes:
                 member.progress = now
-            member.owes.add(index)
+            member.owes[index] = now
         return index
+
+    def _widen(self, waited: float) -> None:
+        self._last_best = min(self._last_best, waited)
+        step = -1 if waited > 2 * self._last_best + QUEUED else 1
+        self._last_window = min(max(self._last_window + step, LAST_WINDOW_MIN), self._window)
 
     def _others(self) -> int:
         """What live peers other than `last` have."""

@@ -86,13 +86,13 @@ class Upload:
             self.wake()
 
     async def _patiently(self, wait_for: Callable[[bytes], Awaitable[Held]], payload: bytes) -> Held:
-        held: list[Held] = []
-        while not held:
-            with anyio.move_on_after(BEAT):
-                held.append(await wait_for(payload))
-            if not held:
-                await self._send(wire.New())
-        return held[0]
+        """The payload, as soon as it is here; until then New with nothing in it, the first at once."""
+        patience = 0.0
+        while True:
+            with anyio.move_on_after(patience):
+                return await wait_for(payload)
+            await self._send(wire.New())
+            patience = BEAT
 
     async def _write(self, held: Held) -> None:
         held.listeners[self] = None

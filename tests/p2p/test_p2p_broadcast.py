@@ -1,0 +1,358 @@
+"""Payloads through a network of peers: stories on the in-memory transport and a fake clock."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from p2p.errors import LocalFault, Malformed
+from p2p.memory import Link, MemoryNetwork
+from p2p.network import Manifest
+from p2p.payload import Payload
+from p2p.peer import Peer
+from p2p.upload import Held
+from tests.clock import run_fake
+from tests.peers import payload_file, peers, running
+
+MB = 1_000_000
+
+
+class Poisoner(Payload):
+    """A payload whose holder sends other bytes, with the true proofs."""
+
+    def read(self, index):
+        found = super().read(index)
+        assert found is not None
+        data, proof = found
+        return bytes(byte ^ 1 for byte in data[:1]) + data[1:], proof
+
+
+def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
+    peer._broadcast._hold(Held(Poisoner.open(manifest, path)))
+
+
+async def join(*fetches) -> list[float]:
+    """Run these coroutine functions together; when each ended, in seconds from now."""
+    start, ends = anyio.current_time(), [0.0] * len(fetches)
+
+    async def one(number, fetch) -> None:
+        await fetch()
+        ends[number] = anyio.current_time() - start
+
+    async with anyio.create_task_group() as tasks:
+        for number, fetch in enumerate(fetches):
+            tasks.start_soon(one, number, fetch)
+    return ends
+
+
+def test_a_fetched_payload_is_whole_and_served_on(tmp_path):
+    manifest = payload_file(tmp_path / "a", 3 * MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b", "c") as (a, b, c):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b")
+            await a.unshare(manifest.hash)
+            await c.fetch(manifest, tmp_path / "c")
+            assert (await c.traffic()).received_by_peer == {"b": 3 * MB}
+            assert (await b.traffic()).sent_by_peer == {"c": 3 * MB}
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+def test_an_empty_payload_needs_nobody(tmp_path):
+    manifest = payload_file(tmp_path / "a", 0)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "b") as (b,):
+            await b.fetch(manifest, tmp_path / "b")
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == b""
+
+
+def test_a_file_that_is_already_there_is_not_fetched(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "b", MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "b") as (b,):
+            await b.fetch(manifest, tmp_path / "b")
+            await b.fetch(manifest, tmp_path / "b")
+            assert (await b.traffic()).received == 0
+
+    run_fake(main)
+
+
+def test_a_wrong_file_in_the_way_is_replaced(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "b", MB, seed=9)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b")
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_file_that_is_not_the_payload_cannot_be_shared(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "a", MB, seed=9)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a") as (a,):
+            with pytest.raises(LocalFault, match="is not the payload"):
+                await a.share(manifest, tmp_path / "a")
+
+    run_fake(main)
+
+
+def test_a_fetch_that_begins_before_anybody_has_the_payload_ends_soon_after_somebody_does(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+
+            async def share_late() -> None:
+                await anyio.sleep(300)
+                await a.share(manifest, tmp_path / "a")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), share_late)
+            assert ends[0] - 300 < 0.5
+
+    run_fake(main)
+
+
+def test_a_middle_peer_forwards_before_it_has_the_whole(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB, delay=0.02))
+        async with peers(network, *"abcd", connect=False) as (a, b, c, d):
+            for one, two in ((a, b), (b, c), (c, d)):
+                await one.dial(await two.addresses())
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c, d)))
+            # Whole after whole would take 10, 20 and 30 s.
+            assert ends[0] < 11
+            assert ends[2] < 12
+
+    run_fake(main)
+    assert (tmp_path / "d").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_the_coordinator_is_asked_last(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(delay=0.02))
+        names = [f"node{i}" for i in range(8)]
+        for name in ("a", *names):
+            network.set_uplink(name, MB)
+        async with peers(network, "a", *names) as (a, *nodes):
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id, last="a") for p in nodes))
+            sent = (await a.traffic()).sent
+            return max(ends), sent / (10 * MB)
+
+    seconds, copies = run_fake(main)
+    # A star would send 8 copies in 80 s. No scheme beats max(W/U, 8 W / 9 U) = 10 s.
+    assert copies < 1.6
+    assert seconds < 18
+
+
+def test_a_late_joiner_does_not_burden_the_coordinator(tmp_path):
+    manifest = payload_file(tmp_path / "a", 5 * MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b", "c") as (a, b, c):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b", last="a")
+            await c.fetch(manifest, tmp_path / "c", last="a")
+            assert (await c.traffic()).received_by_peer == {"b": 5 * MB}
+
+    run_fake(main)
+
+
+def test_a_poisoner_is_dropped_after_two_chunks_and_nothing_bad_is_stored_or_forwarded(tmp_path):
+    manifest = payload_file(tmp_path / "a", 5 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "evil", "good", "b", "c", connect=False) as (evil, good, b, c):
+            for one, two in ((evil, b), (good, b), (b, c)):
+                await one.dial(await two.addresses())
+            poison(evil, manifest, tmp_path / "a")
+            await good.share(manifest, tmp_path / "a")
+            await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c)))
+            assert await evil.peers() == []
+            assert (await b.traffic()).received_by_peer == {"good": 5 * MB}
+            assert (await c.traffic()).received_by_peer == {"b": 5 * MB}
+
+    run_fake(main)
+    assert (tmp_path / "c").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_holder_whose_disk_decays_sends_no_bad_chunk(tmp_path):
+    manifest = payload_file(tmp_path / "a", 3 * MB)
+    (tmp_path / "good").write_bytes((tmp_path / "a").read_bytes())
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "good", "b") as (a, good, b):
+            await a.share(manifest, tmp_path / "a")
+            with (tmp_path / "a").open("r+b") as file:
+                file.write(bytes(MB))
+            await good.share(manifest, tmp_path / "good")
+            await b.fetch(manifest, tmp_path / "b")
+            assert set(await b.peers()) == {"a", "good"}
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "good").read_bytes()
+
+
+def test_a_partition_delays_a_fetch_and_does_not_end_it(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+
+            async def part() -> None:
+                await anyio.sleep(5)
+                network.partition(["a"], ["b"])
+                await anyio.sleep(100)
+                network.heal()
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), part)
+            assert 105 < ends[0] < 150
+            # What had arrived before was kept; only what was under way came twice.
+            assert (await b.traffic()).received < 10.1 * MB
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_frozen_holder_costs_a_stall_and_no_more(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "frozen", "b") as (a, frozen, b):
+            await a.share(manifest, tmp_path / "a")
+            await frozen.share(manifest, tmp_path / "a")
+
+            async def freeze() -> None:
+                await anyio.sleep(2)
+                network.freeze("frozen")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b", last="a"), freeze)
+            # 2 s from `frozen`, up to 5 s until it counts as stalled, 8 s from `a`.
+            assert ends[0] < 17
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_the_death_of_a_holder_moves_its_chunks_to_others_at_once(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "x", "b") as (a, x, b):
+            await a.share(manifest, tmp_path / "a")
+            await x.share(manifest, tmp_path / "a")
+
+            async def kill() -> None:
+                await anyio.sleep(2)
+                network.kill("x")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), kill)
+            assert ends[0] < 9
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_downloader_killed_in_mid_transfer_resumes_from_its_part(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a") as (a,):
+            await a.share(manifest, tmp_path / "a")
+            first = Peer(network.transport("b"), seed=1)
+            with anyio.move_on_after(6):
+                async with running(first):
+                    await first.dial(await a.addresses())
+                    await first.fetch(manifest, tmp_path / "b")
+            assert (tmp_path / "b.part").exists()
+            assert not (tmp_path / "b").exists()
+            got = (await first.traffic()).received
+            second = Peer(network.transport("b"), seed=2)
+            async with running(second):
+                await second.dial(await a.addresses())
+                await second.fetch(manifest, tmp_path / "b")
+                assert (await second.traffic()).received == 10 * MB - got
+            assert got > 5 * MB
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_manifest_that_contradicts_itself_leaves_nothing_behind(tmp_path):
+    true = payload_file(tmp_path / "a", MB)
+    false = Manifest(hash=bytes(32), length=true.length, chunk_size=true.chunk_size, chunk_root=true.chunk_root)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+            a._broadcast._held[false.hash] = Held(Payload.open(true, tmp_path / "a"))
+            with pytest.raises(Malformed, match="do not make up"):
+                await b.fetch(false, tmp_path / "b")
+
+    run_fake(main)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_the_owners_uplink_limit_holds_over_all_peers_together(tmp_path):
+    manifest = payload_file(tmp_path / "a", 4 * MB)
+
+    async def main():
+        network = MemoryNetwork(1)
+        a = Peer(network.transport("a"), seed=0, uplink=MB)
+        async with running(a), peers(network, "b", "c", connect=False) as (b, c):
+            for peer in (b, c):
+                await peer.dial(await a.addresses())
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c)))
+            assert max(ends) == pytest.approx(8, rel=0.05)
+
+    run_fake(main)
+
+
+def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
+    manifest = payload_file(tmp_path / "a", 2 * MB)
+
+    def once(folder: Path):
+        folder.mkdir()
+
+        async def main():
+            network = MemoryNetwork(5, link=Link(bandwidth=MB, delay=0.01, loss=0.1))
+            async with peers(network, *"abcde", connect=False) as (a, *others):
+                for peer in others:
+                    for other in (a, *others):
+                        if other is not peer:
+                            with anyio.move_on_after(1):
+                                await peer.dial((await other.addresses()) * 5)
+                await a.share(manifest, tmp_path / "a")
+                ends = await join(*(lambda p=p: p.fetch(manifest, folder / p.peer_id, last="a") for p in others))
+                return ends, [await peer.traffic() for peer in (a, *others)]
+
+        return run_fake(main)
+
+    assert once(tmp_path / "one") == once(tmp_path / "two")
