@@ -112,7 +112,7 @@ class Edge(Document, frozen=True, kw_only=True, omit_defaults=True):
     base_root: Hash | None = None
     version: Number
     root: Hash
-    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9./-]+$")]
+    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9-]+/[0-9]+\Z")]
     payload_hash: Hash
     length: Positive
     chunk_size: Positive

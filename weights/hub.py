@@ -3,7 +3,8 @@
 1. A tensor table, if given (the Version's or the RunSpec's), says which tensors are taken; the folder may have more.
    Without one, all are.
 2. Floating-point tensors are cast to the table's dtype where that is BF16 and the file has F32: round to nearest, ties
-   to even, any NaN to 0x7fc0 (torch's choice differs from machine to machine). Any other difference of dtype or shape is refused.
+   to even, any NaN to 0x7fc0 (torch's choice differs from machine to machine). Any other difference of
+   dtype or shape is refused.
 3. Everything wrong with the folder raises `BadSnapshot`, and the message names the fix.
 """
 
