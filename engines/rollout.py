@@ -1,0 +1,61 @@
+"""One rollout in the making: what an engine knows of a sample between two tokens. Pure; any engine may use it.
+
+Rules
+1. The next token is the environment's while it has tokens to give, else the policy's. All rollouts of a batch take
+   exactly one token a step, so that they keep one length and need neither padding nor masks.
+2. A sampled turn ends with eos, or where `limit` tokens were sampled in all turns together; then the rollout is over.
+3. The noise of a token is keyed by its index within the rollout, given tokens counted.
+"""
+
+from collections import deque
+
+from engines.engine import EngineError, Job, Sample
+from tasks.task import Episode
+
+
+class Rollout:
+    def __init__(self, job: Job, seed: bytes, episode: Episode) -> None:
+        self._job, self._episode = job, episode
+        self.seed, self.over = seed, False
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._turns: list[int] = [0]
+        self._given: deque[int] = deque()
+
+    @property
+    def position(self) -> int:
+        """Index of the next token."""
+        return len(self._tokens)
+
+    @property
+    def last(self) -> int:
+        return self._tokens[-1]
+
+    def step(self, token: int, logprob: float) -> None:
+        """Take the next token: `token` if it is the policy's turn, else the environment's next one."""
+        if self._given:
+            self._tokens.append(self._given.popleft())
+            if not self._given:
+                self._turns.append(0)
+            return
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+        self._turns[-1] += 1
+        if len(self._logprobs) == self._job.limit:
+            self.over = True
+        elif token == self._job.eos:
+            self._turn_ended()
+
+    def sample(self) -> Sample:
+        """The finished rollout."""
+        return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
+
+    def _turn_ended(self) -> None:
+        given = self._episode.reply(self._tokens[-self._turns[-1] :])
+        if given is None:
+            self.over = True
+        elif not given:
+            raise EngineError(f"task {self._job.task} gave an empty turn")
+        else:
+            self._given.extend(given)
+            self._turns.append(len(given))

@@ -1,0 +1,305 @@
+"""The default engine: PyTorch and transformers on any CPU or GPU, with a decode loop of its own.
+
+1. Log-probabilities are exact: log softmax of the logits that the token was chosen from, in float32.
+2. A prompt is computed once, and its keys and values are repeated for the group. Rollouts of a batch have one length
+   (engines.rollout, rule 1); a finished one drops out.
+3. Scoring is teacher-forced: one pass over prompt and one over all samples of a group, the head on
+   `HEAD_ROWS` positions at a time.
+4. Weights are computed with in float32 unless told otherwise: bf16 snapshots are cast up, without loss. In fp32 a
+   decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch.
+5. No code comes with a model: config.json names an architecture of the installed library.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+from engines import sampling
+from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.rollout import Rollout
+from tasks import registry
+from tasks.task import Text, sampled_mask
+from tasks.text import load as load_text
+from weights.diff import apply, changed
+from weights.snapshot import Snapshot
+from weights.tensors import load_into, patch
+
+HEAD_ROWS = 64
+"""Positions whose logits exist at once while scoring: 64 x 49,152 float32 are 12.6 MB."""
+BATCH_LOGITS = 2**23
+"""Most logits of one decode step, all rows together; a group always stays together."""
+PASS_TOKENS = 2**14
+"""Most tokens of one teacher-forced pass."""
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+class _Held(NamedTuple):
+    model: Any  # transformers.PreTrainedModel, whose methods carry no types
+    folder: Path
+    snapshot: Path
+    loaded: Loaded
+
+
+class TransformersEngine:
+    """`engines.engine.Engine`. `device`: 'cpu', 'cuda', 'cuda:1', 'mps'."""
+
+    def __init__(self, device: str = "cpu", dtype: Dtype = "float32") -> None:
+        self._device = torch.device(device)
+        self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
+        # 64-bit integer operations are incomplete on MPS.
+        self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
+        self._held: _Held | None = None
+        self._texts: dict[int, Text] = {}
+
+    def load(self, model: Path, snapshot: Path) -> Loaded:
+        """Raises EngineError (folder), weights.errors.BadSnapshot."""
+        opened = Snapshot(snapshot)
+        with _translated():
+            built = _build(model, self._dtype).to(self._device)
+            load_into(built, opened)
+            _check_head(built)
+        self._texts = {}
+        self._held = _Held(built, model, snapshot, _loaded(built, opened.root))
+        return self._held.loaded
+
+    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+        """The live tensors are patched in place, after the new snapshot was proved and written."""
+        held = self._loaded()
+        old = Snapshot(base, root=held.loaded.root) if base == held.snapshot else Snapshot(base)
+        new = apply(old, payload, out, root)
+        try:
+            with _translated():
+                if old.root == held.loaded.root:
+                    patch(held.model, changed(old, payload), new.aliases)
+                else:
+                    load_into(held.model, new)
+        except Exception:
+            load_into(held.model, Snapshot(held.snapshot))  # half patched: back to the version that is still held
+            raise
+        self._held = held._replace(snapshot=out, loaded=_loaded(held.model, root))
+        return self._held.loaded
+
+    def generate(self, job: Job) -> list[Sample]:
+        return self.generate_many([job])[0]
+
+    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        """`greedy`: the most likely token, no noise; the seeds then only say how many samples."""
+        model = self._loaded().model
+        rows_at_once = max(1, BATCH_LOGITS // model.config.vocab_size)
+        results: list[list[Sample]] = [[] for _ in jobs]
+        for job in jobs:
+            _check_job(job, model.config.vocab_size)
+        order = sorted(range(len(jobs)), key=lambda index: len(jobs[index].prompt))
+        for _, same_length in groupby(order, key=lambda index: len(jobs[index].prompt)):
+            for batch in _batches(list(same_length), [len(job.seeds) for job in jobs], rows_at_once):
+                with _translated(), torch.inference_mode():
+                    samples = iter(self._decode(model, [jobs[index] for index in batch], greedy))
+                for index in batch:
+                    results[index] = [next(samples) for _ in jobs[index].seeds]
+        return results
+
+    def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        """Given tokens are fed, and carry no value."""
+        model = self._loaded().model
+        _check_job(job, model.config.vocab_size)
+        for sample in samples:
+            _check_sample(sample, model.config.vocab_size)
+        if len(samples) != len(job.seeds):
+            raise EngineError(f"{len(samples)} samples for {len(job.seeds)} seeds")
+        scores: dict[int, SampleScore] = {}
+        with _translated(), torch.inference_mode():
+            cache, first = self._prefill(model, [job.prompt])
+            for part in _parts([len(sample.tokens) for sample in samples]):
+                seeded = [(job.seeds[index], samples[index]) for index in part]
+                scores.update(zip(part, self._score_part(model, cache, first, seeded), strict=True))
+        return [scores[index] for index in range(len(samples))]
+
+    def _loaded(self) -> _Held:
+        if self._held is None:
+            raise EngineError("no weights are loaded")
+        return self._held
+
+    def _text(self, eos: int) -> Text:
+        if eos not in self._texts:
+            self._texts[eos] = load_text(self._loaded().folder / "tokenizer.json", eos)
+        return self._texts[eos]
+
+    def _prefill(self, model: Any, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, Tensor]:
+        """Prompts of one length: their cache, and the last hidden state of each, [J, 1, D]."""
+        cache = DynamicCache(config=model.config)
+        ids = torch.tensor(prompts, device=self._device)
+        hidden = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
+        return cache, hidden[:, -1:]
+
+    def _decode(self, model: Any, jobs: Sequence[Job], greedy: bool) -> list[Sample]:
+        rollouts = [Rollout(job, seed, self._episode(job)) for job in jobs for seed in job.seeds]
+        cache, hidden = self._prefill(model, [job.prompt for job in jobs])
+        owner = torch.tensor([index for index, job in enumerate(jobs) for _ in job.seeds], device=self._device)
+        cache.batch_select_indices(owner)
+        logits = model.get_output_embeddings()(hidden)[owner, 0].float()
+        live = rollouts
+        while live:
+            self._step(logits, live, greedy)
+            going = [row for row, rollout in enumerate(live) if not rollout.over]
+            if len(going) < len(live):
+                cache.batch_select_indices(torch.tensor(going, dtype=torch.int64, device=self._device))
+                live = [live[row] for row in going]
+            if live:
+                ids = torch.tensor([[rollout.last] for rollout in live], device=self._device)
+                logits = model(ids, past_key_values=cache, use_cache=True).logits[:, -1].float()
+        return [rollout.sample() for rollout in rollouts]
+
+    def _step(self, logits: Tensor, live: Sequence[Rollout], greedy: bool) -> None:
+        logits = logits.to(self._noise_device)
+        if greedy:
+            tokens, logprobs = sampling.greedy(logits)
+        else:
+            pairs = [(rollout.seed, rollout.position) for rollout in live]
+            tokens, logprobs = sampling.choose(logits, sampling.keys(pairs, self._noise_device))
+        if not bool(logprobs.isfinite().all()):
+            raise EngineError("the weights give log-probabilities that are not finite")
+        for rollout, token, logprob in zip(live, tokens.tolist(), logprobs.tolist(), strict=True):
+            rollout.step(token, logprob)
+
+    def _episode(self, job: Job) -> Any:
+        return registry.get(job.task, job.task_version).episode(_split(job), job.index, self._text(job.eos))
+
+    def _score_part(
+        self, model: Any, prompt_cache: DynamicCache, first: Tensor, seeded: Sequence[tuple[bytes, Sample]]
+    ) -> Iterator[SampleScore]:
+        """`first`: last hidden state of the prompt, [1, 1, D]."""
+        longest = max(len(sample.tokens) for _, sample in seeded)
+        hidden = first.expand(len(seeded), -1, -1)
+        if longest > 1:
+            # Padding stands on the right, where causal attention never looks.
+            fed = [[*sample.tokens[:-1], *[0] * (longest - len(sample.tokens))] for _, sample in seeded]
+            cache = copy.deepcopy(prompt_cache)
+            cache.batch_repeat_interleave(len(seeded))
+            ids = torch.tensor(fed, device=self._device)
+            after = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
+            hidden = torch.cat([hidden, after], 1)
+        places = [
+            (row, position, seed, token)
+            for row, (seed, sample) in enumerate(seeded)
+            for position, (token, is_sampled) in enumerate(zip(sample.tokens, sampled_mask(sample.turns), strict=True))
+            if is_sampled
+        ]
+        logprobs, margins = self._rescore(model, hidden, places)
+        start = 0
+        for _, sample in seeded:
+            end = start + sum(sampled_mask(sample.turns))
+            yield SampleScore(logprobs=logprobs[start:end], margins=margins[start:end])
+            start = end
+
+    def _rescore(
+        self, model: Any, hidden: Tensor, places: Sequence[tuple[int, int, bytes, int]]
+    ) -> tuple[list[float], list[float]]:
+        """(log-probabilities, margins) of tokens at (row, position, seed, token) of hidden [R, L, D]."""
+        logprobs: list[float] = []
+        margins: list[float] = []
+        head = model.get_output_embeddings()
+        for start in range(0, len(places), HEAD_ROWS):
+            rows, positions, seeds, tokens = zip(*places[start : start + HEAD_ROWS], strict=True)
+            logits = head(hidden[list(rows), list(positions)]).float().to(self._noise_device)
+            keys = sampling.keys(zip(seeds, positions, strict=True), self._noise_device)
+            gap, logprob = sampling.margin(logits, keys, torch.tensor(tokens, device=self._noise_device))
+            logprobs += logprob.tolist()
+            margins += gap.tolist()
+        return logprobs, margins
+
+
+def _build(folder: Path, dtype: torch.dtype) -> Any:
+    if not (folder / "config.json").is_file():
+        raise EngineError(f"{folder} has no config.json: it is not a model folder")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        auto: Any = AutoModelForCausalLM  # its methods carry no types
+        model = auto.from_config(config, dtype=dtype, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as error:
+        raise EngineError(f"{folder}: the installed transformers cannot build this model: {error}") from error
+    return model.eval().requires_grad_(False)
+
+
+@torch.inference_mode()
+def _check_head(model: Any) -> None:
+    """Scoring applies the output layer to hidden states by itself: refuse models that do more to their logits."""
+    ids = torch.arange(min(4, model.config.vocab_size), device=model.device)[None]
+    by_hand = model.get_output_embeddings()(model.base_model(ids).last_hidden_state)
+    if not torch.allclose(by_hand, model(ids).logits, rtol=1e-4, atol=1e-4, equal_nan=True):
+        raise EngineError(f"{type(model).__name__} changes its logits after the output layer; it is not supported")
+
+
+def _loaded(model: Any, root: bytes) -> Loaded:
+    parameters = list(model.parameters())
+    return Loaded(
+        root=root,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        nbytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+    )
+
+
+def _split(job: Job) -> Literal["train", "heldout"]:
+    if job.split == "train":
+        return "train"
+    if job.split == "heldout":
+        return "heldout"
+    raise EngineError(f"no such split: {job.split!r}")
+
+
+def _check_job(job: Job, vocabulary: int) -> None:
+    """An id out of range would wedge a GPU until its process ends."""
+    if not job.prompt or job.limit < 1:
+        raise EngineError("a job needs a prompt, and a limit of one token at least")
+    if not all(0 <= token < vocabulary for token in job.prompt):
+        raise EngineError(f"the prompt has a token outside the model's {vocabulary}")
+
+
+def _check_sample(sample: Sample, vocabulary: int) -> None:
+    if not sample.tokens or sum(sample.turns) != len(sample.tokens) or min(sample.turns) < 1:
+        raise EngineError("a sample is empty, or its turns do not add up to its tokens")
+    if not all(0 <= token < vocabulary for token in sample.tokens):
+        raise EngineError(f"a sample has a token outside the model's {vocabulary}")
+
+
+def _batches(indices: Sequence[int], rows: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Indices in order, cut where the sum of their rows would exceed `most`; those without rows are left out."""
+    batch: list[int] = []
+    for index in indices:
+        if batch and sum(rows[other] for other in batch) + rows[index] > most:
+            yield batch
+            batch = []
+        if rows[index]:
+            batch.append(index)
+    if batch:
+        yield batch
+
+
+def _parts(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Samples that share a pass: longest first, no more than `PASS_TOKENS`, little padding."""
+    part: list[int] = []
+    padding = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        longest = lengths[part[0]] if part else lengths[index]
+        padding += longest - lengths[index]
+        if part and (longest * (len(part) + 1) > PASS_TOKENS or padding > max(64, longest * (len(part) + 1) // 8)):
+            yield part
+            part, padding = [], 0
+        part.append(index)
+    if part:
+        yield part
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EngineError(f"out of memory: ask for smaller groups or shorter rollouts ({error})") from error
