@@ -92,7 +92,7 @@ class RunSection(Section):
     ] = "float32"
     engines: Annotated[
         Texts,
-        Field(min_length=1, max_length=16, description="Engine classes admitted: beginnings of engine/dtype/device. Signed."),
+        Field(min_length=1, max_length=16, description="Engine classes admitted: engine/dtype, as prefixes. Signed."),
     ] = ("transformers/float32",)
 
 
@@ -117,10 +117,20 @@ class LearnerSection(Section):
     ] = 2.0
     kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
     minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
-    advantage: Annotated[str, Field(min_length=1, description="How rewards of a group become advantages.")] = "group"
-    objective: Annotated[str, Field(min_length=1, description="The loss.")] = "decoupled"
+    advantage: Annotated[
+        Literal["group", "mean"],
+        Field(description="How a group's rewards become advantages: group (by mean and deviation) or mean."),
+    ] = "group"
+    objective: Annotated[
+        Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "dppo"],
+        Field(description="The loss: decoupled, grpo, two_sided, cispo, gspo or dppo."),
+    ] = "decoupled"
     publish_every: Annotated[int, Field(ge=1, description="kappa, steps from one published version to the next.")] = 1
     microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384
+    compute_dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Field(description="Type in which the learner computes: float32 or bfloat16. Its weights are always float32."),
+    ] = "float32"
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 
 

@@ -1,0 +1,54 @@
+"""Which addresses a node can dial, from the ones that the coordinator listens on. Addresses are multiaddresses."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+
+import psutil
+
+MOST = 16
+"""Addresses in an invite or a Head."""
+_KINDS = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
+
+
+def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:
+    """`addresses` with each unspecified one (0.0.0.0, ::) replaced by this machine's own, and the peer id at the end.
+    `machine`: its IP addresses; None: ask the system. At most `MOST`."""
+    own = list(machine) if machine is not None else machine_addresses()
+    spread = [concrete for address in addresses for concrete in _concrete(address, own)]
+    ended = [address if "/p2p/" in address else f"{address}/p2p/{peer}" for address in spread]
+    return list(dict.fromkeys(ended))[:MOST]
+
+
+def machine_addresses() -> list[str]:
+    """IP addresses of the interfaces, those that reach no other machine (loopback, link-local) left out, unless there
+    is no other."""
+    found = [
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family in _KINDS.values() and "%" not in entry.address
+    ]
+    reaching = [address for address in found if not _is_local(address)]
+    return reaching or ["127.0.0.1", "::1"]
+
+
+def _concrete(address: str, own: Sequence[str]) -> list[str]:
+    parts = address.split("/")
+    if len(parts) < 3 or parts[1] not in _KINDS or not _is_unspecified(parts[2]):
+        return [address]
+    rest = "/".join(parts[3:])
+    version = 4 if parts[1] == "ip4" else 6
+    return [f"/{parts[1]}/{ip}/{rest}" for ip in own if ipaddress.ip_address(ip).version == version]
+
+
+def _is_unspecified(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_unspecified
+    except ValueError:
+        return False
+
+
+def _is_local(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return address.is_loopback or address.is_link_local

@@ -1,0 +1,264 @@
+"""A run, made (`init`) and read back (`load_run`).
+
+1. `init` builds the whole folder beside its place and moves it there at the end, the settings last: a folder that has
+   coordinator.toml is a whole run. It never touches a folder that has anything in it.
+2. `load_run` reads and checks everything that the coordinator stands on before anything is opened or bound: settings,
+   Roots, RunSpec, model, keys. The root key is neither needed nor read.
+3. What the RunSpec has signed holds for every node; settings that say otherwise are refused, since to change them is to
+   make another run.
+"""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator import authority, keys, modelfolder, reference
+from coordinator import config as configuration
+from coordinator.addresses import dialable
+from coordinator.authority import Untrusted
+from coordinator.config import ConfigFault, CoordinatorConfig, RunSection, Settings
+from coordinator.folder import RunFolder
+from coordinator.keys import RunKeys
+from coordinator.learner.calls import WarmUp
+from p2p.chunks import manifest_of
+from p2p.errors import LocalFault
+from p2p.identity import peer_id
+from p2p.invite import Invite
+from p2p.messages import Root, RunSpec
+from tasks.task import Task
+from weights.durable import sync_folder, writing
+from weights.errors import WeightsError
+
+PRESETS: Final[Mapping[str, Settings]] = {
+    modelfolder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
+    modelfolder.SMOLLM2: {
+        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 10},
+        "learner": {"learning_rate": 2e-5},
+    },
+}
+"""Model -> settings that suit it. A folder by path takes those of smollm2."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that a coordinator stands on, verified. `roots`: sealed, the first one first."""
+
+    folder: RunFolder
+    config: CoordinatorConfig
+    keys: RunKeys
+    roots: tuple[bytes, ...]
+    root: Root
+    runspec_sealed: bytes
+    runspec: RunSpec
+
+    @property
+    def id(self) -> bytes:
+        """The run id, 32 bytes."""
+        return self.root.run
+
+    @property
+    def task(self) -> Task:
+        reference = self.runspec.tasks[0]
+        return modelfolder.task_named(reference.name, reference.version)
+
+    @property
+    def peer_id(self) -> str:
+        """The coordinator's network identity: the channel key's."""
+        return peer_id(self.root.roles["channel"].keys[0])
+
+    def invite(self, listening: Sequence[str] = ()) -> str:
+        """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
+        network = self.config.network
+        addresses = dialable(network.advertise or listening or network.listen, self.peer_id)
+        return Invite(run=self.id, root_hash=authority.root_hash(self.roots[0]), addresses=addresses).to_text()
+
+
+def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
+    """The settings of a new run: flags before variables before the model's preset. Raises `ConfigFault`."""
+    preset = PRESETS.get(model, PRESETS[modelfolder.SMOLLM2])
+    name = model if model in PRESETS else Path(model).resolve().name
+    merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
+    merged["run"]["model"] = name
+    return configuration.parse(merged, source="init", env=env, flags=flags)
+
+
+def init(
+    folder: Path,
+    model: str,
+    config: CoordinatorConfig,
+    *,
+    now: int,
+    warm_up: WarmUp | None = None,
+    secret: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Run:
+    """Make the run folder. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: how `tiny` is made; its
+    folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line
+    for each part. Raises `LocalFault`; then nothing has been made.
+    """
+    task = modelfolder.task_named(config.run.task)
+    check_sizes(config, task)
+    if model not in PRESETS:
+        modelfolder.check_importable(Path(model))
+    target = RunFolder(folder)
+    _check_free(target)
+    try:
+        parent = folder.resolve().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        draft = RunFolder(Path(tempfile.mkdtemp(prefix=f".{folder.resolve().name}-", dir=parent)))
+    except OSError as error:
+        raise LocalFault(f"cannot write in {parent}: {error.strerror}; name another folder") from error
+    try:
+        report(f"model {config.run.model}")
+        _make_model(draft.model, model, warm_up or default_warm_up(), task)
+        report("keys, Root and RunSpec")
+        _make_documents(draft, config, task, now, secret)
+        _write(draft.config, reference.toml(config).encode())
+        _settle(draft, target)
+    except WeightsError as error:
+        raise LocalFault(str(error)) from error
+    except OSError as error:
+        raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft.path, ignore_errors=True)
+    return load_run(folder, env={}, now=now, secret=secret)
+
+
+def load_run(
+    folder: Path,
+    *,
+    now: int,
+    env: Mapping[str, str] = os.environ,
+    flags: Settings | None = None,
+    secret: str | None = None,
+) -> Run:
+    """Read a run back, under rule 2. `now`: milliseconds. Raises `ConfigFault`, `Untrusted` and `LocalFault`, each one
+    line that names the fix."""
+    place = RunFolder(folder)
+    config = configuration.load(place.config, env=env, flags=flags)
+    roots, root, sealed, spec = read_documents(place, now)
+    check_signed(config.run, spec)
+    check_sizes(config, modelfolder.task_named(spec.tasks[0].name, spec.tasks[0].version))
+    check_model(place, spec)
+    return Run(place, config, keys.load(place, root, secret), roots, root, sealed, spec)
+
+
+def read_documents(place: RunFolder, now: int) -> tuple[tuple[bytes, ...], Root, bytes, RunSpec]:
+    """(sealed Roots, newest Root, sealed RunSpec, RunSpec). Raises `Untrusted`, `LocalFault`."""
+    roots = tuple(_read(path) for path in _root_files(place))
+    root = authority.check_roots(roots, now)
+    sealed = _read(place.runspec)
+    return roots, root, sealed, authority.check_runspec(sealed, roots)
+
+
+def check_signed(settings: RunSection, spec: RunSpec) -> None:
+    """Rule 3. Raises `ConfigFault` for the first setting that differs."""
+    signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
+    signed |= {"task": spec.tasks[0].name, "engines": tuple(spec.engines)}
+    for key in configuration.SIGNED:
+        wanted = getattr(settings, key)
+        if wanted != signed[key]:
+            raise ConfigFault(
+                f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which nodes go by: "
+                "set it back, or make another run with `echo2-coord init`"
+            )
+
+
+def check_sizes(config: CoordinatorConfig, task: Task) -> None:
+    """That a batch and an evaluation find that many different prompts. Raises `ConfigFault`."""
+    wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
+    for key, (split, number) in wanted.items():
+        size = task.size("train" if split == "train" else "heldout")
+        if number > size:
+            raise ConfigFault(
+                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {size}"
+            )
+
+
+def check_model(place: RunFolder, spec: RunSpec) -> None:
+    """That the model folder is the one that was signed, and its weights can be read. Raises `LocalFault`."""
+    from weights.snapshot import read_header
+
+    for asset in spec.assets:
+        if manifest_of(place.model / asset.name).hash != asset.manifest.hash:
+            raise Untrusted(f"{place.model / asset.name} is not the file that the RunSpec signs: put that one back")
+    try:
+        with (place.model / modelfolder.WEIGHTS).open("rb") as file:
+            read_header(file)
+    except OSError as error:
+        raise LocalFault(f"cannot read {place.model / modelfolder.WEIGHTS}: {error.strerror}; put it back") from error
+    except WeightsError as error:
+        raise LocalFault(str(error)) from error
+
+
+def default_warm_up() -> WarmUp:
+    """How `tiny` is made: enough that one answer in a few is right, so that there is a signal and room above it."""
+    return WarmUp(folder="", task="", task_version=0, steps=150, noise=0.4)
+
+
+def _check_free(target: RunFolder) -> None:
+    if target.config.exists():
+        raise LocalFault(f"{target.path} holds a run already, left as it is: run it, or name another folder")
+    try:
+        if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
+            raise LocalFault(f"{target.path} is not an empty folder: name a new one")
+    except OSError as error:
+        raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
+
+
+def _make_model(out: Path, model: str, warm_up: WarmUp, task: Task) -> None:
+    if model == modelfolder.TINY:
+        modelfolder.make_tiny(out, warm_up, task)
+    elif model == modelfolder.SMOLLM2:
+        modelfolder.make_smollm2(out)
+    else:
+        modelfolder.import_folder(Path(model), out)
+
+
+def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now: int, secret: str | None) -> None:
+    found = modelfolder.facts(draft.model)
+    modelfolder.check_task(draft.model, found, task)
+    run = secrets.token_bytes(32)
+    private = keys.make(draft, secret)
+    draft.roots.mkdir()
+    _write(draft.roots / "1.root", authority.sign_root(run, private, now))
+    _write(draft.runspec, authority.sign_runspec(run, config.run, task, found, private[keys.ROOT]))
+
+
+def _settle(draft: RunFolder, target: RunFolder) -> None:
+    for folder in (draft.model, draft.roots, draft.keys, draft.path):
+        sync_folder(folder)
+    if target.path.is_dir():  # empty, and perhaps the folder that the operator stands in: keep it, fill it
+        for path in sorted(draft.path.iterdir(), key=lambda path: path == draft.config):
+            path.rename(target.path / path.name)
+        sync_folder(target.path)
+    else:
+        draft.path.rename(target.path)
+    sync_folder(target.path.resolve().parent)
+
+
+def _root_files(place: RunFolder) -> list[Path]:
+    """1.root, 2.root, ... in order, as far as they go without a gap."""
+    files: list[Path] = []
+    while (path := place.roots / f"{len(files) + 1}.root").exists():
+        files.append(path)
+    if not files:
+        raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
+    return files
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}; put it back from your backup") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    with writing(path) as file:
+        file.write(data)
