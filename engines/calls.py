@@ -1,0 +1,64 @@
+"""Calls of the engine child, parent -> child, and their answers where engines.engine does not name them.
+
+    probe          ProbeCall         -> Probed              once, first: picks the device and makes the engine
+    load           LoadCall          -> Loaded
+    apply          ApplyCall         -> Loaded
+    generate       GenerateCall      -> list[Sample]
+    generate_many  GenerateManyCall  -> list[list[Sample]]
+    score          ScoreCall         -> list[SampleScore]
+
+Errors come back as engines.child.ChildError; its `kind` is the name of a class of engines.engine, engines.devices,
+weights.errors or tasks. Paths are absolute.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from engines.engine import Job, Sample
+
+
+class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`device`: as engines.devices.choose takes it. `dtype`: what weights are computed with."""
+
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind`, `name`, `why`: as in engines.devices.Device. `engine_class`: what a Calibration is published for."""
+
+    kind: str
+    name: str
+    why: str
+    engine_class: str
+
+
+class LoadCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`model`: folder of config.json and tokenizer.json. `snapshot`: file of the weights."""
+
+    model: str
+    snapshot: str
+
+
+class ApplyCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`payload`, `base`: files. `out`: file to write. `root`: content root that must come out, 32 bytes."""
+
+    payload: str
+    base: str
+    out: str
+    root: bytes
+
+
+class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):
+    job: Job
+
+
+class GenerateManyCall(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: list[Job]
+    greedy: bool = False
+
+
+class ScoreCall(msgspec.Struct, frozen=True, kw_only=True):
+    job: Job
+    samples: list[Sample]

@@ -1,0 +1,125 @@
+"""Which device computes, and why: `auto`, or one by name.
+
+Rules
+1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why in a line.
+2. A device that is named is used or refused, never replaced.
+3. A GPU that is there but cannot be used (a CPU-only PyTorch, a broken driver) is never passed over in silence.
+"""
+
+import platform
+import shutil
+from pathlib import Path
+
+import msgspec
+
+_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build, see https://pytorch.org/get-started/locally"
+
+
+class NoDevice(Exception):
+    """The device asked for cannot be used; the message names the fix."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """`free`, `total`: bytes of memory. `fault`: why it cannot be used, or empty."""
+
+    name: str
+    free: int
+    total: int
+    fault: str = ""
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine has. `cuda`: GPUs in PyTorch's order. `unused`: a GPU that PyTorch does not see, or empty."""
+
+    cpu: str
+    cuda: list[Gpu] = []
+    mps: bool = False
+    unused: str = ""
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind`: as PyTorch names it ('cpu', 'cuda:0', 'mps'). `name`: of the hardware. `why`: one line for a person."""
+
+    kind: str
+    name: str
+    why: str
+
+
+def inventory() -> Inventory:
+    """Looks at the machine. Imports torch: call it in a child process only."""
+    import torch
+
+    gpus = [_gpu(index) for index in range(torch.cuda.device_count())]
+    unused = ""
+    if not gpus and (present := _nvidia_or_amd()):
+        built_for_gpu = torch.version.cuda is not None or torch.version.hip is not None
+        unused = f"{present} is present, but {'its driver shows PyTorch no device' if built_for_gpu else _CPU_ONLY}"
+    return Inventory(cpu=_cpu_name(), cuda=gpus, mps=torch.backends.mps.is_available(), unused=unused)
+
+
+def choose(spec: str, found: Inventory | None = None) -> Device:
+    """`spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `found`: by default this machine's. Raises NoDevice."""
+    found = found or inventory()
+    if spec == "auto":
+        return _auto(found)
+    if spec == "cpu":
+        return Device(kind="cpu", name=found.cpu, why="asked for")
+    if spec == "mps":
+        if not found.mps:
+            raise NoDevice("no Metal GPU is available to PyTorch here; use --gpu auto or --gpu cpu")
+        return Device(kind="mps", name="Apple GPU", why="asked for")
+    kind, _, number = spec.partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise NoDevice(f"{spec!r} is no device: use auto, cpu, cuda, cuda:N or mps")
+    index = int(number or 0)
+    if index >= len(found.cuda):
+        raise NoDevice(f"cuda:{index} is not there: {found.unused or f'PyTorch sees {len(found.cuda)} CUDA devices'}")
+    gpu = found.cuda[index]
+    if gpu.fault:
+        raise NoDevice(f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}")
+    return Device(kind=f"cuda:{index}", name=gpu.name, why="asked for")
+
+
+def _auto(found: Inventory) -> Device:
+    usable = [index for index, gpu in enumerate(found.cuda) if not gpu.fault]
+    if usable:
+        best = max(usable, key=lambda index: (found.cuda[index].free, -index))
+        gpu = found.cuda[best]
+        among = f" of {len(usable)} GPUs" if len(usable) > 1 else ""
+        why = f"most free memory{among}: {gpu.free / 2**30:.0f} of {gpu.total / 2**30:.0f} GiB"
+        return Device(kind=f"cuda:{best}", name=gpu.name, why=why)
+    faults = [f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}" for index, gpu in enumerate(found.cuda)]
+    if found.mps:
+        return Device(kind="mps", name="Apple GPU", why="the Mac's own GPU")
+    why = "; ".join(filter(None, [*faults, found.unused])) or "no GPU found"
+    return Device(kind="cpu", name=found.cpu, why=why)
+
+
+def _gpu(index: int) -> Gpu:
+    import torch
+
+    name = torch.cuda.get_device_name(index)
+    try:
+        free, total = torch.cuda.mem_get_info(index)
+        (torch.ones(1, device=f"cuda:{index}") + 1).item()
+    except RuntimeError as error:  # a driver too old, a card of an architecture this build has no code for, a full one
+        return Gpu(name=name, free=0, total=0, fault=str(error).splitlines()[0])
+    return Gpu(name=name, free=free, total=total)
+
+
+def _nvidia_or_amd() -> str:
+    """A GPU that the system knows, whatever PyTorch was built for."""
+    if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
+        return "an NVIDIA GPU"
+    if Path("/dev/kfd").exists():
+        return "an AMD GPU"
+    return ""
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,61 @@
+"""An engine in a child process, seen from a daemon's event loop: engines.engine.Engine with `await`.
+
+Any call raises engines.child.ChildError (the engine refused) or ChildDied (it is gone: start a new one).
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from engines.calls import ApplyCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.child import Child
+from engines.engine import Job, Loaded, Sample, SampleScore
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python_path(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`env`, and a PYTHONPATH by which a child finds these packages wherever the daemon was started."""
+    given = dict(env or {})
+    path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), path]))}
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)
+
+
+class RemoteEngine:
+    """`async with RemoteEngine() as engine:` starts the child and ends it. `child`: for pid, exited and stop."""
+
+    def __init__(self, *, name: str = "engine", env: Mapping[str, str] | None = None) -> None:
+        self.child = Child([sys.executable, "-m", "engines.host"], name=name, env=python_path(env))
+
+    async def __aenter__(self) -> "RemoteEngine":
+        await self.child.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.child.stop()
+
+    async def probe(self, device: str = "auto", dtype: Literal["float32", "bfloat16"] = "float32") -> Probed:
+        return await self.child.call("probe", ProbeCall(device=device, dtype=dtype), Probed)
+
+    async def load(self, model: Path, snapshot: Path) -> Loaded:
+        call = LoadCall(model=_absolute(model), snapshot=_absolute(snapshot))
+        return await self.child.call("load", call, Loaded)
+
+    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+        call = ApplyCall(payload=_absolute(payload), base=_absolute(base), out=_absolute(out), root=root)
+        return await self.child.call("apply", call, Loaded)
+
+    async def generate(self, job: Job) -> list[Sample]:
+        return await self.child.call("generate", GenerateCall(job=job), list[Sample])
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        return await self.child.call("generate_many", GenerateManyCall(jobs=jobs, greedy=greedy), list[list[Sample]])
+
+    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        return await self.child.call("score", ScoreCall(job=job, samples=samples), list[SampleScore])

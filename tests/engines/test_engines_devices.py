@@ -1,0 +1,55 @@
+import pytest
+
+from engines.devices import Gpu, Inventory, NoDevice, choose, inventory
+
+GIB = 2**30
+SMALL = Gpu(name="small card", free=6 * GIB, total=8 * GIB)
+LARGE = Gpu(name="large card", free=70 * GIB, total=80 * GIB)
+BROKEN = Gpu(name="old card", free=0, total=0, fault="no kernel image is available")
+CPU_ONLY = Inventory(cpu="a CPU", unused="an NVIDIA GPU is present, but this PyTorch is built for CPUs only")
+
+AUTO: dict[str, tuple[Inventory, str, str]] = {
+    "no GPU": (Inventory(cpu="a CPU"), "cpu", "no GPU found"),
+    "one GPU": (Inventory(cpu="a CPU", cuda=[SMALL]), "cuda:0", "most free memory: 6 of 8 GiB"),
+    "two GPUs": (Inventory(cpu="a CPU", cuda=[SMALL, LARGE]), "cuda:1", "of 2 GPUs: 70 of 80 GiB"),
+    "a broken GPU and a good one": (Inventory(cpu="a CPU", cuda=[BROKEN, SMALL]), "cuda:1", "6 of 8 GiB"),
+    "only a broken GPU": (Inventory(cpu="a CPU", cuda=[BROKEN]), "cpu", "old card.* no kernel image"),
+    "a GPU and a CPU-only build": (CPU_ONLY, "cpu", "NVIDIA GPU is present, but"),
+    "a Mac": (Inventory(cpu="M4", mps=True), "mps", "Mac's own"),
+}
+
+
+@pytest.mark.parametrize(("found", "kind", "why"), AUTO.values(), ids=AUTO.keys())
+def test_auto_picks_the_best_device_and_says_why(found: Inventory, kind: str, why: str) -> None:
+    device = choose("auto", found)
+    assert device.kind == kind
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(device.why)
+
+
+REFUSED: dict[str, tuple[str, Inventory, str]] = {
+    "a GPU that is not there": ("cuda:1", Inventory(cpu="a CPU", cuda=[SMALL]), "sees 1 CUDA device"),
+    "a GPU and a CPU-only build": ("cuda", CPU_ONLY, "CPUs only"),
+    "a broken GPU": ("cuda:0", Inventory(cpu="a CPU", cuda=[BROKEN]), "no kernel image"),
+    "Metal where there is none": ("mps", Inventory(cpu="a CPU"), "no Metal"),
+    "a word that is no device": ("gpu", Inventory(cpu="a CPU"), "is no device"),
+    "a number that is none": ("cuda:x", Inventory(cpu="a CPU", cuda=[SMALL]), "is no device"),
+}
+
+
+@pytest.mark.parametrize(("spec", "found", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_named_device_is_used_or_refused(spec: str, found: Inventory, sentence: str) -> None:
+    with pytest.raises(NoDevice, match=sentence):
+        choose(spec, found)
+
+
+@pytest.mark.parametrize(("spec", "kind"), [("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("mps", "mps")])
+def test_a_named_device_that_is_there_is_used(spec: str, kind: str) -> None:
+    assert choose(spec, Inventory(cpu="a CPU", cuda=[SMALL, LARGE], mps=True)).kind == kind
+
+
+def test_this_machine_has_a_device() -> None:
+    found = inventory()
+    assert found.cpu
+    assert choose("cpu", found).name == found.cpu
+    assert choose("auto", found).why

@@ -1,0 +1,58 @@
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.child import ChildDied, ChildError
+from engines.remote import RemoteEngine, python_path
+from engines.transformers import TransformersEngine
+from tests.engines import tiny_model
+from tests.engines.tiny_model import job
+
+
+async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    here = TransformersEngine()
+    here.load(old.folder, old.snapshot)
+    asked = job(2, limit=12)
+    async with RemoteEngine() as engine:
+        with pytest.raises(ChildError, match="first call must be probe"):
+            await engine.generate(asked)
+        with pytest.raises(ChildError, match="is no device") as refused:
+            await engine.probe("toaster")
+        assert refused.value.kind == "NoDevice"
+        probed = await engine.probe("cpu")
+        assert (probed.kind, probed.engine_class) == ("cpu", "transformers/fp32/cpu")
+        loaded = await engine.load(old.folder, old.snapshot)
+        assert loaded.root == old.root
+        samples = await engine.generate(asked)
+        assert [sample.tokens for sample in samples] == [sample.tokens for sample in here.generate(asked)]
+        assert {margin for score in await engine.score(asked, samples) for margin in score.margins} == {0.0}
+        many = await engine.generate_many([asked, job(3, samples=1)], greedy=True)
+        assert [len(group) for group in many] == [8, 1]
+        new, payload = tiny_model.next_version(old)
+        with pytest.raises(ChildError) as wrong:
+            await engine.apply(payload, new.snapshot, tmp_path / "out", new.root)
+        assert wrong.value.kind == "WrongBase"
+        applied = await engine.apply(payload, old.snapshot, tmp_path / "out", new.root)
+        assert applied.root == new.root
+        os.kill(engine.child.pid, signal.SIGKILL)
+        with pytest.raises(ChildDied):
+            await engine.generate(asked)
+
+
+def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    assert python_path({"A": "b"}) == {"A": "b", "PYTHONPATH": f"{root}{os.pathsep}/elsewhere"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert python_path() == {"PYTHONPATH": root}
+
+
+def test_a_parent_of_engines_never_imports_torch() -> None:
+    import subprocess
+
+    program = "import sys, engines.remote, engines.host, engines.devices; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **python_path()})
