@@ -1,0 +1,110 @@
+"""The coordinator's books, as the daemon uses them: everything durable, and every rule about rollouts.
+
+    lease -> submit -> undecided -> (the scorer) -> decide -> draw -> (the learner)
+
+A thin composition: the rules stand in leases, intake, admission, verdicts, replay, ledger and roster. Nothing here
+knows the network, torch or the time; `now` is milliseconds since the Unix epoch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from coordinator.admission import EXACT, Calibration, Verdict, judge
+from coordinator.database import Database
+from coordinator.intake import Intake, Undecided
+from coordinator.learner.calls import TrainGroup
+from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
+from coordinator.ledger import Ledger
+from coordinator.prompts import Prompts
+from coordinator.reasons import sentence
+from coordinator.replay import Buffer
+from coordinator.roster import Roster
+from coordinator.verdicts import Verdicts
+from engines.engine import SampleScore
+from p2p.messages import LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
+from p2p.messages import Verdicts as VerdictsAnswer
+from tasks.task import Task, Text
+
+
+class Books:
+    """`progress`: where the learner stands; None until it has started, and then no lease is given."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        spec: RunSpec,
+        terms: Terms,
+        prompts: Prompts,
+        tasks: Mapping[tuple[str, int], Task],
+        text: Text,
+        seal: Seal,
+        entropy: Entropy,
+        refill: bool = False,
+        calibration: Calibration = EXACT,
+    ) -> None:
+        self.database = database
+        self.terms = terms
+        self.progress: Progress | None = None
+        self.ledger = Ledger(database)
+        self.leases = Leases(database, terms, prompts, seal, entropy)
+        self.ends = Verdicts(database, self.leases, self.ledger, seal, spec.run)
+        self.intake = Intake(database, self.leases, self.ends, seal, spec, tasks, text)
+        self.buffer = Buffer(database, terms.staleness, refill=refill)
+        self.roster = Roster(database, self.ledger)
+        self._calibration = calibration
+
+    def start(self, now: int) -> int:
+        """Once after each start of the daemon; how long it was away, ms."""
+        away = self.leases.resume(now)
+        self.ends.expire(now)
+        return away
+
+    def tick(self, now: int) -> int:
+        """Every second or so: leases that have just expired."""
+        self.leases.beat(now)
+        return self.ends.expire(now)
+
+    def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
+        """A learner has started: its checkpoint's draws, and where it stands."""
+        self.buffer.rebuild(drawn)
+        self.progress = progress
+
+    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+        """The sealed Lease, or why there is none now."""
+        self.roster.saw(node, now, ask.version)
+        return self.leases.issue(node, ask, self.progress, self.buffered(), now)
+
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        """`data`: an encoded Submission."""
+        return self.intake.submit(node, data, now)
+
+    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
+        return self.intake.verdicts(node, ask)
+
+    def undecided(self, most: int = 64) -> list[Undecided]:
+        """What the scorer has to look at, oldest first."""
+        return self.intake.undecided(most)
+
+    def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
+        """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""
+        verdict = judge(group.submission.rollouts, scores, self._calibration)
+        return self.ends.decide(group.lease.id, verdict, self._standing(), now)
+
+    def give_up(self, group: Undecided, now: int) -> bytes:
+        """Nobody can score this version any more: refuse the group, by the operator's fault."""
+        reason = sentence("not-scorable", version=group.lease.version)
+        return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
+
+    def draw(self) -> list[TrainGroup] | None:
+        """The learner's next batch; it makes version `progress.step + 1`."""
+        at = self._standing()
+        return self.buffer.draw(at.step, at.era, self.terms.batch_groups)
+
+    def buffered(self) -> int:
+        at = self.progress
+        return 0 if at is None else self.buffer.buffered(at.step, at.era)
+
+    def _standing(self) -> Progress:
+        if self.progress is None:
+            raise RuntimeError("the learner has not started: where it stands is not known")
+        return self.progress

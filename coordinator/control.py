@@ -1,0 +1,191 @@
+"""Requests of nodes: who speaks, to whom, once. Then the books answer.
+
+Rules, in order
+1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
+2. It is addressed to this run's channel key, and names the method under which it came.
+3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
+   much. Hello alone is answered at any time, because it tells the coordinator's clock.
+4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
+   bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
+5. A banned node hears why. A node that does not speak this run's protocol hears what to update to.
+
+Everything but `serve` is plain code with the time as an argument.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from coordinator.leases import admitted
+from coordinator.reasons import refusal
+from coordinator.roster import Roster
+from p2p.envelope import open_sealed, peek
+from p2p.errors import BadSignature, Malformed
+from p2p.messages import (
+    Answer,
+    Hello,
+    LeaseAsk,
+    Refusal,
+    Request,
+    RunSpec,
+    SubmitAnswer,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)
+from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.network import Network
+
+SKEW = 600_000
+"""Milliseconds between the coordinator's now and a request's expiry, at most."""
+MOST_ANSWERS = 4096
+MOST_ANSWER_BYTES = 64 << 20
+METHODS = ("hello", "lease", "submit", "verdicts")
+SMALL = 64 << 10
+"""Bytes of a request that is no submission."""
+
+
+class Books(Protocol):
+    """What control asks of coordinator/books.py."""
+
+    @property
+    def roster(self) -> Roster: ...
+
+    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal: ...
+
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal: ...
+
+    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer: ...
+
+
+class Papers(Protocol):
+    """What a hello is answered with: sealed documents, and addresses of peers."""
+
+    def roots(self) -> list[bytes]: ...
+
+    def runspec(self) -> bytes: ...
+
+    def head(self) -> bytes | None: ...
+
+    def peers(self) -> list[str]: ...
+
+
+class Answers:
+    """Answers given, by (node, request id): the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes, int]] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
+        """(body of the request, answer)."""
+        known = self._known.get((node, request))
+        return None if known is None else known[:2]
+
+    def keep(self, node: bytes, request: bytes, body: bytes, answer: bytes, expires: int, now: int) -> None:
+        self._known[node, request] = (body, answer, expires)
+        self._bytes += len(body) + len(answer)
+        while self._known and (len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._over(now)):
+            _, (old, given, _) = self._known.popitem(last=False)
+            self._bytes -= len(old) + len(given)
+
+    def _over(self, now: int) -> bool:
+        return next(iter(self._known.values()))[2] + SKEW < now
+
+
+class Control:
+    """`recipient`: this run's channel key, 32 bytes. `clock`: milliseconds since the Unix epoch."""
+
+    def __init__(self, books: Books, papers: Papers, spec: RunSpec, recipient: bytes, clock: Callable[[], int]) -> None:
+        self._books = books
+        self._papers = papers
+        self._spec = spec
+        self._recipient = recipient
+        self._clock = clock
+        self._answers = Answers()
+
+    def serve(self, network: Network, submission_limit: int) -> None:
+        """Answer on a network. `submission_limit`: bytes, see admission."""
+        for method in METHODS:
+
+            async def handle(_: str, data: bytes, method: str = method) -> bytes:
+                return self.answer(method, data, self._clock())
+
+            network.serve(method, handle, limit=SMALL + (submission_limit if method == "submit" else 0))
+
+    def answer(self, method: str, data: bytes, now: int) -> bytes:
+        """An encoded Answer to a sealed Request that came in under `method`."""
+        try:
+            node, request = self._opened(data)
+        except Malformed as error:
+            return _encoded(refusal("malformed", what="request", detail=error))
+        except BadSignature as error:
+            return _encoded(refusal("bad-signature", detail=error))
+        refused = self._refused(node, request, method, now)
+        if refused is not None:
+            return _encoded(refused)
+        digest = encode(request)
+        known = self._answers.find(node, request.id)
+        if known is not None:
+            return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
+        try:
+            result = self._dispatch(node, request, now)
+        except Malformed as error:
+            result = refusal("malformed", what=f"{method} request", detail=error)
+        answer = _encoded(result)
+        self._answers.keep(node, request.id, digest, answer, request.expires, now)
+        return answer
+
+    def _opened(self, data: bytes) -> tuple[bytes, Request]:
+        sealed = peek(data)
+        if len(sealed.signatures) != 1:
+            raise BadSignature(f"{len(sealed.signatures)} signatures")
+        node = sealed.signatures[0].key
+        return node, decode(open_sealed(data, "request", self._spec.run, [node]), Request)
+
+    def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
+        if request.recipient != self._recipient:
+            return refusal("wrong-recipient")
+        if request.method != method:
+            return refusal("wrong-method", asked=request.method, method=method)
+        off = abs(request.expires - now)
+        if off > SKEW and method != "hello":
+            return refusal("clock", off=off // 1000, most=SKEW // 1000)
+        why = self._books.roster.banned(node)
+        return None if why is None else refusal("banned", why=why)
+
+    def _dispatch(self, node: bytes, request: Request, now: int) -> msgspec.Struct | bytes:
+        if request.method == "hello":
+            return self._hello(node, decode(request.body, Hello), now)
+        if request.method == "lease":
+            return self._books.lease(node, decode(request.body, LeaseAsk), now)
+        if request.method == "submit":
+            return self._books.submit(node, request.body, now)
+        if request.method == "verdicts":
+            return self._books.verdicts(node, decode(request.body, VerdictsAsk))
+        return refusal("unknown-method", method=request.method)
+
+    def _hello(self, node: bytes, hello: Hello, now: int) -> Welcome | Refusal:
+        low, high = self._spec.protocols
+        if hello.protocols[0] > high or hello.protocols[1] < low:
+            return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
+        known = {(task.name, task.version) for task in hello.tasks}
+        for task in self._spec.tasks:
+            if (task.name, task.version) not in known:
+                return refusal("task-version", task=task.name, version=task.version)
+        if not admitted(hello.engine, self._spec.engines):
+            return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
+        self._books.roster.hello(node, hello, now)
+        papers = self._papers
+        return Welcome(
+            roots=papers.roots(), runspec=papers.runspec(), head=papers.head(), peers=papers.peers(), now=now
+        )
+
+
+def _encoded(result: msgspec.Struct | bytes) -> bytes:
+    if isinstance(result, Refusal):
+        return encode(Answer(refusal=result))
+    return encode(Answer(body=result if isinstance(result, bytes) else encode(result)))

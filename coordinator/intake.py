@@ -1,0 +1,134 @@
+"""Submissions come in: what a node is answered, and what is kept.
+
+Rules
+1. What is answered was made durable before.
+2. One submission a lease. The same bytes again are the same submission: the stored answer. Other bytes are refused; the
+   first of them are kept as evidence, later ones are only counted.
+3. Who does not own a lease learns nothing and changes nothing.
+4. Received after the lease's end: a REFUSED receipt. In time but no good by T0: a REFUSED receipt with its own entry.
+   In time and good by T0: RECEIVED, sealed, and a verdict to come.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import blake3
+import msgspec
+
+from coordinator.admission import Fault, check, rewards, submission_limit
+from coordinator.database import Database
+from coordinator.leases import Held, Leases, Seal
+from coordinator.reasons import refusal, sentence
+from coordinator.verdicts import Verdicts
+from p2p.errors import Malformed
+from p2p.messages import Lease, Received, Refusal, RunSpec, Submission, SubmitAnswer, VerdictsAsk, decode, encode
+from p2p.messages import Verdicts as VerdictsAnswer
+from tasks.task import Task, Text
+
+
+class Undecided(NamedTuple):
+    """A group that waits for its verdict. `at`: when it was received, ms."""
+
+    lease: Lease
+    submission: Submission
+    at: int
+
+
+class Intake:
+    """`tasks`: by (name, version), those of the RunSpec."""
+
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        verdicts: Verdicts,
+        seal: Seal,
+        spec: RunSpec,
+        tasks: Mapping[tuple[str, int], Task],
+        text: Text,
+    ) -> None:
+        self._database = database
+        self._leases = leases
+        self._verdicts = verdicts
+        self._seal = seal
+        self._spec = spec
+        self._tasks = tasks
+        self._text = text
+
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        """Take a group from the node that signed it (rules 1-4)."""
+        most = submission_limit(self._spec)
+        if len(data) > most:
+            return refusal("too-large", size=len(data), most=most)
+        try:
+            submission = decode(data, Submission)
+        except Malformed as error:
+            return refusal("malformed", what="submission", detail=error)
+        held = self._leases.find(submission.lease)
+        if held is None:
+            return refusal("unknown-lease")
+        if held.lease.node != node:
+            return refusal("not-owner")
+        with self._database.transaction():
+            return self._take(held, submission, data, now)
+
+    def _take(self, held: Held, submission: Submission, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        digest = blake3.blake3(data).digest()
+        lease = held.lease.id
+        stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
+        if stored is not None:
+            return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
+        self._database.do(
+            "INSERT INTO submissions (lease, hash, at, payload) VALUES (?, ?, ?, ?)", (lease, digest, now, data)
+        )
+        if held.state == "expired" or now > held.expires:
+            self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)
+            return self._answer(lease)
+        found = self._examined(held.lease, submission)
+        if isinstance(found, Fault):
+            self._verdicts.refuse(held, found.code, found.sentence, now)
+            return self._answer(lease)
+        received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
+        self._database.do("UPDATE submissions SET scores = ?, received = ? WHERE lease = ?", (found, received, lease))
+        self._leases.move(lease, "received")
+        return self._answer(lease)
+
+    def _examined(self, lease: Lease, submission: Submission) -> bytes | Fault:
+        """T0: the packed scores of the rollouts, or what is wrong."""
+        fault = check(submission, lease, self._spec)
+        if fault is not None:
+            return fault
+        scores = rewards(submission, lease, self._tasks[lease.task, lease.task_version], self._text)
+        return scores if isinstance(scores, Fault) else msgspec.msgpack.encode(scores)
+
+    def _conflict(self, lease: bytes, digest: bytes, data: bytes, now: int) -> Refusal:
+        self._database.do("INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?)", (lease, digest, now, data))
+        self._database.do("UPDATE submissions SET conflicts = conflicts + 1 WHERE lease = ?", (lease,))
+        return refusal("other-bytes")
+
+    def _answer(self, lease: bytes) -> SubmitAnswer:
+        received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
+        return SubmitAnswer(received=received, receipt=self._verdicts.receipt(lease))
+
+    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
+        """Receipts of the node's own leases; what it confirms is noted."""
+        if ask.confirmed:
+            with self._database.transaction():
+                for lease in ask.confirmed:
+                    self._verdicts.confirm(node, lease)
+        receipts = [self._verdicts.receipt(lease) if self._submitted(node, lease) else None for lease in ask.leases]
+        unknown = [lease for lease in ask.leases if not self._submitted(node, lease)]
+        return VerdictsAnswer(receipts=receipts, unknown=unknown)
+
+    def _submitted(self, node: bytes, lease: bytes) -> bool:
+        query = "SELECT 1 FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.lease = ? AND l.node = ?"
+        return self._database.one(query, (lease, node)) is not None
+
+    def undecided(self, most: int) -> list[Undecided]:
+        """Groups that wait for a verdict, oldest version first, then in the order of receipt."""
+        rows = self._database.all(
+            "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id"
+            " WHERE l.state = 'received' ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
+            (most,),
+        )
+        return [Undecided(decode(document, Lease), decode(payload, Submission), at) for document, payload, at in rows]

@@ -1,0 +1,72 @@
+"""Which prompt comes next: a seeded shuffle of the train splits that never repeats before it is exhausted.
+
+1. Position k of a run is always the same prompt: the order hangs on the run's seed alone, and on no state.
+2. After the last prompt the next pass begins, shuffled anew; fresh sampling seeds make its groups new ones.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from tasks.task import Task, Text
+
+_ROUNDS = 4
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """`index`: in the task's train split. `tokens`: what the policy sees first."""
+
+    task: str
+    task_version: int
+    index: int
+    tokens: list[int]
+
+
+class Prompts(Protocol):
+    def at(self, position: int) -> Prompt: ...
+
+
+class TaskPrompts:
+    """The train splits of one or more tasks, as one sequence without end."""
+
+    def __init__(self, tasks: Sequence[Task], text: Text, seed: int) -> None:
+        self._tasks = list(tasks)
+        self._text = text
+        self._seed = seed
+        self.size = sum(task.size("train") for task in tasks)
+        if not self.size:
+            raise ValueError("the tasks have no prompt to train on")
+
+    def at(self, position: int) -> Prompt:
+        turn, index = divmod(position, self.size)
+        index = shuffled(index, self.size, b"%d/%d" % (self._seed, turn))
+        for task in self._tasks:
+            if index < task.size("train"):
+                tokens = list(task.episode("train", index, self._text).prompt)
+                return Prompt(task.name, task.version, index, tokens)
+            index -= task.size("train")
+        raise AssertionError("a task's size changed")
+
+
+def shuffled(index: int, size: int, key: bytes) -> int:
+    """Where a keyed permutation of range(size) takes `index`: constant memory at any size.
+
+    A Feistel network permutes the next even power of two; walking until a value falls into range keeps it a
+    permutation (cycle walking, Black and Rogaway 2002), on average less than four steps.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    while True:
+        index = _permuted(index, half, key)
+        if index < size:
+            return index
+
+
+def _permuted(index: int, half: int, key: bytes) -> int:
+    mask = (1 << half) - 1
+    left, right = index >> half, index & mask
+    for number in range(_ROUNDS):
+        digest = hashlib.blake2b(b"%d/%d" % (number, right), key=hashlib.sha256(key).digest(), digest_size=8).digest()
+        left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+    return left << half | right

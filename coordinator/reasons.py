@@ -1,0 +1,100 @@
+"""Every reason for which the coordinator says no, in one table.
+
+1. A code is stable: programs read it. A sentence is for people and may be improved.
+2. `fault` says who can do something about it: "node" broke a rule, "operator" configured it so, "nobody" is bad luck.
+3. `retry`: the same node may well ask again; where it is False, this very request never succeeds.
+"""
+
+from typing import Literal, NamedTuple
+
+from p2p.messages import Refusal
+
+Fault = Literal["node", "operator", "nobody"]
+
+
+class Reason(NamedTuple):
+    """`sentence`: a template for `str.format`."""
+
+    sentence: str
+    fault: Fault
+    retry: bool = False
+
+
+REASONS: dict[str, Reason] = {
+    # --- a request that is not answered
+    "malformed": Reason("These bytes are not a {what}: {detail}.", "node"),
+    "bad-signature": Reason("The request is not signed by the node it speaks for: {detail}.", "node"),
+    "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node"),
+    "wrong-method": Reason("A request for {asked} came in under {method}.", "node"),
+    "unknown-method": Reason("There is no method {method}.", "node"),
+    "clock": Reason(
+        "The request expires {off} s away from now, the most is {most} s: set the clock, or say hello.", "node"
+    ),
+    "id-reused": Reason("Another request with this id was answered before.", "node"),
+    "too-large": Reason("The submission has {size} bytes, the most is {most}.", "node"),
+    "banned": Reason("This node was banned: {why}.", "operator"),
+    "protocol": Reason(
+        "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.", "node"
+    ),
+    "task-version": Reason("The node lacks task {task} version {version}: update echo2.", "node"),
+    "engine": Reason("Engine {engine} is not admitted to this run; admitted: {admitted}.", "operator"),
+    # --- a lease that is not given
+    "not-ready": Reason("The coordinator has no version to roll out yet.", "nobody", True),
+    "finished": Reason("The run is finished: no more leases.", "operator"),
+    "paused": Reason("The operator has paused the run.", "operator", True),
+    "wrong-version": Reason(
+        "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.", "node", True
+    ),
+    "stale-version": Reason(
+        "Version {version} is too old (step {step}, staleness limit {limit}); hold version {wanted}.", "nobody", True
+    ),
+    "no-room": Reason("Enough rollouts are under way for version {version} at step {step}.", "nobody", True),
+    "newer-version": Reason(
+        "No more rollouts of version {version} will be used in time; hold version {wanted}.", "nobody", True
+    ),
+    "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True),
+    # --- a submission that is not taken
+    "unknown-lease": Reason("There is no such lease.", "node"),
+    "not-owner": Reason("This lease was given to another node.", "node"),
+    "other-bytes": Reason("Other bytes were submitted for this lease before; both are kept.", "node"),
+    # --- a submission that is taken and refused: the codes of a receipt
+    "late": Reason("Received {late} ms after the lease expired.", "node"),
+    "version-lie": Reason("The lease binds era {era} version {version}; {detail}.", "node"),
+    "incomplete": Reason("A group of {wanted} rollouts was leased, {got} came.", "node"),
+    "tokens": Reason("Sample {sample}: {detail}.", "node"),
+    "turns": Reason("Sample {sample}: {detail}.", "node"),
+    "logprobs": Reason("Sample {sample}: {detail}.", "node"),
+    "segments": Reason("Sample {sample}: {detail}.", "node"),
+    "end": Reason("Sample {sample}: {detail}.", "node"),
+    "transcript": Reason("Sample {sample}: {detail}.", "node"),
+    "seeded-choice": Reason(
+        "Sample {sample}, sampled token {position}: the seeded choice is another token, better by {margin:.2g} nats.",
+        "node",
+    ),
+    "close-choices": Reason(
+        "{count} of {tokens} sampled tokens narrowly miss the seeded choice, the most is {most};"
+        " first: sample {sample}, sampled token {position}.",
+        "node",
+    ),
+    "drift": Reason(
+        "Sample {sample}, sampled token {position}: log-probability off by {off:.2g}, the most is {most:.2g}.", "node"
+    ),
+    "drift-median": Reason(
+        "Sample {sample}: log-probabilities off by {off:.2g} in the median, the most is {most:.2g}.", "node"
+    ),
+    "not-scorable": Reason("Version {version} can no longer be loaded to check this group.", "operator"),
+    # --- no reason at all
+    "ok": Reason("", "nobody"),
+}
+
+
+def sentence(code: str, **facts: object) -> str:
+    """The sentence of a code with its facts filled in, cut to what a wire type takes."""
+    return REASONS[code].sentence.format(**facts)[:2000]
+
+
+def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:
+    """What is sent. `retry_after` (ms) must be there exactly where the table says that retrying makes sense."""
+    if REASONS[code].retry != (retry_after is not None):
+        raise ValueError(f"{code}: retry_after is {retry_after}")
+    return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)

@@ -1,0 +1,107 @@
+"""The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from coordinator.database import Database
+from coordinator.ledger import Ledger, accrued
+from coordinator.state import NodeRow
+from p2p.identity import peer_id
+from p2p.messages import Hello
+
+
+class Roster:
+    """The node table, and the world's view of it. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database, ledger: Ledger) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._seen: dict[bytes, int] = {}
+
+    def hello(self, node: bytes, hello: Hello, now: int) -> None:
+        """A node has introduced itself, for the first time or again."""
+        self._database.do(
+            "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+            " ON CONFLICT DO UPDATE SET name = excluded.name, software = excluded.software,"
+            " engine = excluded.engine, device = excluded.device,"
+            " addresses = excluded.addresses, last_seen = excluded.last_seen",
+            (
+                node,
+                hello.name,
+                hello.software,
+                hello.engine,
+                hello.device,
+                msgspec.msgpack.encode(hello.addresses),
+                now,
+                now,
+            ),
+        )
+        self._seen[node] = now
+
+    def saw(self, node: bytes, now: int, version: int | None = None) -> None:
+        """A sign of life. Written at most once a second unless the version changed: it is worth no fsync each."""
+        due = now - self._seen.get(node, 0) >= 1_000
+        if due or version is not None:
+            self._database.do(
+                "UPDATE nodes SET last_seen = ?, version = coalesce(?, version)"
+                " WHERE key = ? AND (? OR version IS NOT ?)",
+                (now, version, node, due, version),
+            )
+        if due:
+            self._seen[node] = now
+
+    def ban(self, node: bytes, why: str | None) -> None:
+        """Ban a node that has said hello, or lift its ban (None)."""
+        self._database.do("UPDATE nodes SET banned = ? WHERE key = ?", (why, node))
+
+    def banned(self, node: bytes) -> str | None:
+        """Why, if it is."""
+        why: str | None = self._database.value("SELECT banned FROM nodes WHERE key = ?", (node,))
+        return why
+
+    def addresses(self, most: int = 64) -> list[str]:
+        """Where nodes said they can be reached, the last seen first: to redial after a restart, and to tell others."""
+        query = "SELECT addresses FROM nodes WHERE banned IS NULL ORDER BY last_seen DESC LIMIT ?"
+        rows = self._database.all(query, (most,))
+        found = [address for (packed,) in rows for address in msgspec.msgpack.decode(packed, type=list[str])]
+        return list(dict.fromkeys(found))[:most]
+
+    def rows(self, connected: Collection[str]) -> list[NodeRow]:
+        """One row a node, most accepted work first. `connected`: peer ids with a connection now."""
+        refusals: dict[bytes, dict[str, int]] = {}
+        for key, code, count in self._database.all(
+            "SELECT node, code, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY node, code"
+        ):
+            refusals.setdefault(key, {})[code] = count
+        totals = {
+            key: sums
+            for key, *sums in self._database.all(
+                "SELECT node, count(*), sum(rollouts), sum(tokens), sum(weight) FROM verdicts"
+                " WHERE verdict = 'accepted' GROUP BY node"
+            )
+        }
+        columns = "key, name, engine, device, version, last_seen"
+        rows = []
+        for key, name, engine, device, version, last_seen in self._database.all(f"SELECT {columns} FROM nodes"):
+            accepted, rollouts, tokens, weight = totals.get(key, (0, 0, 0, 0))
+            node = peer_id(key)
+            rows.append(
+                NodeRow(
+                    id=node,
+                    name=name,
+                    engine=engine,
+                    device=device,
+                    connected=node in connected,
+                    version=version,
+                    accepted=accepted,
+                    refused=sum(refusals.get(key, {}).values()),
+                    refusals=refusals.get(key, {}),
+                    rollouts=rollouts,
+                    tokens=tokens,
+                    weight=weight,
+                    points=self._ledger.balance(accrued(node)),
+                    last_seen=last_seen,
+                )
+            )
+        return sorted(rows, key=lambda row: (-row.weight, row.id))

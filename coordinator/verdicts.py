@@ -1,0 +1,205 @@
+"""Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
+
+Rules
+1. A lease ends once: accepted, refused or expired, with one ledger entry (key "lease:<id>"), and is paid at most once.
+2. A group received before its lease expired is judged on its own worth. If it is good, it is paid; it is trainable iff
+   its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
+3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
+   prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
+4. What comes too late is refused with a receipt that points at the entry of the lease's expiry.
+"""
+
+from typing import Any
+
+import msgspec
+
+from coordinator.admission import Verdict, float_bytes, sampled_tokens
+from coordinator.database import Database
+from coordinator.leases import Held, Leases, Progress, Seal
+from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
+from p2p.identity import peer_id
+from p2p.messages import Lease, Receipt, Submission, decode, encode
+from tasks.task import Score
+
+REFERENCE_TOKENS = 128
+MOST_REASON = 300
+"""Characters of a receipt's reason; a receipt is to stay under 1 KB."""
+
+
+class LeaseEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger says of a lease that ended: all that the market reads. Times in ms, `weight` in milli-RE."""
+
+    node: str
+    lease: bytes
+    era: int
+    version: int
+    sent: int
+    expires: int
+    received: int | None
+    code: str
+    rollouts: int
+    tokens_in: int
+    tokens_out: int
+    weight: int
+    trainable: bool
+    submission_hash: bytes | None
+
+
+def weight(tokens: int) -> int:
+    """Milli-RE of a rollout of `tokens` tokens, prompt and completion together (rule 3)."""
+    return (2000 * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
+
+
+class Verdicts:
+    """Writes the ends of leases. `run`: the run's id."""
+
+    def __init__(self, database: Database, leases: Leases, ledger: Ledger, seal: Seal, run: bytes) -> None:
+        self._database = database
+        self._leases = leases
+        self._ledger = ledger
+        self._seal = seal
+        self._run = run
+
+    def decide(self, lease: bytes, verdict: Verdict, progress: Progress, now: int) -> bytes:
+        """The sealed Receipt of a received group; the stored one if it was decided before."""
+        with self._database.transaction():
+            known = self.receipt(lease)
+            if known is not None:
+                return known
+            held = self._leases.find(lease)
+            if held is None or held.state != "received":
+                raise LookupError(f"no group was received for lease {lease.hex()}")
+            if verdict.behaviour is None:
+                return self.refuse(held, verdict.code, verdict.reason, now)
+            return self._accept(held, verdict.behaviour, progress, now)
+
+    def _accept(self, held: Held, behaviour: list[list[float]], progress: Progress, now: int) -> bytes:
+        lease = held.lease
+        at, payload, scored = self._submission(lease.id, "at, payload, scores")
+        rollouts = decode(payload, Submission).rollouts
+        fresh = lease.era == progress.era and progress.step - lease.version <= self._leases.terms.staleness
+        total = sum(weight(len(lease.prompt) + len(rollout.tokens)) for rollout in rollouts)
+        sampled = sum(map(sampled_tokens, rollouts))
+        given = sum(len(lease.prompt) + len(rollout.tokens) for rollout in rollouts) - sampled
+        end = self._end(held, at, "ok", len(rollouts), given, sampled, total, fresh)
+        self._ledger.issue_points(now, total)
+        entry = self._append(now, "lease.accepted", end, total)
+        if fresh:
+            scores = msgspec.msgpack.decode(scored, type=list[Score])
+            varied = len({score.reward for score in scores}) > 1
+            packed = msgspec.msgpack.encode([float_bytes(values) for values in behaviour])
+            self._database.do(
+                "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
+            )
+        self._leases.move(lease.id, "decided")
+        return self._receipt(end, lease, entry, "accepted", "", now)
+
+    def refuse(self, held: Held, code: str, reason: str, now: int) -> bytes:
+        """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
+        lease = held.lease
+        (at,) = self._submission(lease.id, "at")
+        end = self._end(held, at, code)
+        entry = self._append(now, "lease.refused", end, 0)
+        self._leases.move(lease.id, "decided")
+        return self._receipt(end, lease, entry, "refused", reason, now)
+
+    def refuse_late(self, held: Held, reason: str, now: int) -> bytes:
+        """A receipt for what came after the end (rule 4)."""
+        entry = self._expire(held, now)
+        return self._receipt(self._end(held, now, "late"), held.lease, entry, "refused", reason, now)
+
+    def expire(self, now: int) -> int:
+        """End every open lease whose time is over; how many."""
+        due = self._leases.due(now)
+        with self._database.transaction():
+            for lease in due:
+                held = self._leases.find(lease)
+                if held is not None:
+                    self._expire(held, now)
+        return len(due)
+
+    def _expire(self, held: Held, now: int) -> Entry:
+        if held.state == "open":
+            self._leases.move(held.lease.id, "expired")
+            return self._append(now, "lease.expired", self._end(held, None, "expired"), 0)
+        entry = self._ledger.find(_key(held.lease.id))
+        if entry is None:
+            raise LookupError(f"lease {held.lease.id.hex()} is {held.state} without an entry")
+        return entry
+
+    def receipt(self, lease: bytes) -> bytes | None:
+        """The sealed Receipt, once there is one."""
+        found: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
+        return found
+
+    def confirm(self, node: bytes, lease: bytes) -> None:
+        """The node has stored this receipt for good."""
+        query = "UPDATE verdicts SET confirmed = 1 WHERE lease = ? AND node = ? AND confirmed = 0"
+        self._database.do(query, (lease, node))
+
+    def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Entry:
+        return self._ledger.append(now, kind, _key(end.lease), end, transfer(ESCROW, accrued(end.node), amount))
+
+    def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
+        row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
+        if row is None:
+            raise LookupError(f"nothing was received for lease {lease.hex()}")
+        return row
+
+    def _end(
+        self,
+        held: Held,
+        received: int | None,
+        code: str,
+        rollouts: int = 0,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        total: int = 0,
+        trainable: bool = False,
+    ) -> LeaseEnd:
+        lease = held.lease
+        return LeaseEnd(
+            node=peer_id(lease.node),
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            sent=lease.sent,
+            expires=held.expires,
+            received=received,
+            code=code,
+            rollouts=rollouts,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            weight=total,
+            trainable=trainable,
+            submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
+        )
+
+    def _receipt(self, end: LeaseEnd, lease: Lease, entry: Entry, verdict: str, reason: str, now: int) -> bytes:
+        receipt = Receipt(
+            run=self._run,
+            node=lease.node,
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            submission_hash=end.submission_hash or bytes(32),
+            verdict=verdict,
+            code=end.code,
+            reason=reason[:MOST_REASON],
+            trainable=end.trainable,
+            weight=end.weight,
+            entry=entry.seq,
+            entry_hash=entry.hash,
+            at=now,
+        )
+        sealed = self._seal("receipt", encode(receipt))
+        work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
+        self._database.do(
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (lease.id, lease.node, verdict, end.code, *work, entry.seq, now, sealed),
+        )
+        return sealed
+
+
+def _key(lease: bytes) -> str:
+    return f"lease:{lease.hex()}"

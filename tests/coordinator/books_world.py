@@ -1,0 +1,199 @@
+"""A run on a fake clock: the real books over a real file, honest groups made up without a model.
+
+Scores are what an honest scorer would say of an honest node, unless a test bends them.
+"""
+
+import hashlib
+import itertools
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.books import Books
+from coordinator.database import Database
+from coordinator.intake import Undecided
+from coordinator.leases import Progress, Terms
+from coordinator.prompts import TaskPrompts
+from engines.engine import SampleScore
+from p2p.envelope import ROLES, open_sealed, seal
+from p2p.identity import public_bytes
+from p2p.messages import (
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Refusal,
+    Rollout,
+    RunSpec,
+    Segment,
+    Submission,
+    SubmitAnswer,
+    TaskReference,
+    decode,
+    encode,
+)
+from tasks.arithmetic import REVERSE
+from tasks.guess import GUESS
+from tasks.text import CHAR_SIZE, EOS, FileText, char_tokenizer
+
+RUN = hashlib.sha256(b"a run").digest()
+T0 = 1_700_000_000_000
+TEXT = FileText(char_tokenizer(), EOS)
+KEYS = {r: Ed25519PrivateKey.from_private_bytes(hashlib.sha256(r.encode()).digest()) for r in ("channel", "ledger")}
+ALICE, BOB = (public_bytes(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
+TASKS = {(task.name, task.version): task for task in (REVERSE, GUESS)}
+SPEC = RunSpec(
+    run=RUN,
+    name="test",
+    model="tiny",
+    assets=[],
+    eos=EOS,
+    vocabulary=CHAR_SIZE,
+    tasks=[TaskReference(name="reverse", version=1)],
+    staleness=2,
+    group_size=2,
+    limit=8,
+    compute_dtype="float32",
+    engines=["transformers/float32"],
+    sampling="gumbel-1",
+    price_mode="points",
+)
+
+
+def root_of(era: int, version: int) -> bytes:
+    return hashlib.sha256(b"%d/%d" % (era, version)).digest()
+
+
+def sealed_by_role(kind: str, payload: bytes) -> bytes:
+    return seal(kind, RUN, payload, KEYS[ROLES[kind]])
+
+
+def opened(kind: str, document: bytes, type_: type[Any]) -> Any:
+    """A sealed document, its signature verified."""
+    return decode(open_sealed(document, kind, RUN, {public_bytes(KEYS[ROLES[kind]])}), type_)
+
+
+def rollout(lease: Lease, text: str, **changes: Any) -> Rollout:
+    tokens = [*TEXT.encode(text), EOS][: lease.limit]
+    fields: dict[str, Any] = {
+        "tokens": tokens,
+        "turns": [len(tokens)],
+        "logprobs": struct.pack(f"<{len(tokens)}f", *[-0.5] * len(tokens)),
+        "segments": [Segment(version=lease.version, root=lease.root, first=0)],
+    }
+    return Rollout(**(fields | changes))
+
+
+def group(lease: Lease, texts: Iterable[str] | None = None, **changes: Any) -> Submission:
+    answers = texts or [str(n) * 3 for n in range(len(lease.seeds))]
+    fields: dict[str, Any] = {"lease": lease.id, "era": lease.era, "version": lease.version, "root": lease.root}
+    return Submission(**(fields | {"rollouts": [rollout(lease, t) for t in answers]} | changes))
+
+
+def honest_scores(submission: Submission) -> list[SampleScore]:
+    lengths = [len(r.logprobs) // 4 for r in submission.rollouts]
+    return [SampleScore(logprobs=[-0.5] * n, margins=[0.0] * n) for n in lengths]
+
+
+class World:
+    """One coordinator. `now` is the clock; `reopen` is a crash and a restart."""
+
+    def __init__(self, folder: Path, *, spec: RunSpec = SPEC, **terms: Any) -> None:
+        self.path = folder / "run.db"
+        self.spec = spec
+        self.now = T0
+        self._terms = terms
+        self._entropy = itertools.count()
+        self._nonces = itertools.count()
+        self.books = self._open()
+        self.books.rebuild([], self.at(0))
+        self.publish(0)
+
+    def _open(self) -> Books:
+        fixed = {"staleness": self.spec.staleness, "group_size": self.spec.group_size, "limit": self.spec.limit}
+        given = {"batch_groups": 2, "engines": list(self.spec.engines), "per_node": 100} | fixed | self._terms
+        return Books(
+            Database.open(self.path),
+            spec=self.spec,
+            terms=msgspec.convert(given, Terms),
+            prompts=TaskPrompts([TASKS[t.name, t.version] for t in self.spec.tasks], TEXT, seed=7),
+            tasks=TASKS,
+            text=TEXT,
+            seal=sealed_by_role,
+            entropy=self.entropy,
+        )
+
+    def entropy(self, size: int) -> bytes:
+        return hashlib.sha256(b"entropy %d" % next(self._entropy)).digest()[:size]
+
+    def at(self, step: int, version: int | None = None, era: int = 1, **more: Any) -> Progress:
+        version = step if version is None else version
+        return Progress(era=era, step=step, version=version, root=root_of(era, version), **more)
+
+    def publish(self, version: int, era: int = 1) -> None:
+        self.books.leases.publish(era, version, root_of(era, version), self.now)
+
+    def learner_at(self, step: int, *, era: int = 1) -> None:
+        """The learner has made a step and its version is out."""
+        self.publish(step, era)
+        self.books.progress = self.at(step, era=era)
+
+    def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> LeaseAsk:
+        nonce = next(self._nonces).to_bytes(16, "big")
+        fields = {"nonce": nonce, "era": era, "version": version, "root": root_of(era, version)}
+        return LeaseAsk(**(fields | {"engine": "transformers/float32/cpu"} | changes))
+
+    def lease(self, node: bytes = ALICE, version: int = 0, **changes: Any) -> Lease:
+        answer = self.books.lease(node, self.ask(version, **changes), self.now)
+        assert isinstance(answer, bytes), answer
+        lease: Lease = opened("lease", answer, Lease)
+        return lease
+
+    def refusal(self, version: int = 0, node: bytes = ALICE, **changes: Any) -> Refusal:
+        answer = self.books.lease(node, self.ask(version, **changes), self.now)
+        assert isinstance(answer, Refusal), answer
+        return answer
+
+    def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitAnswer:
+        self.now += 10
+        answer = self.books.submit(node, encode(submission), self.now)
+        assert isinstance(answer, SubmitAnswer), answer
+        return answer
+
+    def refused(self, submission: Submission, node: bytes = ALICE) -> Receipt:
+        answer = self.submit(submission, node)
+        assert answer.receipt is not None
+        receipt: Receipt = opened("receipt", answer.receipt, Receipt)
+        assert receipt.verdict == "refused"
+        return receipt
+
+    def decide_all(self) -> list[Receipt]:
+        """The scorer looks at everything that waits, and finds it honest."""
+        return [self.decide(group, honest_scores(group.submission)) for group in self.books.undecided(1000)]
+
+    def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
+        receipt: Receipt = opened("receipt", self.books.decide(group, scores, self.now), Receipt)
+        return receipt
+
+    def accepted(self, node: bytes = ALICE, version: int = 0) -> Lease:
+        """A whole honest group, from lease to ACCEPTED."""
+        lease = self.lease(node, version)
+        self.submit(group(lease), node)
+        (receipt,) = self.decide_all()
+        assert receipt.verdict == "accepted"
+        return lease
+
+    def reopen(self, *, away: int = 0, drawn: Iterable[bytes] = ()) -> None:
+        progress = self.books.progress
+        self.books.database.close()
+        self.now += away
+        self.books = self._open()
+        self.books.start(self.now)
+        assert progress is not None
+        self.books.rebuild(drawn, progress)
+
+    def close(self) -> None:
+        self.books.database.close()
