@@ -17,12 +17,11 @@
 
 import contextlib
 import fcntl
-import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 from blake3 import blake3
@@ -75,7 +74,7 @@ class Store:
         self._mutex = threading.RLock()
         with contextlib.ExitStack() as undo:
             self._lock = _lock(folder / "lock")
-            undo.callback(os.close, self._lock)
+            undo.callback(self._lock.close)
             with self._translated():
                 self._database = _connect(folder / "index.sqlite")
                 undo.callback(self._database.close)
@@ -84,9 +83,10 @@ class Store:
             undo.pop_all()
 
     def close(self) -> None:
+        """Let go of the folder. Closing twice is closing once."""
         with self._mutex, self._translated():
             self._database.close()
-            os.close(self._lock)
+            self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +218,7 @@ class Store:
             raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
         check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
-            raise sqlite3.DatabaseError(check)
+            raise self._corrupt(check)
 
     def _sweep(self) -> None:
         """Rules 1 and 2: make rows and files agree."""
@@ -244,16 +244,20 @@ class Store:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.ProgrammingError:
-            raise
         except sqlite3.DatabaseError as error:
-            path = self.folder / "index.sqlite"
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                raise DiskFull(f"no room to write {path}: free space there") from error
-            raise StoreCorrupt(
-                f"{path}: {error}. Stop the daemon, move index.sqlite, index.sqlite-wal and index.sqlite-shm away, and "
-                "start again: documents, payloads and snapshots are then fetched anew"
-            ) from error
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                path = self.folder / "index.sqlite"
+                raise DiskFull(f"the disk refuses {path} ({error}): free space there, or check the disk") from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise self._corrupt(str(error)) from error
+            raise
+
+    def _corrupt(self, detail: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.folder / 'index.sqlite'}: {detail}. Stop the daemon, move index.sqlite, index.sqlite-wal and "
+            "index.sqlite-shm away, and start again: documents, payloads and snapshots are then fetched anew"
+        )
 
 
 def _snapshot_name(era: int, version: int, root: bytes) -> str:
@@ -271,12 +275,12 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path) -> BinaryIO:
     with room(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = path.open("ab")
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        os.close(descriptor)
+        file.close()
         raise StoreBusy(f"{path.parent} is open in another process") from error
-    return descriptor
+    return file
