@@ -42,10 +42,10 @@ def writing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        move(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    move(temporary, path)
 
 
 def move(source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from weights import header
 from weights.documents import ITEM_BYTES, TensorEntry, check_table
-from weights.durable import hidden, writing
+from weights.durable import writing
 from weights.errors import BadPayload, BadSnapshot
 
 Bits: TypeAlias = NDArray[np.unsignedinteger[Any]]
@@ -166,12 +166,6 @@ def read_header(file: BinaryIO) -> header.Header:
         return header.parse(file.read(length), size)
     except BadSnapshot as error:
         raise BadSnapshot(f"{file.name}: {error}") from error
-
-
-def discard(path: Path) -> None:
-    """Remove a snapshot or payload and what an interrupted writer left of it."""
-    path.unlink(missing_ok=True)
-    hidden(path).unlink(missing_ok=True)
 
 
 def _hash(data: NDArray[np.uint8]) -> bytes:
