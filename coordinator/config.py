@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
@@ -238,7 +238,7 @@ def parse(
     try:
         return CoordinatorConfig.model_validate(merged)
     except ValidationError as error:
-        raise ConfigFault(f"{source}: {_sentence(error.errors()[0])}") from error
+        raise ConfigFault(_blame(error.errors()[0], source, env or {}, flags or {})) from error
 
 
 def from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -259,6 +259,23 @@ def from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The settings of `section.key=value` words, values as in variables. Raises `ConfigFault`."""
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        dotted, equals, text = word.partition("=")
+        section, dot, key = dotted.partition(".")
+        if not (equals and dot):
+            raise ConfigFault(f"{word!r} is no setting: write section.key=value, as in web.port=8421")
+        model = dict(sections()).get(section)
+        if model is None:
+            raise ConfigFault(_unknown([section]))
+        if key not in model.model_fields:
+            raise ConfigFault(_unknown([section, key]))
+        found.setdefault(section, {})[key] = _env_value(text, model.model_fields[key])
+    return found
+
+
 def _env_value(text: str, field: FieldInfo) -> object:
     """A TOML value; a text as it is; a list also as words between commas."""
     if field.annotation is str or get_origin(field.annotation) is Literal:
@@ -268,6 +285,17 @@ def _env_value(text: str, field: FieldInfo) -> object:
     except tomllib.TOMLDecodeError:
         is_texts = get_args(field.annotation)[-1:] == (...,)
         return [word.strip() for word in text.split(",") if word.strip()] if is_texts else text
+
+
+def _blame(error: ErrorDetails, source: str, env: Mapping[str, str], flags: Settings) -> str:
+    """The sentence, with the place where the value was given."""
+    section, key = [*map(str, error["loc"]), "", ""][:2]
+    variable = f"{ENV_PREFIX}{section}_{key}".upper()
+    if key in flags.get(section, {}):
+        source = "command line"
+    elif variable in env:
+        source = variable
+    return f"{source}: {_sentence(error)}"
 
 
 def _sentence(error: ErrorDetails) -> str:

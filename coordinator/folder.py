@@ -5,7 +5,8 @@
     root/1.root ...    every signed Root since the first
     run.spec           the RunSpec, signed by root
     model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-    run.sqlite         leases, submissions, verdicts, ledger
+    run.db             leases, submissions, verdicts, ledger
+    history.jsonl      steps and evaluations, for the page
     store/             snapshots and payloads of the published versions
     learner/           the learner's checkpoints and exports
     logs/              coordinator.jsonl
@@ -20,6 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2p.errors import LocalFault
+
+
+class Busy(LocalFault):
+    """Another coordinator holds the run."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,11 @@ class RunFolder:
 
     @property
     def database(self) -> Path:
-        return self.path / "run.sqlite"
+        return self.path / "run.db"
+
+    @property
+    def history(self) -> Path:
+        return self.path / "history.jsonl"
 
     @property
     def store(self) -> Path:
@@ -73,7 +82,7 @@ class RunFolder:
 def locked(folder: RunFolder) -> Iterator[None]:
     """Hold the run for this process. The kernel lets go when the process ends, however it ends.
 
-    Raises `LocalFault` where another coordinator holds it, or the folder cannot be written.
+    Raises `Busy` where another coordinator holds it, `LocalFault` where the folder cannot be written.
     """
     try:
         descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,7 +93,7 @@ def locked(folder: RunFolder) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise LocalFault(
+            raise Busy(
                 f"another coordinator (process {owner}) runs in {folder.path}: stop it first, or name another folder"
             ) from error
         os.ftruncate(descriptor, 0)

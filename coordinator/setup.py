@@ -27,7 +27,7 @@ from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
-from p2p.identity import peer_id
+from p2p.identity import peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.messages import Root, RunSpec
 from tasks.task import Task
@@ -69,13 +69,21 @@ class Run:
     @property
     def peer_id(self) -> str:
         """The coordinator's network identity: the channel key's."""
-        return peer_id(self.root.roles["channel"].keys[0])
+        return peer_id(public_bytes(self.keys.channel))
 
     def invite(self, listening: Sequence[str] = ()) -> str:
         """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
-        network = self.config.network
-        addresses = dialable(network.advertise or listening or network.listen, self.peer_id)
-        return Invite(run=self.id, root_hash=authority.root_hash(self.roots[0]), addresses=addresses).to_text()
+        return invite(self.config, self.roots, self.root, listening)
+
+
+def invite(config: CoordinatorConfig, roots: Sequence[bytes], root: Root, listening: Sequence[str] = ()) -> str:
+    """The invite's string; no private key is needed. Raises `ConfigFault` where the addresses are too many or long."""
+    network = config.network
+    addresses = dialable(network.advertise or listening or network.listen, peer_id(root.roles["channel"].keys[0]))
+    try:
+        return Invite(run=root.run, root_hash=authority.root_hash(roots[0]), addresses=addresses).to_text()
+    except ValueError as error:
+        raise ConfigFault(f"network.advertise: {error}") from error
 
 
 def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:

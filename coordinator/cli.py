@@ -1,0 +1,207 @@
+"""`echo2-coord`: the operator's commands. Each body imports what it needs, so that `--help` is quick and light.
+
+Exit codes are p2p.exits; errors become one line on stderr (coordinator.edge).
+"""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+from p2p.exits import Exit
+
+if TYPE_CHECKING:
+    from coordinator.config import CoordinatorConfig
+    from coordinator.setup import Run
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="echo2-coord",
+    help="Run a reinforcement-learning run whose rollouts come from volunteers.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
+]
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+def edged(command: Callable[P, Any]) -> Callable[P, None]:
+    """A command whose errors end it with one line and an exit code."""
+
+    @functools.wraps(command)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> None:
+        from coordinator.edge import guarded
+
+        code = guarded(lambda: command(*args, **kwargs))
+        if code:
+            raise typer.Exit(code)
+
+    return safe
+
+
+@app.command()
+@edged
+def init(
+    folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
+    model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
+    name: Annotated[str | None, typer.Option(help="The run's name.", show_default="the folder's")] = None,
+    task: Annotated[str | None, typer.Option(help="The task to learn.", show_default="by model")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.", show_default="endless")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="8420")] = None,
+    sets: Sets = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+) -> None:
+    """Make a run: keys, signed documents, model, settings. Prints the invite."""
+    from coordinator import keys, setup
+
+    flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
+    config = setup.settings_for(model, flags)
+    if not yes and sys.stdin.isatty():
+        _confirm(config)
+    _print_made(setup.init(folder, model, config, now=_now(), secret=keys.passphrase(), report=_say_making))
+
+
+@app.command()
+@edged
+def run(
+    home: Home = Path("."),
+    port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="from the settings")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps after which it finishes.")] = None,
+    sets: Sets = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run the coordinator of a run folder until it is stopped or its steps are done."""
+    from coordinator import keys, logs, setup
+    from coordinator.config import ConfigFault
+    from coordinator.folder import locked
+    from coordinator.serve import serve_until_stopped
+
+    if log_level not in logs.LEVELS:
+        raise ConfigFault(f"--log-level should be one of {', '.join(logs.LEVELS)}, not {log_level!r}")
+    flags = _flags(sets, run={"steps": steps}, web={"port": port})
+    loaded = setup.load_run(home, now=_now(), flags=flags, secret=keys.passphrase())
+    with locked(loaded.folder):
+        logs.set_up(loaded.folder.logs, log_level)
+        serve_until_stopped(loaded)
+
+
+@app.command()
+@edged
+def status(
+    home: Home = Path("."),
+    url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole picture, as /api/v1/run gives it.")] = False,
+) -> None:
+    """What a running coordinator says of itself."""
+    from coordinator import config
+    from coordinator import status as asked
+    from coordinator.folder import RunFolder
+
+    body = asked.fetch(url or asked.address_of(config.load(RunFolder(home).config).web))
+    print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body))))
+
+
+@app.command()
+@edged
+def invite(home: Home = Path(".")) -> None:
+    """Print the invite: the one string that a volunteer needs. It holds no secret."""
+    from coordinator import config, setup
+    from coordinator.folder import RunFolder
+
+    place = RunFolder(home)
+    settings = config.load(place.config)
+    roots, root, _, _ = setup.read_documents(place, _now())
+    print(setup.invite(settings, roots, root))
+
+
+@keys_app.command("show")
+@edged
+def keys_show(home: Home = Path(".")) -> None:
+    """Show the public half of each key, and where its file is. Opens no private key."""
+    from coordinator import config, keys, setup
+    from coordinator.folder import RunFolder
+
+    place = RunFolder(home)
+    config.read(place.config)
+    _, root, _, _ = setup.read_documents(place, _now())
+    print(f"run      {root.run.hex()}")
+    print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
+    for key in keys.shown(place, root):
+        there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
+        print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
+
+
+@app.command()
+@edged
+def version() -> None:
+    """Print the version of echo2 and of its protocol."""
+    import importlib.metadata
+
+    from p2p.envelope import PROTOCOL
+
+    try:
+        release = importlib.metadata.version("echo2")
+    except importlib.metadata.PackageNotFoundError:
+        release = "from source, not installed"
+    print(f"echo2 {release}, protocol {PROTOCOL}")
+
+
+def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What was said on the command line, by section; what was not said is left out."""
+    from coordinator.config import from_assignments
+
+    flags = from_assignments(sets or [])
+    for section, values in sections.items():
+        flags.setdefault(section, {}).update({key: value for key, value in values.items() if value is not None})
+    return flags
+
+
+def _confirm(config: "CoordinatorConfig") -> None:
+    from coordinator.config import SIGNED
+
+    print("These are signed, and cannot be changed later:")
+    for key in SIGNED:
+        value = getattr(config.run, key)
+        print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
+    if not typer.confirm("Make this run?", default=True):
+        raise typer.Exit(Exit.OK)
+
+
+def _say_making(part: str) -> None:
+    print(f"making {part}", flush=True)
+
+
+def _print_made(run: "Run") -> None:
+    from coordinator.keys import PASSPHRASE_VARIABLE, ROOT, key_path
+
+    root = key_path(run.folder, ROOT)
+    encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
+    print(
+        f"\nThe run is in {run.folder.path}; its keys are {encrypted}.\n\n"
+        f"Start it:         echo2-coord run --home {run.folder.path}\n"
+        f"Volunteers join:  echo2-node join {run.invite()}\n\n"
+        f"Take the root key offline: copy {root}\nto two places that are on no network, check the copies, and delete "
+        "it here. The coordinator runs without it;\nonly a new Root (other keys, another year) needs it."
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,75 @@
+"""`echo2-coord status`: what a running coordinator says of itself, from its own API."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Final
+
+import msgspec
+
+from coordinator.config import WebSection
+from coordinator.state import RunState
+from p2p.errors import Unreachable
+
+PATH: Final = "/api/v1/run"
+_TIMEOUT: Final = 5.0  # seconds
+_MOST: Final = 64 << 20  # bytes of an answer
+
+
+def address_of(web: WebSection) -> str:
+    """Where this machine reaches the page. An unspecified address is reached by the loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
+    return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
+
+
+def fetch(url: str) -> bytes:
+    """The answer of `url`'s API as it came, JSON. Raises `Unreachable`."""
+    # The coordinator is on this machine or its network: a proxy of the environment is not for it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url.rstrip("/") + PATH, timeout=_TIMEOUT) as answer:
+            body: bytes = answer.read(_MOST)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unreachable(f"no coordinator is at {url} (HTTP {error.code}): name it with --url") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise Unreachable(f"no coordinator answers at {url} ({reason}): start one with `echo2-coord run`") from error
+    try:
+        json.loads(body)
+    except ValueError as error:
+        raise Unreachable(f"no coordinator is at {url} (not JSON): name it with --url") from error
+    return body
+
+
+def decode(body: bytes) -> RunState:
+    """Raises `Unreachable` for the answer of another program or version."""
+    try:
+        return msgspec.json.decode(body, type=RunState)
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
+
+
+def lines(state: RunState) -> list[str]:
+    """The run in a few lines."""
+    wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
+    rows = [
+        ("run", f"{state.name}, {state.model}, {state.parameters:,} parameters"),
+        ("phase", f"{state.phase}; step {state.step}{wanted}, version {state.version} of era {state.era}"),
+        ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
+                   f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
+                   f"{state.running} leased"),
+        ("nodes", f"{sum(node.connected for node in state.nodes)} connected, {len(state.nodes)} known"),
+    ]  # fmt: skip
+    if state.idle is not None:
+        rows.append(("learner", f"idle {100 * state.idle:.1f} % of its time"))
+    if state.steps:
+        last = state.steps[-1]
+        rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
+    if state.evaluations:
+        held = state.evaluations[-1]
+        rows.append(("held out", f"sampled {held.sampled:.3f}, greedy {held.greedy:.3f} at version {held.version}"))
+    if state.refused:
+        rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
+    rows += [("fault", fault) for fault in state.faults]
+    return [f"{name:<9}{text}" for name, text in rows]
