@@ -1,7 +1,7 @@
 """Which device computes, and why: `auto`, or one by name.
 
 Rules
-1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why in a line.
+1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why.
 2. A device that is named is used or refused, never replaced.
 3. A GPU that is there but cannot be used (a CPU-only PyTorch, a broken driver) is never passed over in silence.
 """

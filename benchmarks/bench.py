@@ -1,0 +1,136 @@
+"""What every benchmark here does alike: a header, a table, and closing lines that a script can read.
+
+1. The header names machine, versions and threads; a figure without them says nothing.
+2. Speed is CPU time (user and system), because a shared machine stretches the clock; candidates take turns, so that a
+   slow minute hits all of them, and the median of their paired ratios counts.
+3. A claim is a ratio against an anchor that was measured in the same run, and closes with one line:
+   `NAME: ratio R against ANCHOR, bar B: ok|short`. The program exits with 1 if any is short.
+"""
+
+import importlib.metadata
+import os
+import platform
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import psutil
+
+
+class Measured(NamedTuple):
+    """What was done (tokens, bytes, rollouts ...) in how many CPU seconds and seconds by the clock."""
+
+    work: float
+    cpu: float
+    wall: float
+
+    @property
+    def rate(self) -> float:
+        """Work per CPU second."""
+        return self.work / self.cpu
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`ratio` is good at `bar` or above; with `at_most`, at `bar` or below."""
+
+    name: str
+    ratio: float
+    anchor: str
+    bar: float
+    at_most: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
+
+    def line(self) -> str:
+        verdict = "ok" if self.ok else "short"
+        return f"{self.name}: ratio {self.ratio:.3f} against {self.anchor}, bar {self.bar:g}: {verdict}"
+
+
+def one_thread() -> None:
+    """For this process and its children; call before torch is imported."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+def header(title: str, packages: Sequence[str] = ()) -> None:
+    """Print what is measured, and on what."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    print(f"# {title}")
+    print(f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.platform()}")
+    print(f"Python {platform.python_version()}{', ' if versions else ''}{versions}")
+    print(
+        f"threads a process: {os.environ.get('OMP_NUM_THREADS', 'not set')}; load {os.getloadavg()[0]:.1f}\n",
+        flush=True,
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under columns; floats with three significant digits."""
+    cells = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    for line in (columns, ["-" * width for width in widths], *cells):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+    print(flush=True)
+
+
+def close(claims: Sequence[Claim]) -> int:
+    """Print the closing lines; the exit status."""
+    for claim in claims:
+        print(claim.line())
+    return 0 if all(claim.ok for claim in claims) else 1
+
+
+def measure(work: Callable[[], float]) -> Measured:
+    """Run `work`, which returns how much it did. Children that ended meanwhile count."""
+    cpu, wall = _own_cpu(), time.perf_counter()
+    done = work()
+    return Measured(done, _own_cpu() - cpu, time.perf_counter() - wall)
+
+
+def take_turns(candidates: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[Measured]]:
+    """Each candidate once unmeasured, then `repeats` times in turn."""
+    for work in candidates.values():
+        work()
+    results: dict[str, list[Measured]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, work in candidates.items():
+            results[name].append(measure(work))
+    return results
+
+
+def ratio(subject: Sequence[Measured], anchor: Sequence[Measured]) -> float:
+    """Median of the paired ratios of work per CPU second."""
+    return statistics.median(one.rate / other.rate for one, other in zip(subject, anchor, strict=True))
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds so far of a running process, its running descendants, and those of its children that ended."""
+    root = psutil.Process(pid)
+    total = 0.0
+    for process in (root, *root.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:  # it ended meanwhile: its time stands in its parent's
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _own_cpu() -> float:
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo", errors="replace") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
