@@ -1,9 +1,8 @@
 """What the two sides of the chunk protocol `/echo2/chunks/1` say to each other, one message a frame.
 
 Downloader -> holder: `Ask` once; then `Want` (no indices: "I am still here").
-Holder -> downloader: `Have` once, as soon as it holds the payload or begins to fetch it; before and after, `New` (no
-indices: "I am still
-here"), `Chunk`, `Gone`.
+Holder -> downloader: `New` without indices ("I am still here", the first at once where it has nothing yet); `Have`
+once, when it holds the payload or begins to fetch it; then `New`, `Chunk`, `Gone`.
 
 A message is a MessagePack array: the name's letter, then the fields in order; later fields may be added, and one that
 is absent has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.

@@ -1,0 +1,253 @@
+"""The transport over py-libp2p, on trio. The only module that imports libp2p.
+
+What py-libp2p 0.8 does under fire, and what stands against it here:
+
+1. An exception from any stream handler ends the host. Every handler is guarded, those the host installs for itself
+   and pubsub's included: the guard is in place before Pubsub is built.
+2. Plaintext is offered by default, and limits are loose. Security is Noise and nothing else; limits are stated.
+3. A cancelled read or write may leave half a frame on the connection, which ends it for all its streams. So the
+   calls that touch a stream run in tasks of the transport, which nobody cancels; whoever gives up resets the stream.
+4. A frozen peer gives no error. A wait without a single byte for `patience` seconds resets the stream; a write that
+   cannot even leave closes the connection.
+5. Stock yamux fails a write when the reader pauses for 5 s. So every stream has a task that always reads, up to
+   `READ_AHEAD` bytes ahead of whoever consumes.
+6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
+   is checked against the reader's limit before anything is read.
+7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
+   messages, each of which must stand alone. Signing is strict.
+8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from libp2p import new_host
+from libp2p.abc import IHost, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.custom_types import TMuxerOptions, TProtocol, TSecurityOptions
+from libp2p.network.config import ConnectionConfig
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb.rpc_pb2 import Message
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.tools.anyio_service import background_trio_service
+from multiaddr import Multiaddr
+
+from p2p.errors import LocalFault, Unreachable
+from p2p.guard import guarded
+from p2p.libp2p_stream import LibP2PStream
+from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+
+log = logging.getLogger("p2p")
+
+PATIENCE = 20.0
+"""Seconds without a byte before a waiting stream is reset."""
+DIAL_TIMEOUT = 15.0
+MAX_CONNECTIONS = 256
+MAX_STREAMS = 4096
+MAX_MEMORY_MIB = 512
+GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
+HEARTBEAT = 1
+"""Seconds between two rounds of gossip; upstream's default is 120."""
+GOSSIP_RPC_LIMIT = 128 << 10
+"""Bytes of one gossip packet, which may carry several messages."""
+VALIDATION_TIMEOUT = 30.0
+"""Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
+
+
+def security(key_pair: KeyPair) -> TSecurityOptions:
+    """Noise, and nothing else."""
+    noise = Noise(key_pair, noise_privkey=create_noise_key_pair().private_key)
+    return {TProtocol(NOISE): noise}
+
+
+def muxers() -> TMuxerOptions:
+    """Stream muxers, the preferred one first."""
+    return {TProtocol(YAMUX): Yamux}
+
+
+def limits() -> ResourceManager:
+    """What all peers together may take. Upstream's circuit breaker and degradation would refuse honest peers too."""
+    return new_resource_manager(
+        ResourceLimits(max_connections=MAX_CONNECTIONS, max_memory_mb=MAX_MEMORY_MIB, max_streams=MAX_STREAMS),
+        enable_metrics=False,
+        enable_memory_pooling=False,
+        enable_circuit_breaker=False,
+        enable_graceful_degradation=False,
+    )
+
+
+class LibP2PTransport:
+    """`p2p.transport.Transport` on trio."""
+
+    def __init__(self, key: Ed25519PrivateKey, listen: Sequence[str], *, patience: float = PATIENCE) -> None:
+        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. Raises `LocalFault`."""
+        try:
+            self._listen = [Multiaddr(address) for address in listen]
+        except ValueError as error:
+            raise LocalFault(f"not a multiaddress to listen on: {error}") from error
+        self._patience = patience
+        self._nursery: trio.Nursery | None = None
+        self._topics: dict[str, GossipHandler] = {}
+        key_pair = create_new_key_pair(key.private_bytes_raw())
+        connections = ConnectionConfig(
+            max_connections=MAX_CONNECTIONS,
+            high_watermark=MAX_CONNECTIONS,
+            low_watermark=0,
+            min_connections=0,
+            max_connections_per_peer=1,
+            dial_timeout=DIAL_TIMEOUT,
+        )
+        self._host: IHost = new_host(
+            key_pair=key_pair,
+            sec_opt=security(key_pair),
+            muxer_opt=muxers(),
+            listen_addrs=self._listen or None,
+            resource_manager=limits(),
+            connection_config=connections,
+        )
+        guard(self._host)
+        self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
+        self._pubsub = Pubsub(
+            self._host,
+            self._router,
+            strict_signing=True,
+            validation_timeout=VALIDATION_TIMEOUT,
+            max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
+        )
+
+    @property
+    def peer_id(self) -> str:
+        """See `Transport`."""
+        return str(self._host.get_id())
+
+    async def run(self, listening: Callable[[], None]) -> None:
+        """See `Transport`."""
+        async with (
+            self._host.run(listen_addrs=self._listen),
+            background_trio_service(self._pubsub),
+            background_trio_service(self._router),
+            trio.open_nursery() as self._nursery,
+        ):
+            self._check_listeners()
+            await self._pubsub.wait_until_ready()
+            for topic, handler in self._topics.items():
+                await self._join(topic, handler, self._nursery)
+            listening()
+            await trio.sleep_forever()
+
+    def addresses(self) -> list[str]:
+        """See `Transport`."""
+        return [str(address) for address in self._host.get_addrs()]
+
+    def peers(self) -> list[str]:
+        """See `Transport`."""
+        return [str(peer) for peer in self._host.get_connected_peers()]
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Transport`."""
+        for address in addresses:
+            try:
+                info = info_from_p2p_addr(Multiaddr(address))
+                if info.peer_id == self._host.get_id():
+                    continue
+                with trio.fail_after(DIAL_TIMEOUT):
+                    await self._host.connect(info)
+            except (Exception, ExceptionGroup) as error:
+                log.debug("dial %s: %r", address, error)
+            else:
+                return str(info.peer_id)
+        raise Unreachable(f"none of {list(addresses)} answers")
+
+    async def open(self, peer: str, protocol: str) -> Stream:
+        """See `Transport`."""
+        target = ID.from_string(peer)
+        if target not in self._host.get_connected_peers():
+            raise Unreachable(f"{peer} is not connected")
+        try:
+            with trio.fail_after(self._patience):
+                stream = await self._host.new_stream(target, [TProtocol(protocol)])
+        except (Exception, ExceptionGroup) as error:
+            raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
+        return self._wrap(stream)
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """See `Transport`."""
+
+        async def serve(stream: INetStream) -> None:
+            wrapped = self._wrap(stream)
+            await guarded(handler)(wrapped)
+            await wrapped.linger()
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Transport`."""
+        if len(data) > GOSSIP_LIMIT:
+            raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+        await self._pubsub.publish(topic, data)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Transport`."""
+        self._topics[topic] = handler
+
+    async def drop(self, peer: str) -> None:
+        """See `Transport`."""
+        with trio.move_on_after(self._patience):
+            await self._host.disconnect(ID.from_string(peer))
+
+    def _wrap(self, stream: INetStream) -> LibP2PStream:
+        if self._nursery is None:
+            raise Unreachable("the network is not running")
+        peer = str(stream.muxed_conn.peer_id)
+        return LibP2PStream(stream, peer, self._nursery, self._patience, self.drop)
+
+    def _check_listeners(self) -> None:
+        running = self._host.get_network().listeners
+        for address in self._listen:
+            if str(address) not in running:
+                raise LocalFault(f"cannot listen on {address}: the port is taken or not allowed; choose another port")
+
+    async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
+        own = self._host.get_id()
+
+        async def judge(forwarder: ID, message: Message) -> bool:
+            if forwarder == own:
+                return True
+            if len(message.data) > GOSSIP_LIMIT:
+                return False
+            return bool(await guarded(handler)(str(forwarder), message.data))
+
+        self._pubsub.set_topic_validator(topic, judge, True)
+        subscription = await self._pubsub.subscribe(topic)
+
+        async def drain() -> None:
+            while True:  # the handler has seen it as validator; upstream's queue must not fill up
+                await subscription.get()
+
+        nursery.start_soon(drain)
+
+
+def guard(host: IHost) -> None:
+    """Guard every handler of a host: those there are, and those that will be registered."""
+    register = host.set_stream_handler
+
+    def set_stream_handler(protocol: TProtocol, handler: Callable[[INetStream], object]) -> None:
+        register(protocol, guarded(handler))  # type: ignore[arg-type]
+
+    host.set_stream_handler = set_stream_handler  # type: ignore[assignment, method-assign]
+    for protocol, handler in list(host.get_mux().handlers.items()):
+        if protocol is not None and handler is not None:
+            register(protocol, guarded(handler))
+    network = host.get_network()
+    network.set_stream_handler(guarded(network.common_stream_handler))  # type: ignore[attr-defined]
