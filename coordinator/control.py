@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+import blake3
 import msgspec
 
 from coordinator.leases import admitted
@@ -81,16 +82,16 @@ class Answers:
         self._bytes = 0
 
     def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
-        """(body of the request, answer)."""
+        """(hash of the request, answer)."""
         known = self._known.get((node, request))
         return None if known is None else known[:2]
 
-    def keep(self, node: bytes, request: bytes, body: bytes, answer: bytes, expires: int, now: int) -> None:
-        self._known[node, request] = (body, answer, expires)
-        self._bytes += len(body) + len(answer)
+    def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
+        self._known[node, request] = (digest, answer, expires)
+        self._bytes += len(answer)
         while self._known and (len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._over(now)):
-            _, (old, given, _) = self._known.popitem(last=False)
-            self._bytes -= len(old) + len(given)
+            _, (_, given, _) = self._known.popitem(last=False)
+            self._bytes -= len(given)
 
     def _over(self, now: int) -> bool:
         return next(iter(self._known.values()))[2] + SKEW < now
@@ -127,7 +128,7 @@ class Control:
         refused = self._refused(node, request, method, now)
         if refused is not None:
             return _encoded(refused)
-        digest = encode(request)
+        digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))

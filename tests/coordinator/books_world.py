@@ -37,6 +37,7 @@ from p2p.messages import (
 )
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
+from tasks.task import Task
 from tasks.text import CHAR_SIZE, EOS, FileText, char_tokenizer
 
 RUN = hashlib.sha256(b"a run").digest()
@@ -101,11 +102,12 @@ def honest_scores(submission: Submission) -> list[SampleScore]:
 class World:
     """One coordinator. `now` is the clock; `reopen` is a crash and a restart."""
 
-    def __init__(self, folder: Path, *, spec: RunSpec = SPEC, **terms: Any) -> None:
+    def __init__(self, folder: Path, *, spec: RunSpec = SPEC, task: Task | None = None, **terms: Any) -> None:
         self.path = folder / "run.db"
         self.spec = spec
         self.now = T0
         self._terms = terms
+        self._tasks = [task] if task else [TASKS[t.name, t.version] for t in spec.tasks]
         self._entropy = itertools.count()
         self._nonces = itertools.count()
         self.books = self._open()
@@ -119,7 +121,7 @@ class World:
             Database.open(self.path),
             spec=self.spec,
             terms=msgspec.convert(given, Terms),
-            prompts=TaskPrompts([TASKS[t.name, t.version] for t in self.spec.tasks], TEXT, seed=7),
+            prompts=TaskPrompts(self._tasks, TEXT, seed=7),
             tasks=TASKS,
             text=TEXT,
             seal=sealed_by_role,
