@@ -91,16 +91,15 @@ def run(
     """Run the coordinator of a run folder until it is stopped or its steps are done."""
     from coordinator import keys, logs, setup
     from coordinator.config import ConfigFault
-    from coordinator.folder import locked
-    from coordinator.serve import serve_until_stopped
+    from coordinator.serve import check_start, serve_until_stopped
 
     if log_level not in logs.LEVELS:
         raise ConfigFault(f"--log-level should be one of {', '.join(logs.LEVELS)}, not {log_level!r}")
     flags = _flags(sets, run={"steps": steps}, web={"port": port})
     loaded = setup.load_run(home, now=_now(), flags=flags, secret=keys.passphrase())
-    with locked(loaded.folder):
-        logs.set_up(loaded.folder.logs, log_level)
-        serve_until_stopped(loaded)
+    check_start(loaded)
+    logs.set_up(loaded.folder.logs, log_level)
+    serve_until_stopped(loaded)
 
 
 @app.command()
@@ -205,3 +204,7 @@ def _print_made(run: "Run") -> None:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    main()

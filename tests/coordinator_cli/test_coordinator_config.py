@@ -30,7 +30,12 @@ def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
 
 
 def test_every_key_has_an_explanation() -> None:
-    bare = [f"{name}.{key}" for name, model in config.sections() for key, field in model.model_fields.items() if not field.description]
+    bare = [
+        f"{name}.{key}"
+        for name, model in config.sections()
+        for key, field in model.model_fields.items()
+        if not field.description
+    ]
     assert bare == []
 
 
@@ -100,10 +105,22 @@ BAD = {
     "a number in a list of texts": ({"network": {"listen": [3]}}, "network.listen should be a text, not 3"),
     "too few numbers": ({"learner": {"betas": [0.9]}}, "learner.betas should be a longer list, not [0.9]"),
     "below the bound": ({"run": {"staleness": -1}}, "run.staleness should be greater than or equal to 0, not -1"),
-    "no number at all": ({"learner": {"learning_rate": float("nan")}}, "learner.learning_rate should be a finite number"),
-    "no choice of the list": ({"run": {"compute_dtype": "f16"}}, "run.compute_dtype should be 'float32' or 'bfloat16', not"),
-    "bounds the wrong way round": ({"leases": {"minimum_seconds": 1e3}}, "leases: minimum_seconds is above maximum_seconds"),
-    "versions further apart than S": ({"learner": {"publish_every": 6}}, "learner.publish_every is 6; with run.staleness 4"),
+    "no number at all": (
+        {"learner": {"learning_rate": float("nan")}},
+        "learner.learning_rate should be a finite number",
+    ),
+    "no choice of the list": (
+        {"run": {"compute_dtype": "f16"}},
+        "run.compute_dtype should be 'float32' or 'bfloat16', not",
+    ),
+    "bounds the wrong way round": (
+        {"leases": {"minimum_seconds": 1e3}},
+        "leases: minimum_seconds is above maximum_seconds",
+    ),
+    "versions further apart than S": (
+        {"learner": {"publish_every": 6}},
+        "learner.publish_every is 6; with run.staleness 4",
+    ),
     "a very long value": ({"run": {"name": "x" * 999}}, "run.name should have at most 80 characters, not 'xxx"),
 }
 
@@ -123,7 +140,9 @@ def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "2"}, flags={"web": {"port": -1}})
     with pytest.raises(ConfigFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "x"})
-    with pytest.raises(ConfigFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"):
+    with pytest.raises(
+        ConfigFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"
+    ):
         config.parse({}, source="it", env={"ECHO2_COORD_WEB_PRT": "2"})
 
 

@@ -85,7 +85,10 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
     "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
     "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is no JSON object"),
-    "config.json without eos": (lambda m: (m / "config.json").write_text('{"vocab_size": 64}'), "no usable eos_token_id"),
+    "config.json without eos": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 64}'),
+        "no usable eos_token_id",
+    ),
     "eos that is no token": (
         lambda m: (m / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 99}'),
         "end-of-sequence 99 is not among",
@@ -165,7 +168,11 @@ def put_foreign_runspec(home: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
-    "no settings": (lambda h: (h / "coordinator.toml").unlink(), ConfigFault, "no run in .*: make one with `echo2-coord init"),
+    "no settings": (
+        lambda h: (h / "coordinator.toml").unlink(),
+        ConfigFault,
+        "no run in .*: make one with `echo2-coord init",
+    ),
     "another S than signed": (
         lambda h: replace_in_config(h, "staleness = 4", "staleness = 5"),
         ConfigFault,
@@ -186,15 +193,31 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
         ConfigFault,
         "run.batch_groups is 9001, but task reverse has 9000 train prompts",
     ),
-    "a key open to others": (lambda h: (h / "keys/policy.pem").chmod(0o644), LocalFault, "open to others: run chmod 600"),
+    "a key open to others": (
+        lambda h: (h / "keys/policy.pem").chmod(0o644),
+        LocalFault,
+        "open to others: run chmod 600",
+    ),
     "a missing key": (lambda h: (h / "keys/channel.pem").unlink(), LocalFault, "put it back from your backup"),
     "another run's key": (put_other_key, LocalFault, "is not this run's ledger key"),
     "a damaged key": (lambda h: (h / "keys/policy.pem").write_text("x"), LocalFault, "it is no PEM key"),
     "no Root": (lambda h: (h / "root/1.root").unlink(), LocalFault, "no Root in"),
     "a torn Root": (lambda h: (h / "root/1.root").write_bytes(b"\x94"), Untrusted, "Root 1 is damaged"),
-    "a second Root by a stranger": (lambda h: put_second_root(h, 2, stranger=True), Untrusted, "Root 2 is damaged or not signed"),
-    "a second Root out of order": (lambda h: put_second_root(h, 3), Untrusted, "Root 2 is of another run, out of order"),
-    "a second Root of another run": (lambda h: put_second_root(h, 2, run=bytes(32)), Untrusted, "Root 2 is damaged or not signed"),
+    "a second Root by a stranger": (
+        lambda h: put_second_root(h, 2, stranger=True),
+        Untrusted,
+        "Root 2 is damaged or not signed",
+    ),
+    "a second Root out of order": (
+        lambda h: put_second_root(h, 3),
+        Untrusted,
+        "Root 2 is of another run, out of order",
+    ),
+    "a second Root of another run": (
+        lambda h: put_second_root(h, 2, run=bytes(32)),
+        Untrusted,
+        "Root 2 is damaged or not signed",
+    ),
     "no RunSpec": (lambda h: (h / "run.spec").unlink(), LocalFault, "run.spec.* put it back"),
     "a RunSpec by a stranger": (put_foreign_runspec, Untrusted, "the RunSpec is not signed by this run's root key"),
     "no model": (lambda h: (h / "model/model.safetensors").unlink(), LocalFault, "cannot read .*model.safetensors"),
@@ -249,7 +272,8 @@ def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("secret", "sentence"), [("wrong", "the passphrase is wrong"), (None, "needs a passphrase: set ECHO2_KEY_PASSPHRASE")]
+    ("secret", "sentence"),
+    [("wrong", "the passphrase is wrong"), (None, "needs a passphrase: set ECHO2_KEY_PASSPHRASE")],
 )
 def test_encrypted_keys_need_their_passphrase(secret: str | None, sentence: str, tmp_path: Path, model: Path) -> None:
     make_run(tmp_path / "run", model, secret="right")
@@ -260,7 +284,10 @@ def test_encrypted_keys_need_their_passphrase(secret: str | None, sentence: str,
 
 def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
     with locked(RunFolder(home)):
-        with pytest.raises(Busy, match=f"another coordinator \\(process {os.getpid()}\\) runs in"), locked(RunFolder(home)):
+        with (
+            pytest.raises(Busy, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),
+            locked(RunFolder(home)),
+        ):
             pass
         assert (home / "lock").read_text() == f"{os.getpid()}\n"
     with locked(RunFolder(home)):
