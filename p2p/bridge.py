@@ -16,6 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 
 from p2p.errors import Unreachable
+from p2p.groups import one_error
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -119,14 +120,15 @@ class TrioThread:
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
         self._calls = trio.CapacityLimiter(CALLS)
         try:
-            async with trio.open_nursery() as nursery:
-                self._scope = nursery.cancel_scope
-                self._nursery = nursery
-                self._token = trio.lowlevel.current_trio_token()
-                if self._stop:
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    self._scope = nursery.cancel_scope
+                    self._nursery = nursery
+                    self._token = trio.lowlevel.current_trio_token()
+                    if self._stop:
+                        nursery.cancel_scope.cancel()
+                    await main()
                     nursery.cancel_scope.cancel()
-                await main()
-                nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
-from libp2p.abc import IHost, INetStream
+from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
@@ -53,6 +53,8 @@ log = logging.getLogger("p2p")
 PATIENCE = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
+HANG_UP = 2.0
+"""Seconds for closing connections at the end."""
 MAX_CONNECTIONS = 256
 MAX_STREAMS = 4096
 MAX_MEMORY_MIB = 512
@@ -117,6 +119,8 @@ class LibP2PTransport:
             connection_config=connections,
         )
         guard(self._host)
+        self._connections = _Connections()
+        self._host.get_network().register_notifee(self._connections)
         self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
         self._pubsub = Pubsub(
             self._host,
@@ -144,7 +148,10 @@ class LibP2PTransport:
             for topic, handler in self._topics.items():
                 await self._join(topic, handler, self._nursery)
             listening()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                await self._hang_up()
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
@@ -206,6 +213,16 @@ class LibP2PTransport:
         with trio.move_on_after(self._patience):
             await self._host.disconnect(ID.from_string(peer))
 
+    async def _hang_up(self) -> None:
+        """Close every connection, so that the others need not wait for their watchdogs (upstream just lets go)."""
+        with trio.move_on_after(HANG_UP) as scope:
+            scope.shield = True
+            async with trio.open_nursery() as nursery:
+                for peer in self._host.get_connected_peers():
+                    nursery.start_soon(self._host.disconnect, peer)
+        for connection in list(self._connections.open):
+            await _close_socket(connection)
+
     def _wrap(self, stream: INetStream) -> LibP2PStream:
         if self._nursery is None:
             raise Unreachable("the network is not running")
@@ -236,6 +253,40 @@ class LibP2PTransport:
                 await subscription.get()
 
         nursery.start_soon(drain)
+
+
+class _Connections(INotifee):
+    """Every connection there is. Upstream forgets the socket of one that ends while the host stops."""
+
+    def __init__(self) -> None:
+        self.open: dict[INetConn, None] = {}
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        self.open[conn] = None
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        self.open.pop(conn, None)
+        await _close_socket(conn)
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+
+async def _close_socket(connection: INetConn) -> None:
+    with trio.CancelScope(shield=True):
+        try:
+            await connection.muxed_conn.secured_conn.close()  # type: ignore[attr-defined]
+        except Exception as error:
+            log.debug("close: %r", error)
 
 
 def guard(host: IHost) -> None:
