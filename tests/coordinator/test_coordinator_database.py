@@ -54,9 +54,8 @@ def test_a_damaged_file_is_named_with_the_fix(tmp_path: Path) -> None:
 
 def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
-    with Database.open(path) as database:
-        for number in range(2000):
-            database.set_fact(f"fact {number}", "x" * 50)
+    with Database.open(path) as database, database.transaction():
+        write_much(database)
     data = bytearray(path.read_bytes())
     data[8192:-4096] = bytes(len(data) - 4096 - 8192)
     path.write_bytes(data)
