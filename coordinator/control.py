@@ -2,7 +2,7 @@
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
-2. It is addressed to this run's channel key, and names the method under which it came.
+2. It is addressed to this run's channel key (a hello also to nobody), and names the method under which it came.
 3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
    much. Hello alone is answered at any time, because it tells the coordinator's clock.
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
@@ -148,7 +148,9 @@ class Control:
         return node, decode(open_sealed(data, "request", self._spec.run, [node]), Request)
 
     def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
-        if request.recipient != self._recipient:
+        # Who says hello for the first time does not know the Root yet, and so no channel key: zeros.
+        known = (self._recipient, bytes(32)) if method == "hello" else (self._recipient,)
+        if request.recipient not in known:
             return refusal("wrong-recipient")
         if request.method != method:
             return refusal("wrong-method", asked=request.method, method=method)
