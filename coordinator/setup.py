@@ -205,7 +205,7 @@ def check_model(place: RunFolder, spec: RunSpec) -> None:
 
 
 def default_warm_up() -> WarmUp:
-    """How `tiny` is made: so that about one sampled answer in eight is right, which gives a signal and room above it."""
+    """How `tiny` is made: one sampled answer in about eight is right, so there is a signal and room above it."""
     shape = {"hidden_size": 96, "num_hidden_layers": 2, "intermediate_size": 288}
     return WarmUp(folder="", task="", task_version=0, steps=100, noise=0.3, shape=shape)
 
