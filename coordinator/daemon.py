@@ -63,6 +63,7 @@ class Desk:
     """The books as nodes reach them: what a node brings wakes whoever waits for it."""
 
     books: Books
+    history: History
     arrived: asyncio.Event
 
     @property
@@ -70,6 +71,7 @@ class Desk:
         return self.books.roster
 
     def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+        self.history.first_asked(ask.version, now)
         return self.books.lease(node, ask, now)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
@@ -175,7 +177,7 @@ class Coordinator:
         )
         papers = Papers(run, self.publisher, self.books)
         control = Control(
-            Desk(self.books, self._arrived), papers, run.runspec, public_bytes(run.keys.channel), self._now
+            Desk(self.books, self.history, self._arrived), papers, run.runspec, public_bytes(run.keys.channel), self._now
         )
         control.serve(network, submission_limit(run.runspec))
 

@@ -40,6 +40,12 @@ class History:
         self._keep(record)
         self._file.write(msgspec.json.encode({"kind": kind, "record": record}) + b"\n")
 
+    def first_asked(self, version: int, now: int) -> None:
+        """A node asks for a lease under `version`: note how long the first one took to come, `now` in milliseconds."""
+        row = self.versions.get(version)
+        if row is not None and row.first_node_seconds is None:
+            self.add(msgspec.structs.replace(row, first_node_seconds=(now - row.at) / 1000))
+
     def close(self) -> None:
         os.fsync(self._file.fileno())
         self._file.close()

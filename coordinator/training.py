@@ -118,6 +118,9 @@ class Training:
             batch = await self._next_batch()
             await self._step(batch)
         self._stand(self._at().step, self._latest(), finished=True)
+        # No lease is given any more; nodes hear it from the Head, bring what they have, and stop.
+        self.publisher.finished = True
+        await self.publisher.announce()
         self.finished.set()
 
     async def _next_batch(self) -> list[TrainGroup]:
