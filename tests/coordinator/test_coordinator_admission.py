@@ -217,7 +217,7 @@ def chosen_by_a_hair(scores: list[SampleScore]) -> None:
         (a_drifting_token, "drift", "Sample 0, sampled token 2"),
         (a_token_that_cannot_be, "drift", "off by inf"),
         (a_drifting_sample, "drift-median", "Sample 1"),
-        (chosen_by_a_hair, "close-choices", "8 of 8 sampled tokens"),
+        (chosen_by_a_hair, "close-choices", "Of 8 sampled tokens 8"),
     ],
 )
 def test_what_no_honest_node_does_is_refused(change: Callable[[list[SampleScore]], None], code: str, said: str) -> None:
