@@ -13,7 +13,7 @@ ROOM = 64
 """Tokens to spare at the least: memory that is not used, for copies that are not made. Grows by a quarter otherwise."""
 
 
-class _GrowingLayer(DynamicLayer):
+class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """`keys` and `values`, [rows, heads, tokens, size], are views of the beginning of a larger room, or of none."""
 
     _room: tuple[Tensor, Tensor] | None = None
@@ -25,6 +25,8 @@ class _GrowingLayer(DynamicLayer):
             self.keys, self.values = key_states, value_states  # a prompt that is only read, or repeated, needs no room
             return self.keys, self.values
         if self._room is None or used + added > self._room[0].shape[-2]:
+            assert self.keys is not None
+            assert self.values is not None
             capacity = used + added + max(ROOM, (used + added) // 4)
             self._room = _roomier(self.keys, capacity), _roomier(self.values, capacity)
         keys, values = self._room
@@ -49,7 +51,8 @@ class _GrowingLayer(DynamicLayer):
 def growing_cache(config: Any) -> DynamicCache:
     """An empty cache for a model's config; layers of another kind than full attention are left as they are."""
     cache = DynamicCache(config=config)
-    cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    new: Any = _GrowingLayer  # the library's classes carry no types
+    cache.layers = [new() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 

@@ -140,6 +140,7 @@ def _scratch(rows: int, words: int, device: torch.device) -> tuple[Tensor, Tenso
     held: Tensor | None = getattr(_memory, "held", None)
     size = 2 * rows * words
     if held is None or held.device != device or held.numel() < size:
-        held = _memory.held = torch.empty(size, dtype=torch.int64, device=device)
+        with torch.inference_mode(False):  # else it could only be written to by callers in inference mode
+            held = _memory.held = torch.empty(size, dtype=torch.int64, device=device)
     first, second = held[:size].view(2, rows, words)
     return first, second

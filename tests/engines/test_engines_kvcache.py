@@ -1,4 +1,5 @@
 import copy
+from typing import Any
 
 import torch
 from transformers import DynamicCache, Qwen3Config
@@ -16,7 +17,8 @@ def states(generator: torch.Generator, rows: int, tokens: int) -> tuple[torch.Te
 def test_it_holds_what_the_librarys_own_cache_holds() -> None:
     """Prompt, repeat, tokens one by one and several at once, rows dropped and reordered in between, past the room."""
     generator = torch.Generator().manual_seed(0)
-    ours, theirs = kvcache.growing_cache(CONFIG), DynamicCache(config=CONFIG)
+    ours: Any = kvcache.growing_cache(CONFIG)
+    theirs: Any = DynamicCache(config=CONFIG)
     rows = 2
 
     def feed(tokens: int) -> None:
@@ -48,7 +50,7 @@ def test_it_holds_what_the_librarys_own_cache_holds() -> None:
 
 def test_a_copy_grows_apart_from_its_original() -> None:
     generator = torch.Generator().manual_seed(0)
-    original = kvcache.growing_cache(CONFIG)
+    original: Any = kvcache.growing_cache(CONFIG)
     for layer in range(2):
         original.update(*states(generator, 1, 4), layer)
         original.update(*states(generator, 1, 1), layer)
@@ -63,7 +65,7 @@ def test_a_copy_grows_apart_from_its_original() -> None:
 
 def test_tokens_are_written_in_place_while_there_is_room() -> None:
     generator = torch.Generator().manual_seed(0)
-    cache = kvcache.growing_cache(CONFIG)
+    cache: Any = kvcache.growing_cache(CONFIG)
     cache.update(*states(generator, 1, 4), 0)
     cache.update(*states(generator, 1, 1), 0)
     place = cache.layers[0].keys.data_ptr()
@@ -75,6 +77,11 @@ def test_tokens_are_written_in_place_while_there_is_room() -> None:
 
 
 def test_layers_that_are_not_full_attention_are_left_alone() -> None:
-    sliding = Qwen3Config(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], sliding_window=4)
+    sliding = Qwen3Config(
+        num_hidden_layers=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=4,
+        use_sliding_window=True,
+    )
     kinds = [type(layer).__name__ for layer in kvcache.growing_cache(sliding).layers]
     assert kinds == ["DynamicSlidingWindowLayer", "_GrowingLayer"]
