@@ -136,6 +136,7 @@ class Follower:
                 wait = min(LONGEST_WAIT, 0.5 * 2 ** min(failures, 8)) * self._random.uniform(0.5, 1.0)
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
                 await self._wait_for_news(wait)
+                await self.search()
 
     async def _advance(self) -> None:
         """One plan: from what is held to the newest Head heard, which may be none."""
@@ -167,10 +168,11 @@ class Follower:
         sealed, head = self._candidate, _head_of(self._candidate)
         version = self._records.trusted.version
         if version is None or (head.era, head.version) > (version.era, version.version):
-            documents = await self._library.get([head.version_hash], hint=self._source)
             try:
+                documents = await self._library.get([head.version_hash], hint=self._source)
                 self._records.update_version(sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
+                # Or a Head that leads nowhere would hide, by its high number, every honest one that follows.
                 if self._candidate == sealed:
                     self._candidate = b""
                 raise

@@ -32,7 +32,7 @@ def check_lease(payload: bytes, *, ask: LeaseAsk, node: bytes, held: Held, runsp
     if (lease.task, lease.task_version) not in {(task.name, task.version) for task in runspec.tasks}:
         raise BadLease(f"a lease for task {lease.task!r} version {lease.task_version}, which is not the run's")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
-        raise BadLease(f"a lease of {len(lease.seeds)} seeds; the run's groups have {runspec.group_size}, all different")
+        raise BadLease(f"a lease of {len(lease.seeds)} seeds; the run's groups have {runspec.group_size}, none twice")
     if not 1 <= lease.limit <= runspec.limit:
         raise BadLease(f"a lease of {lease.limit} tokens a rollout; the run's limit is {runspec.limit}")
     if not lease.prompt or max(lease.prompt) >= runspec.vocabulary:

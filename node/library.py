@@ -53,9 +53,9 @@ class Library:
         return found
 
     async def heads(self) -> list[tuple[str, bytes]]:
-        """(peer, sealed Head) of a few peers other than the coordinator, unverified."""
+        """(peer, sealed Head) of a few peers and the coordinator, unverified."""
         heads = []
-        for peer in (await self._sources(None))[:_STRANGERS]:
+        for peer in await self._sources(None):
             try:
                 data = await self._network.request(peer, "head", encode(HeadAsk()), timeout=PATIENCE)
                 answer = decode(data, HeadAnswer)

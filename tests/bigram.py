@@ -1,7 +1,7 @@
-"""The smallest policy there is: the next token depends on the last one, by a table. An `engines.engine.Engine` in numpy.
+"""The smallest policy there is: the next token depends on the last one, by a table. An `Engine` in numpy.
 
-Its weights are a real snapshot: one bf16 tensor "table" of V x V logits; so diffs, roots and edges are real, and a whole
-network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
+Its weights are a real snapshot: one bf16 tensor "table" of V x V logits; so diffs, roots and edges are real, and a
+whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """A small honest coordinator on the in-memory network, and the ways in which a dishonest one lies.
 
-It signs with real keys, publishes real snapshots through weights, leases groups of a bigram policy, and scores them with
-the same policy. A lie is a method that a variant replaces; each says in its name what it does.
+It signs with real keys, publishes real snapshots through weights, leases groups of a bigram policy, and scores them
+with the same policy. A lie is a method that a variant replaces; each says in its name what it does.
 """
 
 import hashlib
@@ -93,8 +93,8 @@ class FakeCoordinator:
 
     def sealed_runspec(self, **changes: Any) -> bytes:
         fields: dict[str, Any] = {
-            "run": self.run, "name": "a run", "model": "bigram", "assets": [asset for asset, _ in self.assets], "eos": 1,
-            "vocabulary": VOCABULARY, "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4,
+            "run": self.run, "name": "a run", "model": "bigram", "assets": [asset for asset, _ in self.assets],
+            "eos": 1, "vocabulary": VOCABULARY, "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4,
             "group_size": self.group, "limit": 8, "compute_dtype": "float32", "engines": ["bigram"],
             "sampling": "gumbel-1", "price_mode": "points",
         }  # fmt: skip
@@ -142,8 +142,8 @@ class FakeCoordinator:
         made = encode_diff(old, new, path)
         manifest = manifest_of(path)
         edge = Edge(
-            era=self.era, base=base, base_root=old.root if old else None, version=version, root=new.root, codec=made.codec,
-            payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
+            era=self.era, base=base, base_root=old.root if old else None, version=version, root=new.root,
+            codec=made.codec, payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
             chunk_root=manifest.chunk_root,
         )  # fmt: skip
         digest = self.keep(self.sealed_edge(edge))
@@ -157,14 +157,14 @@ class FakeCoordinator:
     def sealed_version(self, version: Version) -> bytes:
         return seal("version", self.run, version.to_bytes(), self.keys.policy)
 
-    async def announce(self, version: int | None = None, **lies: Any) -> None:
+    async def announce(self, number: int | None = None, /, **lies: Any) -> None:
         """Sign a Head for a version (default: the newest) and gossip it."""
-        number = max(self.published) if version is None else version
+        number = max(self.published) if number is None else number
         self.head = self.sealed_head(number, **lies)
         if self.peer is not None:
             await self.peer.publish(f"echo2/{self.run.hex()}/head", self.head)
 
-    def sealed_head(self, number: int, *, key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
+    def sealed_head(self, number: int, /, *, key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
         self.sequence += 1
         index = EdgeIndex(era=self.era, version=number, edges=[digest for digest, _, _ in self.edges]).to_bytes()
         fields: dict[str, Any] = {
@@ -190,7 +190,7 @@ class FakeCoordinator:
             await peer.ready()
             for asset, path in self.assets:
                 await peer.share(asset.manifest, path)
-            for _, edge, path in self.edges:
+            for _, _, path in self.edges:
                 await peer.share(manifest_of(path), path)
             tasks.start_soon(self._renew)
             try:
@@ -242,7 +242,7 @@ class FakeCoordinator:
         self.leases[lease.id] = lease
         return self.sealed_lease(lease)
 
-    def make_lease(self, node: bytes, ask: LeaseAsk, **changes: Any) -> Lease:
+    def make_lease(self, node: bytes, ask: LeaseAsk, /, **changes: Any) -> Lease:
         fields: dict[str, Any] = {
             "id": os.urandom(16), "node": node, "nonce": ask.nonce, "task": "reverse", "task_version": 1,
             "index": len(self.leases), "prompt": [2, 3, 4], "seeds": [os.urandom(16) for _ in range(self.group)],
@@ -380,5 +380,5 @@ def make_node(
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait on the loop's clock until something holds; fails after `seconds`."""
     with anyio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
             await anyio.sleep(0.05)
