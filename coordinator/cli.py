@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from p2p.exits import Exit
-
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
     from coordinator.setup import Run
@@ -43,8 +41,8 @@ def main() -> None:
     app()
 
 
-def edged(command: Callable[P, Any]) -> Callable[P, None]:
-    """A command whose errors end it with one line and an exit code."""
+def edged(command: Callable[P, int | None]) -> Callable[P, None]:
+    """A command whose errors end it with one line and an exit code; its result, if any, is that code."""
 
     @functools.wraps(command)
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -74,8 +72,8 @@ def init(
 
     flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
-    if not yes and sys.stdin.isatty():
-        _confirm(config)
+    if not yes and _at_a_terminal() and not _confirmed(config):
+        return
     _print_made(setup.init(folder, model, config, now=_now(), secret=keys.passphrase(), report=_say_making))
 
 
@@ -100,6 +98,22 @@ def run(
     check_start(loaded)
     logs.set_up(loaded.folder.logs, log_level)
     serve_until_stopped(loaded)
+
+
+@app.command()
+@edged
+def demo(
+    model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
+    nodes: Annotated[int, typer.Option(min=1, max=64, help="Volunteers on this machine.")] = 3,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps to make.", show_default="by model")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one.")] = 0,
+    folder: Annotated[Path | None, typer.Option(help="Keep the run here.", show_default="a temporary one")] = None,
+) -> int:
+    """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
+    from coordinator.demo import DemoOptions
+    from coordinator.demo import main as play
+
+    return play(DemoOptions(model=model, nodes=nodes, steps=steps, port=port, folder=folder))
 
 
 @app.command()
@@ -173,15 +187,21 @@ def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict
     return flags
 
 
-def _confirm(config: "CoordinatorConfig") -> None:
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _confirmed(config: "CoordinatorConfig") -> bool:
     from coordinator.config import SIGNED
 
     print("These are signed, and cannot be changed later:")
     for key in SIGNED:
         value = getattr(config.run, key)
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
-    if not typer.confirm("Make this run?", default=True):
-        raise typer.Exit(Exit.OK)
+    try:
+        return typer.confirm("Make this run?", default=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
 
 
 def _say_making(part: str) -> None:

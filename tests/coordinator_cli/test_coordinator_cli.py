@@ -78,6 +78,20 @@ def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
     assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").iterdir())
 
 
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
+def test_on_a_terminal_init_asks_before_it_signs(
+    answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_at_a_terminal", lambda: True)
+    words = ["init", str(tmp_path / "run"), "--model", str(model), "--task", "reverse"]
+    result = CliRunner().invoke(cli.app, words, input=answer)
+    assert result.exit_code == code
+    assert "These are signed" in result.stdout
+    assert not (tmp_path / "run").exists()
+    assert CliRunner().invoke(cli.app, words, input="y\n").exit_code == 0
+    assert (tmp_path / "run/run.spec").exists()
+
+
 def test_the_invite_is_printed_alone_and_without_opening_a_key(home: Path) -> None:
     (home / "keys/channel.pem").unlink()
     code, out, _ = said("invite", "--home", home)
