@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator import capacity, measures
 from coordinator.books import Books
 from coordinator.publisher import Publisher
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from coordinator.state import CapacityView, RunState
+from coordinator.state import RunState
 from coordinator.training import Training
 
 
@@ -32,7 +31,7 @@ class Painter:
         """The picture of this moment."""
         config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
         now, history = int(self.clock() * 1000), self.training.history
-        counted = measures.counts(self.books.database, now)
+        counted, publish_every = self.books.counts(now), self.run.config.learner.publish_every
         versions = [history.versions[number] for number in sorted(history.versions)]
         return RunState(
             run=self.run.id.hex(),
@@ -62,7 +61,7 @@ class Painter:
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=versions,
-            capacity=self._capacity(now),
+            capacity=self.books.capacity(self.training.meter.step_seconds, publish_every, now),
             diff_bytes=sum(row.diff_bytes or 0 for row in versions),
             full_bytes=sum(row.full_bytes for row in versions if row.diff_bytes is not None),
             nodes=self.books.roster.rows(self.connected),
@@ -77,14 +76,3 @@ class Painter:
         if not at.finished:
             return "learning"
         return "finished" if undecided == 0 and self.scoring.settled() else "finishing"
-
-    def _capacity(self, now: int) -> CapacityView:
-        database, spec = self.books.database, self.run.runspec
-        waited = measures.turnaround(database)
-        measured = capacity.Measured(
-            step_seconds=self.training.meter.step_seconds,
-            turnaround_seconds=None if waited is None else waited / 1000,
-            rollouts_per_step=float(self.run.config.run.batch_groups * spec.group_size),
-            supply=measures.supply(database, now),
-        )
-        return capacity.view(spec.staleness, self.run.config.learner.publish_every, measured)

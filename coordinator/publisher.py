@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -105,7 +106,7 @@ class Publisher:
         if latest is not None and (latest.era, latest.version) >= (era, export.version):
             await self.announce()
             return latest
-        made, edges = await asyncio.to_thread(self._make, era, export)
+        made, edges = await anyio.to_thread.run_sync(self._make, era, export)
         await self._share(edges)
         self._latest = made
         await self.announce()
@@ -148,7 +149,7 @@ class Publisher:
     async def retain(self, keep: Collection[tuple[int, int]], budget: int) -> None:
         """Drop what exceeds `budget` bytes, oldest first, never a version of `keep` nor the latest."""
         latest = {(self._latest.era, self._latest.version)} if self._latest else set()
-        for file in await asyncio.to_thread(self._store.collect, {*keep, *latest}, budget):
+        for file in await anyio.to_thread.run_sync(self._store.collect, {*keep, *latest}, budget):
             if file.path.parent.name == "payloads":
                 await self._network.unshare(file.hash)
 
