@@ -24,6 +24,7 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "uncorrected, the behaviour does not matter": Case("uncorrected", 0.6, 0.9, 0.1, 2.0, -2.0),
     "decoupled, inside both bounds: 0.5/0.4 * 0.6/0.5": Case("decoupled", 0.6, 0.5, 0.4, 1.0, -1.5),
     "decoupled, ratio 1.4 clipped at 1.28": Case("decoupled", 0.7, 0.5, 0.4, 1.0, -1.25 * 1.28, clipped=True),
     "decoupled, ratio 0.7 of a bad token clipped at 0.8": Case("decoupled", 0.35, 0.5, 0.4, -1.0, 1.0, clipped=True),
@@ -122,5 +123,5 @@ def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewher
 
 
 def test_an_unknown_objective_names_those_there_are() -> None:
-    with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, grpo, gspo, two_sided"):
+    with pytest.raises(ValueError, match="choose one of cispo, decoupled, dppo, grpo, gspo, two_sided, uncorrected"):
         objective("ppo")
