@@ -1,7 +1,7 @@
 """Trio in a thread of its own beside an asyncio loop, and calls between the two.
 
 1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error;
-   cancelling it cancels trio and waits until the thread is gone. So the thread cannot die unseen, nor outlive its owner.
+   cancelling it cancels trio and waits until the thread is gone. The thread cannot die unseen, nor outlive its owner.
 2. `call` runs a coroutine function on trio; `call_back` runs one on asyncio. Results, errors and cancellation cross.
    A cancelled caller waits until the other side has really let go.
 3. At most `CALLS` calls from trio are at work in the asyncio loop; further ones wait on the trio side.
@@ -48,14 +48,16 @@ class TrioThread:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
                 self._loop.call_soon_threadsafe(_settle, ended, None, error)
 
-        threading.Thread(target=thread, name=self._name, daemon=True).start()
+        runner = threading.Thread(target=thread, name=self._name, daemon=True)
+        runner.start()
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            if not ended.done():
-                self._cancel()
-                await _quietly(ended)
+            self._cancel()
+            await _quietly(ended)
             raise
+        finally:
+            runner.join()  # telling us was its last act
 
     async def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
@@ -83,10 +85,9 @@ class TrioThread:
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
-            if not outcome.done():
-                with contextlib.suppress(Unreachable):
-                    self._on_trio(scope.cancel)
-                await _quietly(outcome)
+            with contextlib.suppress(Unreachable):
+                self._on_trio(scope.cancel)
+            await _quietly(outcome)
             raise
 
     async def call_back(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
