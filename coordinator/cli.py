@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
 
@@ -103,17 +103,22 @@ def run(
 @app.command()
 @edged
 def demo(
-    model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
-    nodes: Annotated[int, typer.Option(min=1, max=64, help="Volunteers on this machine.")] = 3,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps to make.", show_default="by model")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0: any free one.")] = 0,
-    folder: Annotated[Path | None, typer.Option(help="Keep the run here.", show_default="a temporary one")] = None,
+    model: Annotated[Literal["tiny", "smollm2"], typer.Option(help="tiny or smollm2.")] = "tiny",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Volunteers on this machine.", show_default="by model")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Most seconds that it runs.", show_default="by model")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the model and the learner.")] = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
+    faults: Annotated[bool, typer.Option(help="Kill a node on the way, and let one join late.")] = True,
 ) -> int:
     """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
-    from coordinator.demo import DemoOptions
     from coordinator.demo import main as play
+    from coordinator.demo_settings import DemoOptions
 
-    return play(DemoOptions(model=model, nodes=nodes, steps=steps, port=port, folder=folder))
+    return play(DemoOptions(model=model, nodes=nodes, seconds=seconds, seed=seed, keep=keep, faults=faults))
 
 
 @app.command()

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from coordinator import cli, edge, serve, setup, status
 from coordinator.config import WebSection
+from coordinator.demo_settings import DemoOptions
 from coordinator.folder import RunFolder, locked
 from coordinator.state import CapacityView, RunState
 from p2p.errors import BadSignature, LocalFault, Unreachable
@@ -385,3 +386,19 @@ async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+# --- the demo
+
+
+def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("coordinator.demo.main", lambda options: asked.append(options) or 7)
+    assert said("demo")[0] == 7
+    assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
+    assert asked == [
+        DemoOptions(),
+        DemoOptions(model="smollm2", nodes=2, seconds=9.0, keep=True, faults=False),
+    ]
+    assert said("demo", "--model", "gpt")[0] == Exit.USAGE
+    assert said("demo", "--nodes", "0")[0] == Exit.USAGE
