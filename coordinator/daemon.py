@@ -22,7 +22,6 @@ from pathlib import Path
 import structlog
 
 from coordinator import modelfolder
-from coordinator.addresses import dialable
 from coordinator.admission import submission_limit
 from coordinator.books import Books
 from coordinator.config import CoordinatorConfig, LearnerSection
@@ -43,6 +42,7 @@ from coordinator.setup import Run
 from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
+from p2p.addresses import dialable
 from p2p.envelope import ROLES, seal
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes

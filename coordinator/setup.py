@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from coordinator import authority, keys, modelfolder, reference
 from coordinator import config as configuration
-from coordinator.addresses import dialable
 from coordinator.authority import Untrusted
 from coordinator.config import ConfigFault, CoordinatorConfig, RunSection, Settings
 from coordinator.folder import RunFolder
 from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
+from p2p.addresses import dialable
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
 from p2p.identity import peer_id, public_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.addresses import MOST, dialable, machine_addresses
+from p2p.addresses import MOST, dialable, machine_addresses
 
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 
