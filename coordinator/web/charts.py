@@ -7,6 +7,7 @@ x = 0 is left, y = 0 is the top.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 MOST_POINTS = 160
 """Points of a line: a longer one is thinned to means of neighbours."""
@@ -184,7 +185,7 @@ def _apart(heights: Sequence[float]) -> dict[float, float]:
 
 def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
     """Columns that meet half-way between neighbours."""
-    edges = [0.0, *((a + b) / 2 for (a, _), (b, _) in zip(places, places[1:], strict=False)), 100.0]
+    edges = [0.0, *((a + b) / 2 for (a, _), (b, _) in pairwise(places)), 100.0]
     return tuple(
         Hint(round(left, 2), round(right - left, 2), text)
         for (_, text), left, right in zip(places, edges, edges[1:], strict=False)

@@ -1,6 +1,7 @@
 """The page as HTML, from the picture. All text is escaped by the template engine; geometry comes from charts.py."""
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -36,12 +37,14 @@ class Volunteer:
 
 def live(state: RunState) -> str:
     """Everything that changes while a run goes on, for the page's script."""
-    return _template("live.html").render(facts(state))
+    return _environment().get_template("live.html").render(facts(state))
 
 
 def page(state: RunState) -> str:
     """The whole page."""
-    return _template("page.html").render(facts(state), style=_hash("page.css"), script=_hash("page.js"))
+    return (
+        _environment().get_template("page.html").render(facts(state), style=_hash("page.css"), script=_hash("page.js"))
+    )
 
 
 def facts(state: RunState) -> dict[str, Any]:
@@ -155,13 +158,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _template(name: str) -> Any:
-    return _environment().get_template(name)
-
-
 @functools.cache
 def _hash(name: str) -> str:
     """Changes with the file, so that a browser may keep it for ever."""
-    import hashlib
-
     return hashlib.blake2b(asset(name), digest_size=6).hexdigest()

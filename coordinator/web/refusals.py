@@ -30,20 +30,18 @@ _FAULTS = {"node": "the node", "operator": "the operator", "nobody": "nobody"}
 
 
 class RefusalRow(NamedTuple):
-    """`fault`: who can do something about it. `share`: of all refusals, 0..1."""
+    """`fault`: who can do something about it. `groups`: how many were refused for it."""
 
     code: str
     words: str
     fault: str
-    count: int
-    share: float
+    groups: int
 
 
 def rows(refused: Mapping[str, int]) -> list[RefusalRow]:
     """One row a reason, the most frequent first."""
-    total = sum(refused.values())
     ordered = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
-    return [RefusalRow(code, words(code), _fault(code), count, count / total) for code, count in ordered if count]
+    return [RefusalRow(code, words(code), _fault(code), count) for code, count in ordered if count]
 
 
 def words(code: str) -> str:

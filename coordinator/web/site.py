@@ -71,9 +71,7 @@ class Gallery:
         return self._bodies[path, packed]
 
 
-def application(
-    picture: Callable[[], RunState], clock: Callable[[], float] = time.monotonic
-) -> web.Application:
+def application(picture: Callable[[], RunState], clock: Callable[[], float] = time.monotonic) -> web.Application:
     """The site of the run that `picture` shows. `picture` is called on the event loop."""
     gallery = Gallery(picture, clock)
     app = web.Application(middlewares=[_guarded])

@@ -1,0 +1,150 @@
+"""The demo's processes: started, watched, ended, and nothing of them left.
+
+1. Each process leads a process group of its own, so that a Ctrl-C at the terminal reaches the demo alone, which then
+   ends the others in order.
+2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
+3. `stop` leaves no process: what the groups do not hold (a daemon's children lead groups of their own) was seen
+   while its parent lived, and is waited for, then killed.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+GRACE = 10.0
+"""Seconds that an orderly end may take before it is forced."""
+FINE: frozenset[int] = frozenset({0, 130})
+"""Exit codes of a process that was told to end, or had nothing left to do (p2p.exits)."""
+
+
+class CrewFault(Exception):
+    """A process ended that should not have, or would not end. `names`: of whom the logs tell more."""
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+@dataclass
+class _Member:
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    killed: bool = False
+    told: bool = False
+
+
+@dataclass
+class Crew:
+    """`logs`: folder of one log file a process. `env`: of all processes."""
+
+    logs: Path
+    env: Mapping[str, str]
+    _members: dict[str, _Member] = field(default_factory=dict)
+    _seen: dict[int, psutil.Process] = field(default_factory=dict)
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        """Start a process under a name of its own."""
+        log = self.logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(self.env),
+                start_new_session=True,
+            )
+        self._members[name] = _Member(process, log)
+
+    def alive(self, name: str) -> bool:
+        return self._members[name].process.poll() is None
+
+    def names(self) -> list[str]:
+        """Of those that run now."""
+        return [name for name in self._members if self.alive(name)]
+
+    def check(self, may_end: Iterable[str] = ()) -> None:
+        """Raises `CrewFault` for one that ended against rule 2. `may_end`: those with nothing left to do."""
+        self._look()
+        free = set(may_end)
+        for name, member in self._members.items():
+            code = member.process.poll()
+            if code is None or member.killed or (code in FINE and (member.told or name in free)):
+                continue
+            raise CrewFault(f"{name} {ended_with(code)}", [name])
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, on purpose."""
+        member = self._members[name]
+        member.killed = True
+        member.process.kill()
+
+    def tell(self, name: str, number: signal.Signals) -> None:
+        """Ask for an orderly end."""
+        member = self._members[name]
+        member.told = True
+        if member.process.poll() is None:
+            member.process.send_signal(number)
+
+    def wait(self, names: Iterable[str], seconds: float) -> None:
+        """Until these have ended in order. Raises `CrewFault`."""
+        until = time.monotonic() + seconds
+        for name in names:
+            try:
+                self._members[name].process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired as error:
+                raise CrewFault(f"{name} did not end within {seconds:.0f} s", [name]) from error
+        self.check()
+
+    def stop(self, grace: float = GRACE) -> None:
+        """End all that still run, in order if they will, and leave nothing (rule 3)."""
+        self._look()
+        for member in self._members.values():
+            self._signal(member, signal.SIGTERM)
+        until = time.monotonic() + grace
+        for member in self._members.values():
+            with suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.0, until - time.monotonic()))
+            self._look()
+        for member in self._members.values():
+            self._signal(member, signal.SIGKILL)
+            member.process.wait()
+        _, left = psutil.wait_procs(list(self._seen.values()), timeout=2.0)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, timeout=2.0)
+
+    def tail(self, name: str, lines: int = 15) -> list[str]:
+        """The last of what a process wrote."""
+        with suppress(KeyError, FileNotFoundError):
+            return self._members[name].log.read_text(errors="replace").splitlines()[-lines:]
+        return []
+
+    def _look(self) -> None:
+        """Remember the children of those that run: once a parent is gone, nobody can say whose they were."""
+        for member in self._members.values():
+            if member.process.poll() is None:
+                with suppress(psutil.NoSuchProcess):
+                    found = psutil.Process(member.process.pid).children(recursive=True)
+                    self._seen.update((child.pid, child) for child in found)
+
+    @staticmethod
+    def _signal(member: _Member, number: signal.Signals) -> None:
+        if member.process.poll() is None:  # else its id may be another's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(member.process.pid, number)
+
+
+def ended_with(code: int) -> str:
+    """How a process ended, for people."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-code).name}"
