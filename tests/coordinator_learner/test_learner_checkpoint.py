@@ -48,11 +48,21 @@ def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder:
     assert found.state == state(3)
     assert found.tensors.keys() == tensors(3).keys()
     assert all(torch.equal(tensor, tensors(3)[name]) for name, tensor in found.tensors.items())
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-0000000002", "checkpoint-0000000003"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint-000000000003-000000000002",
+        "checkpoint-000000000003-000000000003",
+    ]
 
 
 def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path, silent) is None
+
+
+def test_a_later_era_is_newer_whatever_its_step(folder: Path) -> None:
+    checkpoint.save(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
+    found = checkpoint.load(folder, silent)
+    assert found is not None
+    assert (found.state.era, found.state.step) == (4, 1)
 
 
 def test_saving_a_step_again_replaces_it(folder: Path) -> None:
@@ -86,20 +96,20 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a state that is not there": lambda path: (path / "state.msgpack").unlink(),
     "a state that is a pickle": lambda path: (path / "state.msgpack").write_bytes(b"\x80\x04cos\nsystem\n."),
     "the tensors of another checkpoint": lambda path: shutil.copy(
-        path.with_name("checkpoint-0000000002") / "tensors.safetensors", path / "tensors.safetensors"
+        path.with_name("checkpoint-000000000003-000000000002") / "tensors.safetensors", path / "tensors.safetensors"
     ),
 }
 
 
 @pytest.mark.parametrize("sentence", DAMAGES)
 def test_a_damaged_newest_is_set_aside_with_a_word_and_the_one_before_is_taken(sentence: str, folder: Path) -> None:
-    DAMAGES[sentence](folder / "checkpoint-0000000003")
+    DAMAGES[sentence](folder / "checkpoint-000000000003-000000000003")
     said: list[str] = []
     found = checkpoint.load(folder, said.append)
     assert found is not None
     assert found.state == state(2)
     assert len(said) == 1
-    assert "set aside as corrupt-checkpoint-0000000003" in said[0]
+    assert "set aside as corrupt-checkpoint-000000000003-000000000003" in said[0]
     assert checkpoint.load(folder, silent) is not None, "it is reported once"
 
 
@@ -112,8 +122,8 @@ def test_when_none_can_be_read_the_learner_never_silently_starts_afresh(folder: 
 
 
 def test_leftovers_of_an_interrupted_save_are_removed(folder: Path) -> None:
-    for name in (".checkpoint-0000000004.partial", ".checkpoint-0000000001.removed"):
-        shutil.copytree(folder / "checkpoint-0000000003", folder / name)
+    for name in (".checkpoint-000000000003-000000000004.partial", ".checkpoint-000000000003-000000000001.removed"):
+        shutil.copytree(folder / "checkpoint-000000000003-000000000003", folder / name)
     assert checkpoint.load(folder, silent) is not None
     assert not list(folder.glob(".*"))
 
@@ -138,7 +148,7 @@ def test_a_checkpoint_of_a_newer_program_is_an_error_and_stays(folder: Path, mon
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 2, this program reads 1: update it"):
         checkpoint.load(folder, silent)
-    assert (folder / "checkpoint-0000000004").is_dir()
+    assert (folder / "checkpoint-000000000003-000000000004").is_dir()
 
 
 def test_the_state_on_disk_is_pinned(repository: Path) -> None:

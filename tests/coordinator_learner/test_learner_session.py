@@ -120,7 +120,7 @@ def test_a_published_version_is_never_made_again_after_a_fall_back(main: Main) -
     session = main.open()
     for number in (1, 2, 3):
         main.step(session, number)
-    newest = main.folder / "checkpoints" / "checkpoint-0000000003"
+    newest = main.folder / "checkpoints" / "checkpoint-000000000000-000000000003"
     (newest / "tensors.safetensors").write_bytes(b"torn")
     session = main.open()
     assert session.opened().step == 2
