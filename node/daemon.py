@@ -13,11 +13,13 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Final
 
+import anyio
 import structlog
+from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.clock import RunClock
@@ -37,6 +39,7 @@ from node.rollout import Rollouts
 from node.start import run_folder
 from node.switch import Switch
 from node.trust import WrongRoot
+from p2p.addresses import dialable
 from p2p.envelope import PROTOCOL
 from p2p.errors import LocalFault, P2PError, Unreachable
 from p2p.exits import Exit
@@ -109,53 +112,52 @@ class NodeDaemon:
             self.switch,
         )  # fmt: skip
         self._control = ControlServer(socket_path(config.home), self.report.commands())
-        self._tasks: asyncio.TaskGroup | None = None
-        self._main: asyncio.Task[None] | None = None
+        self._tasks: TaskGroup | None = None
+        self._cut_short = False
 
     async def run(self) -> Exit:
-        """Until told to finish, or the run is finished. Raises `NodeError`."""
+        """Until told to finish, or the run is finished. INTERRUPTED when told twice. Raises `NodeError`."""
         try:
             with _named_faults():
                 await self._run()
         finally:
+            waiting = self.outbox.waiting()
             await self.engine.stop()
-            self.outbox.close()
-            self._store.close()
-        _log.info("ended", why=self.switch.why_finishing, undelivered=self._undelivered)
-        return Exit.OK
+            self.close()
+        _log.info("ended", why=self.switch.why_finishing, undelivered=waiting)
+        return Exit.INTERRUPTED if self._cut_short else Exit.OK
+
+    def close(self) -> None:
+        """Let go of the files of a daemon that does not run."""
+        self.outbox.close()
+        self._store.close()
 
     def interrupt(self, why: str) -> None:
         """Ctrl-C or SIGTERM: finish; the second time end at once."""
-        if self.switch.finishing and self._main is not None:
-            self._main.cancel()
+        if self.switch.finishing and self._tasks is not None:
+            self._cut_short = True
+            self._tasks.cancel_scope.cancel()
         self.switch.finish(why)
 
     async def _run(self) -> None:
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                self._main = self._tasks.create_task(self._live(self._tasks))
+            async with anyio.create_task_group() as self._tasks:
+                for part in (self._network.run, self._control.run, self._rest_while_paused):
+                    self._tasks.start_soon(part)
+                await self._network.ready()
+                await self.switch.unless_finishing(self._start(self._tasks))
+                await self.rollouts.run()
+                await self._drain()
+                self._tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
-            self._undelivered = self.outbox.waiting()
+            self._tasks = None
 
-    async def _live(self, outer: asyncio.TaskGroup) -> None:
-        parts = [outer.create_task(part()) for part in (self._network.run, self._control.run, self._rest_while_paused)]
-        try:
-            await self._network.ready()
-            starting = outer.create_task(self._start(parts, outer))
-            parts.append(starting)
-            await self.switch.unless_finishing(asyncio.shield(starting))
-            await self.rollouts.run()
-            await self._drain()
-        finally:
-            for part in parts:
-                part.cancel()
-
-    async def _start(self, parts: list[asyncio.Task[None]], outer: asyncio.TaskGroup) -> None:
+    async def _start(self, tasks: TaskGroup) -> None:
         """Engine, coordinator, model files, versions: each once the one before is there."""
         _log.info(described(await self.engine.start()))
-        parts.append(outer.create_task(self.link.run()))
+        tasks.start_soon(self.link.run)
         await self._search()
         if self._records.trusted.runspec is None:
             await self.link.connected()
@@ -164,8 +166,8 @@ class NodeDaemon:
         await self._fit_engine(runspec)
         await self.follower.prepare(self._folder / "model", runspec.assets)
         self.follower.resume()
-        parts.append(outer.create_task(self.follower.run()))
-        parts.append(outer.create_task(self.courier.run()))
+        tasks.start_soon(self.follower.run)
+        tasks.start_soon(self.courier.run)
 
     async def _drain(self) -> None:
         self.rollouts.blocked = f"finishing: {self.switch.why_finishing}"
@@ -196,7 +198,7 @@ class NodeDaemon:
             engine=device.engine,
             device=device.device,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
-            addresses=(await self._network.addresses())[:16],
+            addresses=dialable(await self._network.addresses(), self._network.peer_id),
         )
 
     async def _reconsider(self, refusal: Refusal) -> bool:
@@ -220,9 +222,9 @@ class NodeDaemon:
     async def _welcomed(self, peer: str, welcome: Welcome) -> None:
         if welcome.head is not None:
             await self.follower.hear(peer, welcome.head)
-        assert self._tasks is not None
         self._remember(welcome.peers)
-        self._tasks.create_task(self._meet(welcome.peers))
+        if self._tasks is not None:
+            self._tasks.start_soon(self._meet, welcome.peers)
 
     async def _search(self) -> None:
         """While the coordinator is away: dial peers of before, ask them for news."""
@@ -262,15 +264,21 @@ def _software() -> str:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended the others."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """The error that ended the others: one that names its fix goes before one that does not."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, NodeError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 @contextlib.contextmanager
-def _named_faults() -> Any:
+def _named_faults() -> Iterator[None]:
     """Translate, once, what other packages raise for a person to put right."""
     try:
         yield

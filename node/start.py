@@ -37,8 +37,6 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
         invite = _invite(config)
         try:
             return asyncio.run(_run(config, invite, passphrase, once=once))
-        except asyncio.CancelledError:
-            return Exit.INTERRUPTED
         except LocalFault as error:
             raise BadConfig(str(error)) from error
 
