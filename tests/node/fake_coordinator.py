@@ -25,8 +25,29 @@ from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
 from p2p.messages import (
-    Answer, Asset, Documents, DocumentsAsk, Head, HeadAnswer, Hello, Lease, LeaseAsk, Receipt, Received, Refusal,
-    Request, RoleKeys, Root, RunSpec, Submission, SubmitAnswer, TaskReference, Verdicts, VerdictsAsk, Welcome, decode,
+    Answer,
+    Asset,
+    Documents,
+    DocumentsAsk,
+    Head,
+    HeadAnswer,
+    Hello,
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Received,
+    Refusal,
+    Request,
+    RoleKeys,
+    Root,
+    RunSpec,
+    Submission,
+    SubmitAnswer,
+    TaskReference,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    decode,
     encode,
 )  # fmt: skip
 from p2p.peer import Peer
@@ -304,7 +325,7 @@ class InProcessEngine:
     """An `EngineHandle` over `BigramEngine`, without a process. `seconds`: what a group takes on the loop's clock.
     `crashes`: how many of the next generations end in a crash. `log`: what was done, in order."""
 
-    def __init__(self, *, seconds: float = 0.05, gpu: str = "bigram/fp32/cpu") -> None:
+    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
         self.seconds, self.crashes, self._class = seconds, 0, gpu
         self.engine: BigramEngine | None = None
         self.log: list[str] = []

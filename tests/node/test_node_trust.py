@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
 from node.records import Records
 from node.trust import Frozen, Mixed, Rollback, RootExpired, TrustedSet, WrongRoot
@@ -20,7 +20,7 @@ RUN, NOW, YEAR = b"r" * 32, 1_000_000, 1 << 45
 OTHER_RUN = b"o" * 32
 
 
-def roles(**keys: Ed25519PrivateKey) -> dict[str, RoleKeys]:
+def roles(**keys: Key) -> dict[str, RoleKeys]:
     return {name: RoleKeys(keys=[public_bytes(key)], threshold=1) for name, key in keys.items()}
 
 
@@ -28,28 +28,30 @@ def roles(**keys: Ed25519PrivateKey) -> dict[str, RoleKeys]:
 class Operator:
     """Keys of a run, and documents signed with them; every field may be lied about."""
 
-    root: Ed25519PrivateKey = field(default_factory=generate_key)
-    policy: Ed25519PrivateKey = field(default_factory=generate_key)
-    channel: Ed25519PrivateKey = field(default_factory=generate_key)
-    ledger: Ed25519PrivateKey = field(default_factory=generate_key)
+    root: Key = field(default_factory=generate_key)
+    policy: Key = field(default_factory=generate_key)
+    channel: Key = field(default_factory=generate_key)
+    ledger: Key = field(default_factory=generate_key)
 
-    def root_document(self, serial: int = 0, *signers: Ed25519PrivateKey, run: bytes = RUN, expires: int = YEAR) -> bytes:
+    def root_document(self, serial: int = 0, *signers: Key, run: bytes = RUN, expires: int = YEAR) -> bytes:
         own = roles(root=self.root, policy=self.policy, channel=self.channel, ledger=self.ledger)
-        return seal("root", run, encode(Root(run=run, serial=serial, roles=own, expires=expires)), *(signers or (self.root,)))
+        document = Root(run=run, serial=serial, roles=own, expires=expires)
+        return seal("root", run, encode(document), *(signers or (self.root,)))
 
-    def runspec(self, name: str = "run", key: Ed25519PrivateKey | None = None) -> bytes:
+    def runspec(self, name: str = "run", key: Key | None = None) -> bytes:
         spec = RunSpec(
-            run=RUN, name=name, model="m", assets=[], eos=1, vocabulary=16, tasks=[TaskReference(name="reverse", version=1)],
-            staleness=4, group_size=2, limit=8, compute_dtype="float32", engines=["x"], sampling="g", price_mode="points",
+            run=RUN, name=name, model="m", assets=[], eos=1, vocabulary=16,
+            tasks=[TaskReference(name="reverse", version=1)], staleness=4, group_size=2, limit=8,
+            compute_dtype="float32", engines=["x"], sampling="g", price_mode="points",
         )  # fmt: skip
         return seal("runspec", RUN, encode(spec), key or self.root)
 
-    def version(self, number: int, era: int = 1, *, root: bytes | None = None, key: Ed25519PrivateKey | None = None) -> bytes:
+    def version(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
         table = [TensorEntry(name="t", dtype="BF16", shape=(2,))]
         document = Version(era=era, version=number, root=root or bytes([number]) * 32, tensors=table)
         return seal("version", RUN, document.to_bytes(), key or self.policy)
 
-    def edge(self, number: int, era: int = 1, *, root: bytes | None = None, key: Ed25519PrivateKey | None = None) -> bytes:
+    def edge(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
         document = Edge(
             era=era, version=number, root=root or bytes([number]) * 32, codec="c/1", payload_hash=b"p" * 32, length=1,
             chunk_size=1, chunk_root=b"c" * 32,
@@ -60,12 +62,14 @@ class Operator:
         return EdgeIndex(era=era, version=number, edges=[document_hash(edge) for edge in edges]).to_bytes()
 
     def head(
-        self, version: bytes, number: int, sequence: int, *, era: int = 1, index: bytes = b"", expires: int = NOW + 60_000,
-        key: Ed25519PrivateKey | None = None, run: bytes = RUN, step: int | None = None,
+        self, version: bytes, number: int, sequence: int, *,
+        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000,
+        key: Key | None = None, run: bytes = RUN, step: int | None = None,
     ) -> bytes:  # fmt: skip
         document = Head(
             era=era, version=number, version_hash=document_hash(version), index_hash=document_hash(index),
-            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=NOW, expires=expires,
+            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=NOW,
+            expires=expires,
         )  # fmt: skip
         return seal("head", run, encode(document), key or self.channel)
 
