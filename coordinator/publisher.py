@@ -32,6 +32,8 @@ from weights.store import Store, StoredDocument
 
 HEAD_LIFE = 180.0
 """Seconds that a Head is fresh."""
+ANSWER_BYTES = 48 << 20
+"""Documents in one answer; what exceeds it is None, and may be asked for again."""
 
 log = structlog.get_logger("coordinator")
 
@@ -246,8 +248,14 @@ class Publisher:
         return encode(HeadAnswer(head=self.sealed_head))
 
     async def _answer_documents(self, peer: str, data: bytes) -> bytes:
-        ask = decode(data, DocumentsAsk)
-        return encode(Documents(documents=[self._store.document(digest) for digest in ask.hashes]))
+        room, documents = ANSWER_BYTES, list[bytes | None]()
+        for digest in decode(data, DocumentsAsk).hashes:
+            document = self._store.document(digest)
+            if document is not None and len(document) > room:
+                document = None
+            room -= len(document or b"")
+            documents.append(document)
+        return encode(Documents(documents=documents))
 
 
 def manifest_of_edge(edge: Edge) -> Manifest:

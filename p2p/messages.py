@@ -102,7 +102,7 @@ class Head(Wire, frozen=True):
     finished: bool = False
 
 
-# --- requests and answers ----------------------------------------------------------------------------------------------
+# --- requests and answers ---------------------------------------------------------------------------------------------
 
 
 class Request(Wire, frozen=True):
@@ -174,7 +174,7 @@ class HeadAnswer(Wire, frozen=True):
     head: bytes | None
 
 
-# --- leases and rollouts -----------------------------------------------------------------------------------------------
+# --- leases and rollouts ----------------------------------------------------------------------------------------------
 
 
 class LeaseAsk(Wire, frozen=True):
