@@ -20,6 +20,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 import structlog
+from blake3 import blake3
 
 from node.clock import RunClock
 from node.engine import EngineFailed, Held, SupervisedEngine
@@ -111,7 +112,11 @@ class Follower:
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}: no plain file of a model")
-            await self._network.fetch(asset.manifest, folder / asset.name, last=self._coordinator())
+            path = folder / asset.name
+            if await anyio.to_thread.run_sync(_is_there, path, asset.manifest):
+                await self._network.share(asset.manifest, path)
+            else:
+                await self._network.fetch(asset.manifest, path, last=self._coordinator())
         self._engine.model = folder
 
     def resume(self) -> None:
@@ -291,6 +296,12 @@ def manifest_of_edge(edge: Edge) -> Manifest:
     return Manifest(
         hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root
     )
+
+
+def _is_there(path: Path, manifest: Manifest) -> bool:
+    if not path.is_file() or path.stat().st_size != manifest.length:
+        return False
+    return blake3().update_mmap(path).digest() == manifest.hash
 
 
 def _held(file: StoredFile) -> Held:

@@ -12,7 +12,7 @@ from node.follower import Follower
 from node.link import CoordinatorLink
 from node.outbox import Outbox
 from node.records import Records
-from node.rollout import Rollouts
+from node.rollout import STARTING, Rollouts
 from node.switch import Switch
 from p2p.network import Network
 
@@ -111,4 +111,6 @@ class Report:
     def _blocked(self) -> str:
         if self._switch.paused and not self._switch.finishing:
             return self._switch.why_paused
+        if self._rollouts.blocked == STARTING:
+            return f"starting: {self._link.trouble or self._follower.trouble}"
         return self._rollouts.blocked

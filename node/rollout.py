@@ -34,6 +34,7 @@ from p2p.messages import Lease, LeaseAsk, Refusal
 
 MOST_WAIT: Final = 30.0
 """Seconds that a refusal is waited out, at most, before asking again."""
+STARTING: Final = "starting"
 _ENDS: Final = {"banned", "engine", "task-version", "protocol"}
 """Codes of refusals after which asking again is pointless."""
 
@@ -62,7 +63,7 @@ class Rollouts:
         self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
         self._courier, self._records, self._clock, self._switch = courier, records, clock, switch
         self._node, self._random, self._once = node, random.Random(seed), once
-        self.blocked = "starting"
+        self.blocked = STARTING
         self.working = False
         self.done = 0
         self.refusals: list[Refusal] = []

@@ -416,6 +416,24 @@ def test_interrupted_twice_ends_at_once(tmp_path: Path) -> None:
     run_fake(main)
 
 
+def test_a_node_of_before_starts_without_the_coordinator_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with at_work(node):
+                await until(lambda: holds(node, 0))
+        again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+        async with at_work(again):
+            await until(lambda: holds(again, 0))
+            await until(lambda: "the coordinator is unreachable" in again.daemon.rollouts.blocked)
+            assert (await again.daemon.report.status({}))["state"] == "waiting"
+
+    run_fake(main)
+
+
 def test_a_waiting_node_sleeps(tmp_path: Path) -> None:
     """Nobody answers for an hour: the loop turns only a few times a second, if at all."""
 
