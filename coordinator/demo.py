@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator import demo_summary, status
-from coordinator.demo_crew import Crew, CrewFault
+from coordinator.demo_crew import MARK, Crew, CrewFault
 from coordinator.demo_screen import Screen, screen_for, working
 from coordinator.demo_settings import DemoOptions, DemoSettings, settings_of
 from coordinator.state import RunState
@@ -105,7 +105,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
         "HF_HUB_OFFLINE": "1",
-        "ECHO2_CONFIG": str(folder / "node.toml"),
+        MARK: str(folder / "node.toml"),
     }
     return python_path({**kept, **ours})
 

@@ -3,8 +3,8 @@
 1. Each process leads a process group of its own, so that a Ctrl-C at the terminal reaches the demo alone, which then
    ends the others in order.
 2. A process that ends before it was told to is a failure, unless it was killed on purpose or may end by itself.
-3. `stop` leaves no process: what the groups do not hold (a daemon's children lead groups of their own) was seen
-   while its parent lived, and is waited for, then killed.
+3. `stop` leaves no process. A daemon's children lead groups of their own, and may outlive it: they are known by the
+   variable `MARK` of their environment, which they inherit; they are waited for, then killed.
 """
 
 import os
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+MARK = "ECHO2_CONFIG"
+"""Names a file in the demo's own folder, so its value is in the environment of no other process."""
 GRACE = 10.0
 """Seconds that an orderly end may take before it is forced."""
 FINE: frozenset[int] = frozenset({0, 130})
@@ -42,12 +44,11 @@ class _Member:
 
 @dataclass
 class Crew:
-    """`logs`: folder of one log file a process. `env`: of all processes."""
+    """`logs`: folder of one log file a process. `env`: of all processes; it has `MARK`."""
 
     logs: Path
     env: Mapping[str, str]
     _members: dict[str, _Member] = field(default_factory=dict)
-    _seen: dict[int, psutil.Process] = field(default_factory=dict)
 
     def start(self, name: str, argv: Sequence[str]) -> None:
         """Start a process under a name of its own."""
@@ -72,7 +73,6 @@ class Crew:
 
     def check(self, may_end: Iterable[str] = ()) -> None:
         """Raises `CrewFault` for one that ended against rule 2. `may_end`: those with nothing left to do."""
-        self._look()
         free = set(may_end)
         for name, member in self._members.items():
             code = member.process.poll()
@@ -105,22 +105,20 @@ class Crew:
 
     def stop(self, grace: float = GRACE) -> None:
         """End all that still run, in order if they will, and leave nothing (rule 3)."""
-        self._look()
         for member in self._members.values():
             self._signal(member, signal.SIGTERM)
         until = time.monotonic() + grace
         for member in self._members.values():
             with suppress(subprocess.TimeoutExpired):
                 member.process.wait(max(0.0, until - time.monotonic()))
-            self._look()
         for member in self._members.values():
             self._signal(member, signal.SIGKILL)
             member.process.wait()
-        _, left = psutil.wait_procs(list(self._seen.values()), timeout=2.0)
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(left, timeout=2.0)
+        while left := self._marked():
+            _, stubborn = psutil.wait_procs(left, timeout=1.0)
+            for process in stubborn:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def tail(self, name: str, lines: int = 15) -> list[str]:
         """The last of what a process wrote."""
@@ -128,13 +126,14 @@ class Crew:
             return self._members[name].log.read_text(errors="replace").splitlines()[-lines:]
         return []
 
-    def _look(self) -> None:
-        """Remember the children of those that run: once a parent is gone, nobody can say whose they were."""
-        for member in self._members.values():
-            if member.process.poll() is None:
-                with suppress(psutil.NoSuchProcess):
-                    found = psutil.Process(member.process.pid).children(recursive=True)
-                    self._seen.update((child.pid, child) for child in found)
+    def _marked(self) -> list[psutil.Process]:
+        """The living processes of this crew, wherever they hang in the tree."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == self.env[MARK] and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return [process for process in found if process.pid != os.getpid()]
 
     @staticmethod
     def _signal(member: _Member, number: signal.Signals) -> None:

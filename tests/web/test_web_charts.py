@@ -1,6 +1,7 @@
 """Where marks stand on charts, and how numbers are put in words."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_labels_never_cover_each_other_nor_leave_the_plot(values: list[float]) -
     chart = line_chart("c", "C", series, x_name="x", x_last=1, y_ticks=(0, 1))
     heights = sorted({line.label_y for line in chart.lines})
     assert heights[-1] <= 100.001
-    assert all(b - a > 8.9 for a, b in zip(heights, heights[1:], strict=False))
+    assert all(b - a > 8.9 for a, b in pairwise(heights))
 
 
 def test_a_chart_of_nothing_has_axes_and_no_line() -> None:
