@@ -22,7 +22,7 @@ from coordinator.learner.calls import Export, ExportedEdge
 from p2p import chunks
 from p2p.envelope import open_sealed, seal
 from p2p.identity import public_bytes
-from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode
+from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
 from p2p.network import Manifest, Network
 from weights import codec
 from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
@@ -36,11 +36,6 @@ ANSWER_BYTES = 48 << 20
 """Documents in one answer; what exceeds it is None, and may be asked for again."""
 
 log = structlog.get_logger("coordinator")
-
-
-def head_topic(run: bytes) -> str:
-    """The gossip topic of a run's Heads."""
-    return f"echo2/{run.hex()}/head"
 
 
 @dataclass(frozen=True)

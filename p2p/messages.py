@@ -34,6 +34,11 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of all wire types."""
 
 
+def head_topic(run: bytes) -> str:
+    """The gossip topic of a run's Heads. `run`: its id."""
+    return f"echo2/{run.hex()}/head"
+
+
 # --- authority -------------------------------------------------------------------------------------------------------
 
 
