@@ -84,6 +84,7 @@ class SupervisedEngine:
         self._lock = asyncio.Lock()
         self._alive = self._loaded = False
         self._crashes = 0
+        self._root = b""
         self.dtype: DType = "float32"
         self.device: Device | None = None
         self.model: Path | None = None
@@ -121,7 +122,7 @@ class SupervisedEngine:
         while True:
             try:
                 await self._handle.apply(payload, base, out, root)
-                self._crashes = 0
+                self._crashes, self._root = 0, root
                 return
             except EngineLost as error:
                 await self._crashed(error)
@@ -130,6 +131,8 @@ class SupervisedEngine:
     async def hold(self, held: Held) -> None:
         """Within a turn: from now on the engine's version is `held`."""
         self.held = held
+        if held.root != self._root:  # a full payload was unpacked beside the engine, which still has the weights of before
+            self._loaded = False
         if not self._loaded:
             await self._ready()
 
@@ -175,7 +178,7 @@ class SupervisedEngine:
             try:
                 loaded = await self._handle.load(self.model, self.held.snapshot)
                 if loaded.root == self.held.root:
-                    self._loaded = True
+                    self._loaded, self._root = True, loaded.root
                     return
                 self._spoil()
             except EngineFailed as error:

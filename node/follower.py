@@ -4,7 +4,7 @@ Rules
 1. Nothing is fetched before trust.py has accepted Head, Version, EdgeIndex and Edges; nothing is held before the engine
    has shown that it has the content root of the signed Version.
 2. A Head is passed on by gossip only once it has verified. Head, Version and Edges are stored before they are acted on.
-3. Payloads come while the engine generates; only their application takes a turn of the engine.
+3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
 4. A plan that makes no progress within `FETCH_PATIENCE` is dropped and made anew for the newest Head; what was fetched
    is kept. A fetch that failed is no reason to end: waits grow, and the version held stays.
 5. Kept on disk: the version held, and payloads for others up to the owner's quota, oldest dropped first.
@@ -29,7 +29,7 @@ from node.records import Records
 from node.trust import order
 from p2p.envelope import peek
 from p2p.errors import P2PError, PeerFault
-from p2p.messages import Asset, Head, decode
+from p2p.messages import Asset, Head, decode, head_topic
 from p2p.network import Manifest, Network
 from weights.documents import Edge, Version
 from weights.errors import DiskFull, WeightsError
@@ -47,11 +47,6 @@ _log = structlog.get_logger("node")
 
 class NoWay(Exception):
     """No chain of the known edges leads from what is held to the Head's version."""
-
-
-def head_topic(run: bytes) -> str:
-    """The gossip topic of a run's Heads."""
-    return f"echo2/{run.hex()}/head"
 
 
 class Follower:
@@ -157,13 +152,15 @@ class Follower:
         chain = path_to(edges, roots, version.root)
         if chain is None:
             raise NoWay(f"no chain of edges leads to version {version.version} from what is held")
-        for edge in chain:
-            payload = await self._fetch(edge)
-            await self._apply(edge, payload)
-        if not self._holds(version):  # these very weights are held, under the number of another version
-            path = next(file.path for file in self._store.snapshots() if file.hash == version.root)
-            async with self._engine.turn():
+        payloads = [await self._fetch(edge) for edge in chain]
+        # One turn for all: nothing is generated under a version on the way, which may be older than the one held.
+        async with self._engine.turn():
+            for edge, payload in zip(chain, payloads, strict=True):
+                await self._apply(edge, payload)
+            if not self._holds(version):  # these very weights are held, under the number of another version
+                path = next(file.path for file in self._store.snapshots() if file.hash == version.root)
                 await self._hold(Held(era=version.era, version=version.version, root=version.root, snapshot=path))
+        _log.info("version held", era=version.era, version=version.version)
         await self._tidy()
 
     async def _believe(self) -> Head | None:
@@ -211,20 +208,20 @@ class Follower:
         return path
 
     async def _apply(self, edge: Edge, payload: Path) -> None:
+        """Within a turn: make the edge's snapshot, and hold it."""
         out = self._store.scratch(f"{edge.root.hex()}.safetensors")
-        async with self._engine.turn():
-            if edge.base_root is None:
-                await anyio.to_thread.run_sync(_unpack, payload, out, edge.root, self._disk)
-            else:
-                base = next((file for file in self._store.snapshots() if file.hash == edge.base_root), None)
-                if base is None:
-                    raise NoWay("the snapshot that the plan starts from was damaged")
-                if self._engine.held is None:
-                    await self._engine.hold(_held(base))
-                await self._engine.apply(payload, self._live.get(base.hash, base.path), out, edge.root)
-            path = await anyio.to_thread.run_sync(self._adopt, edge, out)
-            self._live = {edge.root: out}
-            await self._hold(Held(era=edge.era, version=edge.version, root=edge.root, snapshot=path))
+        if edge.base_root is None:
+            await anyio.to_thread.run_sync(_unpack, payload, out, edge.root, self._disk)
+        else:
+            base = next((file for file in self._store.snapshots() if file.hash == edge.base_root), None)
+            if base is None:
+                raise NoWay("the snapshot that the plan starts from was damaged")
+            if self._engine.held is None:
+                await self._engine.hold(_held(base))
+            await self._engine.apply(payload, self._live.get(base.hash, base.path), out, edge.root)
+        path = await anyio.to_thread.run_sync(self._adopt, edge, out)
+        self._live = {edge.root: out}
+        await self._hold(Held(era=edge.era, version=edge.version, root=edge.root, snapshot=path))
 
     def _adopt(self, edge: Edge, out: Path) -> Path:
         """Into the store under a second name: the engine has the first one open, as the base of the next diff."""
@@ -241,7 +238,6 @@ class Follower:
 
     async def _hold(self, held: Held) -> None:
         await self._engine.hold(held)
-        _log.info("version held", era=held.era, version=held.version)
         self.changed.set()
 
     def _holds(self, version: Version) -> bool:
