@@ -4,6 +4,7 @@ Every error at this edge is one line that names the fix, on stderr, and an exit 
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -195,8 +196,6 @@ def _config(**flags: Any) -> Any:
 
 
 def _passphrase() -> str | None:
-    import os
-
     return os.environ.get("ECHO2_KEY_PASSPHRASE")
 
 
@@ -246,6 +245,13 @@ def _edge(work: Callable[[], None]) -> None:
         _fail(str(error), Exit.CONFIG)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if os.environ.get("ECHO2_DEBUG"):
+            raise
+        fault = f"internal fault: {type(error).__name__}: {error} (set ECHO2_DEBUG=1 for the traceback)"
+        _fail(fault, Exit.INTERNAL)
 
 
 def _fail(sentence: str, code: Exit) -> NoReturn:

@@ -76,6 +76,12 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, on_interrupt)
     loop.add_signal_handler(signal.SIGTERM, lambda: daemon.interrupt("the system asks to end"))
-    ended = await daemon.run()
+    try:
+        ended = await daemon.run()
+    finally:
+        # All is delivered and closed: a signal that comes now would only spoil the exit code.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
     return Exit.INTERRUPTED if interrupted else ended
 
