@@ -4,7 +4,8 @@
    Only a failure keeps the folder, and says where it is.
 2. The demo knows what any visitor knows: it reads the run's own API, and the invite from there.
 3. In the middle one node is killed without warning and another joins late; both are said. Nothing else may crash.
-4. Nodes are stopped first, and drain; every group gets its verdict; then the coordinator stops.
+4. Nodes end with the run, or are told to by one Ctrl-C, and drain; every group gets its verdict; then the coordinator
+   stops.
 5. The exit code is 0 only if demo_summary finds no shortcoming.
 """
 
@@ -41,6 +42,7 @@ POLL: Final = 0.5
 _START: Final = 60.0  # seconds until the coordinator answers
 _SILENCE: Final = 20.0  # seconds of no answer from a running coordinator
 _DRAIN: Final = 60.0  # seconds for nodes to end, and then for the last verdicts
+_BY_THEMSELVES: Final = 10.0  # seconds that nodes may take to hear that the run is finished
 _COORDINATOR: Final = "coordinator"
 _NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
 _LATE: Final = "late-lynx"
@@ -176,7 +178,7 @@ class Play:
                 f"phase {state.phase}",
                 [_COORDINATOR, *self._nodes[:1]],
             )
-        return self._end()
+        return self._end(finished=state.phase == "finished")
 
     def _cast(self) -> list[str]:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
@@ -198,16 +200,20 @@ class Play:
             self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
             self.crew.kill(self._victim)
 
-    def _end(self) -> RunState:
+    def _end(self, finished: bool) -> RunState:
         """Rule 4."""
         running = [name for name in self._nodes if self.crew.alive(name)]
-        self.screen.say(f"stopping {', '.join(running) or 'no node'}: each drains first")
+        if finished:  # nodes hear of it, and end by themselves
+            running = self.crew.wait(running, _BY_THEMSELVES)
+        if running:
+            self.screen.say(f"stopping {', '.join(running)}: each drains first")
         for name in running:
             self.crew.tell(name, signal.SIGINT)
-        self.crew.wait(running, _DRAIN)
+        for name in self.crew.wait(running, _DRAIN):
+            raise CrewFault(f"{name} did not end within {_DRAIN:.0f} s of Ctrl-C", [name])
         state = self._until(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
-        self.crew.tell(_COORDINATOR, signal.SIGTERM)
-        self.crew.wait([_COORDINATOR], _DRAIN)
+        self.crew.check(may_end=self._nodes)
+        self.crew.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
         return state
 
     def _until(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:

@@ -39,7 +39,7 @@ class _Member:
     process: "subprocess.Popen[bytes]"
     log: Path
     killed: bool = False
-    told: bool = False
+    told: int | None = None
 
 
 @dataclass
@@ -78,6 +78,8 @@ class Crew:
             code = member.process.poll()
             if code is None or member.killed or (code in FINE and (member.told or name in free)):
                 continue
+            if member.told and code == -member.told:  # it came before the program had a handler, or after
+                continue
             raise CrewFault(f"{name} {ended_with(code)}", [name])
 
     def kill(self, name: str) -> None:
@@ -89,19 +91,26 @@ class Crew:
     def tell(self, name: str, number: signal.Signals) -> None:
         """Ask for an orderly end."""
         member = self._members[name]
-        member.told = True
+        member.told = number
         if member.process.poll() is None:
             member.process.send_signal(number)
 
-    def wait(self, names: Iterable[str], seconds: float) -> None:
-        """Until these have ended in order. Raises `CrewFault`."""
-        until = time.monotonic() + seconds
+    def wait(self, names: Iterable[str], seconds: float) -> list[str]:
+        """Until these have ended; those that have not within `seconds`."""
+        until, left = time.monotonic() + seconds, []
         for name in names:
             try:
                 self._members[name].process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired as error:
-                raise CrewFault(f"{name} did not end within {seconds:.0f} s", [name]) from error
-        self.check()
+            except subprocess.TimeoutExpired:
+                left.append(name)
+        return left
+
+    def end(self, name: str, number: signal.Signals, seconds: float) -> None:
+        """Tell one to end and wait until it has, in order. Raises `CrewFault`."""
+        self.tell(name, number)
+        if self.wait([name], seconds):
+            raise CrewFault(f"{name} did not end within {seconds:.0f} s", [name])
+        self.check([name])
 
     def stop(self, grace: float = GRACE) -> None:
         """End all that still run, in order if they will, and leave nothing (rule 3)."""

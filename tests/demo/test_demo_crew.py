@@ -57,7 +57,8 @@ def test_a_crash_is_a_fault_also_of_one_that_was_free_to_end(crew: Crew) -> None
 def test_one_that_is_killed_on_purpose_is_no_fault(crew: Crew) -> None:
     crew.start("one", SLEEP)
     crew.kill("one")
-    crew.wait(["one"], 20)
+    assert crew.wait(["one"], 20) == []
+    crew.check()
     assert not crew.alive("one")
 
 
@@ -74,9 +75,8 @@ def test_one_that_will_not_end_is_a_fault_and_ends_all_the_same(crew: Crew) -> N
     crew.start("one", STUBBORN)
     while crew.tail("one") != ["ready"]:
         os.sched_yield()
-    crew.tell("one", signal.SIGTERM)
     with pytest.raises(CrewFault, match="one did not end within 0 s"):
-        crew.wait(["one"], 0.1)
+        crew.end("one", signal.SIGTERM, 0.1)
     crew.stop(grace=0.1)
     assert not crew.alive("one")
 
@@ -95,6 +95,12 @@ def test_the_children_of_a_dead_daemon_do_not_outlive_the_demo(crew: Crew, tmp_p
     crew.kill("one")
     crew.stop(grace=0.2)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_one_that_the_signal_itself_ended_did_as_it_was_told(crew: Crew) -> None:
+    crew.start("one", SLEEP)
+    crew.end("one", signal.SIGTERM, 20)
+    assert not crew.alive("one")
 
 
 def test_ends_are_told_in_words() -> None:

@@ -26,6 +26,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the demo makes its folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(demo, "POLL", 0.05)
+    monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
     return tmp_path
 
 
