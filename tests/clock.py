@@ -1,7 +1,8 @@
 """A fake clock for asyncio: time stands still while anything can run, and jumps to the next timer when nothing can.
 
 `run_fake(main)` runs a coroutine function on such a loop, `run_fake_trio(main)` on trio's own fake clock. Work sent to
-threads (`anyio.to_thread`) is done inline, so that a run is repeated exactly. A loop with no timer and nothing to do is a deadlock, and raises.
+threads (`anyio.to_thread`) is done inline, so that a run is repeated exactly. A loop with no timer and nothing to
+do is a deadlock, and raises.
 """
 
 import asyncio
