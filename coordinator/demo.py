@@ -77,6 +77,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
     logs = folder / "logs"
     logs.mkdir()
+    (folder / "tmp").mkdir()
     crew = Crew(logs, environment(os.environ, folder))
     code, keep = int(Exit.INTERNAL), options.keep
     with _terminated_like_interrupted():
@@ -107,6 +108,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
         "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(folder / "tmp"),
         MARK: str(folder / "node.toml"),
     }
     return python_path({**kept, **ours})

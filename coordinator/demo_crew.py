@@ -20,8 +20,8 @@ import psutil
 
 MARK = "ECHO2_CONFIG"
 """Names a file in the demo's own folder, so its value is in the environment of no other process."""
-GRACE = 10.0
-"""Seconds that an orderly end may take before it is forced."""
+GRACE = 3.0
+"""Seconds that `stop` waits before it forces an end: what had to be kept was kept before."""
 FINE: frozenset[int] = frozenset({0, 130})
 """Exit codes of a process that was told to end, or had nothing left to do (p2p.exits)."""
 
