@@ -256,6 +256,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     """The run folder, by the same function that `echo2-coord init` calls. Raises `LocalFault`."""
     from coordinator import setup
 
+    os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors come as LocalFault
     flags = {
         "run": {"name": f"demo: {settings.run['task']}", "steps": settings.steps, **settings.run},
