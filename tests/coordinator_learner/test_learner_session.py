@@ -270,8 +270,9 @@ def test_a_setting_that_cannot_be_is_named(sentence: str) -> None:
         check_hyper(msgspec.structs.replace(Hyper(), **changes))
 
 
-def run_until_killed(main: Main, journal: Path) -> NoReturn:
-    """In a child process: open, publish, step, publish, ... A line of the journal is a publication, durable."""
+def run_until_killed(main: Main, journal: Path, told: int) -> NoReturn:
+    """In a child process: open, publish, step, publish, ... A line of the journal is a publication, durable. A byte to
+    `told` says that the session is open, and that another step is made."""
 
     def publish(export: Export) -> None:
         with journal.open("ab") as file:
@@ -285,30 +286,42 @@ def run_until_killed(main: Main, journal: Path) -> NoReturn:
     if opened.export is not None:
         publish(opened.export)
     for number in range(opened.step + 1, 10_000):
+        os.write(told, b".")
         export = main.step(session, number, publish=False).export
         if export is not None:
             publish(export)
     os._exit(0)
 
 
+def live_and_die(main: Main, journal: Path, chance: random.Random, steps: int) -> None:
+    """A life in a process of its own, ended by SIGKILL: while it opens, or within a step after `steps` others."""
+    hears, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            run_until_killed(main, journal, told)
+        finally:
+            os._exit(1)
+    os.close(told)
+    started = time.monotonic()
+    for _ in range(steps):
+        if not os.read(hears, 1):
+            break
+    typical = (time.monotonic() - started) / steps if steps else 0.2
+    time.sleep(chance.uniform(0, typical))
+    os.kill(child, signal.SIGKILL)
+    os.close(hears)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "it was killed, it did not fail"
+
+
 def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(main: Main, tmp_path: Path) -> None:
-    """Twelve lives and more, until twelve steps are made, each ended by SIGKILL; after each, what a new one would find
-    is checked against the journal."""
+    """Sixteen lives; after each, what a new one would find is checked against the journal."""
     journal, chance = tmp_path / "journal", random.Random(12)
     journal.touch()
-    last_step, lives = -1, 0
-    while lives < 12 or last_step < 12:
-        lives += 1
-        child = os.fork()
-        if child == 0:
-            try:
-                run_until_killed(main, journal)
-            finally:
-                os._exit(1)
-        time.sleep(chance.uniform(0.05, 0.6))
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), "it was killed, it did not fail"
+    last_step = -1
+    for life in range(16):
+        live_and_die(main, journal, chance, life % 4)
         main.published = [msgspec.json.decode(line, type=Export) for line in journal.read_bytes().splitlines()]
         versions = [export.version for export in main.published]
         assert versions == sorted(set(versions)), "no version is published twice"
@@ -323,3 +336,4 @@ def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(main: Main, tm
             base = Snapshot(Path(main.published[-1].snapshot)) if main.published else None
             apply(base, Path(export.edges[0].payload), tmp_path / "node.safetensors", export.root)
         last_step = opened.step
+    assert last_step >= 12, "a byte says that a step was begun, so each life of n bytes made n - 1 at least"
