@@ -135,7 +135,10 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.meter.waiting += began - self._drawing_since
+        log.info("step begun", step=at.step + 1, groups=len(groups))
         stepped = await self.learner.step(Batch(step=at.step + 1, groups=groups, published=self._latest().version))
+        exporting = stepped.export.seconds if stepped.export else 0.0
+        log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
         if stepped.export:
             await self._publish(stepped.export, stepped.step)
