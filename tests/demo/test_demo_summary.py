@@ -13,7 +13,8 @@ from coordinator.demo import environment
 from coordinator.demo_screen import EVERY, PlainScreen, drawn, progress_line
 from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
 from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
-from coordinator.setup import settings_for
+from coordinator.modelfolder import task_named
+from coordinator.setup import check_sizes, settings_for
 from coordinator.state import RunState
 from p2p.errors import LocalFault
 from tests import pictures
@@ -131,6 +132,7 @@ def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> Non
     assert isinstance(settings, type(TINY))
     flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
     config = settings_for(settings.model, flags, env={})
+    check_sizes(config, task_named(config.run.task))
     assert config.run.steps == settings.steps
     assert parse(flags, source="demo").run.task == settings.run["task"]
 
