@@ -157,6 +157,10 @@ class Program:
             if _runs(process):
                 process.kill()
 
+    def last_words(self) -> str:
+        """The last line of its log."""
+        return self.log.read_text(errors="replace").strip().splitlines()[-1]
+
     def lines(self) -> list[dict[str, Any]]:
         """Log lines that are JSON."""
         found = []
@@ -176,8 +180,9 @@ def _runs(process: psutil.Process) -> bool:
 class Coordinator(Program):
     """A coordinator on a copy of the template."""
 
-    def __init__(self, template: Path, folder: Path) -> None:
-        self.home = Path(shutil.copytree(template, folder / "run"))
+    def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
+        """`disk`: where its home lies, if not in `folder`, where its log is."""
+        self.home = Path(shutil.copytree(template, (disk or folder) / "run"))
         self.web = free_port()
         super().__init__(
             ["coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)], folder / "coordinator.log"
@@ -212,8 +217,10 @@ class Coordinator(Program):
 class Volunteer(Program):
     """A node with a home of its own."""
 
-    def __init__(self, folder: Path, name: str, env: dict[str, str] | None = None) -> None:
-        self.home, self.name = folder / name, name
+    def __init__(
+        self, folder: Path, name: str, env: dict[str, str] | None = None, *, disk: Path | None = None
+    ) -> None:
+        self.home, self.name = (disk or folder) / name, name
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0"]
         argv = ["node.cli", "join", "--gpu", "cpu", "--home", str(self.home), "--name", name, "--json-logs", *listen]
         super().__init__(argv, folder / f"{name}.log", env)
@@ -243,25 +250,25 @@ class Volunteer(Program):
 
 
 class Run:
-    """One coordinator and its volunteers."""
+    """One coordinator and its volunteers. `disk`: where the coordinator's home lies, if not in `folder`."""
 
-    def __init__(self, template: Path, folder: Path) -> None:
+    def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
         self.folder = folder
-        self.coordinator = Coordinator(template, folder)
+        self.coordinator = Coordinator(template, folder, disk)
         self.volunteers: list[Volunteer] = []
 
-    def volunteer(self, name: str, env: dict[str, str] | None = None) -> Volunteer:
+    def volunteer(self, name: str, disk: Path | None = None) -> Volunteer:
         """A new node, started."""
-        made = Volunteer(self.folder, name, env)
+        made = Volunteer(self.folder, name, disk=disk)
         self.volunteers.append(made)
         made.start(self.coordinator.invite())
         return made
 
 
 @contextmanager
-def running(template: Path, folder: Path, *names: str) -> Iterator[Run]:
+def running(template: Path, folder: Path, *names: str, disk: Path | None = None) -> Iterator[Run]:
     """A coordinator and nodes at work; ended, whatever happened."""
-    run = Run(template, folder)
+    run = Run(template, folder, disk)
     try:
         run.coordinator.start()
         for name in names:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import LIES, Liar, Lie, Refused, liar_at
-from tests.faults.processes import Program, Run, running, until
+from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until
 from tests.quickdisk import quick_folder
 
 pytestmark = pytest.mark.timeout(240)
@@ -126,6 +126,31 @@ async def test_a_lie_is_refused_by_its_name_and_the_same_node_s_honest_work_is_t
         assert await liar.verdict(liar.work(await liar.lease())) == "ok"
     assert run.coordinator.alive
     assert all(run.coordinator.row(volunteer).refused == 0 for volunteer in run.volunteers)
+
+
+@pytest.mark.slow
+def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
+    saboteur = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests/faults/saboteur'}"}
+    mallory = Volunteer(run.folder, "mallory", saboteur)
+    try:
+        mallory.start(run.coordinator.invite())
+        refusals = until("it was refused for each of its lies", lambda: _refusals(mallory))
+        assert set(refusals) == {"drift", "drift-median", "incomplete"}
+        assert refusals["drift"].startswith("Sample 0, sampled token 0: log-probability off by 0.01,")
+        assert refusals["drift-median"].startswith("Sample 0: log-probabilities off by 0.0005 in the median,")
+        assert refusals["incomplete"] == "A group of 4 rollouts was leased, 3 came."
+        until("its honest groups are taken", mallory.accepted)
+        assert run.coordinator.row(mallory).refusals.keys() == set(refusals)
+    finally:
+        mallory.end()
+    goes_on(run)
+
+
+def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
+    """Code -> sentence, once `echo2-node why` shows three."""
+    if sum(line.get("event") == "group refused" for line in volunteer.lines()) < 3:
+        return None
+    return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 
 
 async def _told(tell: Lie, liar: Liar) -> str:
