@@ -5,8 +5,9 @@
     root/1.root ...    every signed Root since the first
     run.spec           the RunSpec, signed by root
     model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-    run.sqlite         leases, submissions, verdicts, ledger
-    history.jsonl      steps and evaluations, for the page
+    run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
+    head               the last signed Head
+    history.jsonl      steps, evaluations and versions, for people
     store/             snapshots and payloads of the published versions
     learner/           the learner's checkpoints and exports
     logs/              coordinator.jsonl
