@@ -176,9 +176,8 @@ class Coordinator:
             clock=clock,
         )
         papers = Papers(run, self.publisher, self.books)
-        control = Control(
-            Desk(self.books, self.history, self._arrived), papers, run.runspec, public_bytes(run.keys.channel), self._now
-        )
+        desk = Desk(self.books, self.history, self._arrived)
+        control = Control(desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))
 
     async def run(self) -> None:

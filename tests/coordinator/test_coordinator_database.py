@@ -48,7 +48,7 @@ def test_it_is_as_durable_as_it_says(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_with_the_fix(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     path.write_bytes(b"this is no database, it is a letter" * 200)
-    with pytest.raises(Corrupt, match=r"run\.db is damaged .*: keep a copy, then restore a backup or run `sqlite3"):
+    with pytest.raises(Corrupt, match=r"run\.sqlite is damaged .*: keep a copy, then restore a backup or run `sqlite3"):
         Database.open(path)
 
 
