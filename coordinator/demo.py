@@ -71,7 +71,7 @@ def real_programs() -> Programs:
 
 
 def main(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> int:
-    """Run the demo to its end; the exit code. Raises `LocalFault` for impossible options, and where the run cannot be made."""
+    """Run the demo to its end; the exit code. Raises `LocalFault` where the run cannot be made."""
     settings = settings_of(options)
     console = console or Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from coordinator.config import parse
 from coordinator.demo import environment
-from coordinator.demo_screen import EVERY, PlainScreen, drawn, progress_line
+from coordinator.demo_screen import PlainScreen, drawn, progress_line
 from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
 from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
 from coordinator.modelfolder import task_named
@@ -105,16 +105,21 @@ def test_a_sparkline_is_never_wider_than_allowed(values: list[float]) -> None:
     assert len(sparkline(values, 0, 1, 40)) == min(len(values), 40)
 
 
-def test_a_line_every_five_seconds_and_every_event_at_once() -> None:
-    now, lines = 0.0, list[str]()
-    screen = PlainScreen(lines.append, lambda: now)
-    for second in range(12):
+def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> None:
+    now, seen = 0.0, list[float]()
+    screen = PlainScreen(lambda line: seen.append(now), lambda: now)
+    for second in range(100):
         now = float(second)
-        screen.show(pictures.BUSY, now, "http://x")
+        screen.show(changed(step=min(second, 12)), now, "http://x")
+    assert seen == [0, 5, 10, 15, 45, 75]
+
+
+def test_what_happens_is_said_at_once() -> None:
+    lines = list[str]()
+    screen = PlainScreen(lines.append, lambda: 0.0)
+    screen.show(pictures.BUSY, 1.0, "http://x")
     screen.say("something happened")
-    assert len(lines) == 12 // EVERY + 2
-    assert lines[0] == progress_line(pictures.BUSY, 0.0)
-    assert lines[-1] == "something happened"
+    assert lines == [progress_line(pictures.BUSY, 1.0), "something happened"]
 
 
 @pytest.mark.parametrize("state", [pictures.EMPTY, pictures.BUSY, pictures.FINISHED], ids=["empty", "busy", "finished"])
