@@ -6,9 +6,10 @@ libp2p on the loopback, nobody killed. No bar is asked for yet.
 
     export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
     sign and store          files, Version, Edges                        Head signed     and written to disk
-    Head on its way         gossip, and the node's check                 fetch           documents and payload
-    running group ends      a lease is worked off under one version      apply           the diff, in the engine
-    lease refused           waits until there is room for another group  lease           one round trip
+    Head on its way         gossip, and the node's check                 documents       Version, EdgeIndex, Edges
+    payload                 chunks of the diff                           apply           in the engine
+    running group ends      a lease is worked off under one version      lease           one round trip
+    lease refused           waits until there is room for another group
     first token             not reported by engines: the group's time divided by the tokens of its longest rollout
 
 Times are read from the log lines of the processes; all share this machine's clock. A row counts each pair of a version
@@ -24,22 +25,25 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks import bench
-from coordinator.demo import Play, Programs, environment, free_port, real_programs
-from coordinator.demo_crew import Crew
-from coordinator.demo_screen import PlainScreen
+from coordinator import status
+from coordinator.demo import Programs, environment, free_port, real_programs
+from coordinator.demo_crew import Crew, CrewFault
 from coordinator.demo_settings import TINY, DemoSettings
 from coordinator.state import RunState
+from p2p.errors import Unreachable
 
 STAGES: Final = (
-    "export and encode", "checkpoint", "sign and store", "Head signed", "Head on its way", "fetch",
-    "running group ends", "apply", "lease refused", "lease", "first token",
+    "export and encode", "checkpoint", "sign and store", "Head signed", "Head on its way", "documents",
+    "payload", "running group ends", "apply", "lease refused", "lease", "first token",
 )  # fmt: skip
 
 
@@ -112,7 +116,7 @@ def ways(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> 
 
 
 def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
-    """When a node had heard, fetched, begun to apply, applied, last asked, leased, and a first token; None: not all."""
+    """When a node had heard, found a way, fetched, the engine, applied, last asked, a lease, a first token; or None."""
     first: dict[str, Event] = {}
     fetched = asked = None
     for event in own:
@@ -123,12 +127,12 @@ def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
         if event.name == "lease asked" and "lease received" not in first:
             asked = event.at
         first.setdefault(event.name, event)
-    wanted = ("head heard", "applying", "version held", "lease received", "group generated")
+    wanted = ("head heard", "way found", "applying", "version held", "lease received", "group generated")
     if fetched is None or asked is None or not all(name in first for name in wanted):
         return None
-    heard, applying, held, leased, generated = (first[name] for name in wanted)
+    heard, found, applying, held, leased, generated = (first[name] for name in wanted)
     token = leased.at + (generated.at - leased.at) / generated.fields["longest"]
-    return [heard.at, fetched, applying.at, held.at, asked, leased.at, token]
+    return [heard.at, found.at, fetched, applying.at, held.at, asked, leased.at, token]
 
 
 def p90(values: Sequence[float]) -> float:
@@ -187,22 +191,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
-    """The demo without its mishaps. Raises `coordinator.demo.DemoFault`, `coordinator.demo_crew.CrewFault`."""
+    """The demo's processes without its mishaps. Raises `CrewFault`."""
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
     crew, port = Crew(logs, environment(os.environ, folder)), free_port()
     try:
         crew.start("coordinator", programs.coordinator(folder / "run", port))
-        screen = PlainScreen(lambda line: print(line, file=sys.stderr, flush=True))
-        url = f"http://127.0.0.1:{port}"
-        final = Play(settings, programs, crew, folder, screen, url, faults=False).run()
+        final = _finished(crew, programs, settings, folder, f"http://127.0.0.1:{port}")
     finally:
         crew.stop()
-    told = {path.stem: events(path.read_text(errors="replace").splitlines()) for path in logs.glob("*.log")}
-    told.pop("coordinator")
+    told = {path.stem: events(path.read_text(errors="replace").splitlines()) for path in logs.glob("node-*.log")}
     own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
     return final, ways(events(own.splitlines()), told)
+
+
+def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path, url: str) -> RunState:
+    """The run's picture once all steps are made; the nodes join as soon as there is an invite."""
+    names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
+    until = time.monotonic() + settings.seconds
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        crew.check(may_end=names)
+        with suppress(Unreachable):
+            state = status.decode(status.fetch(url))
+            if state.phase in ("finishing", "finished"):
+                return state
+            if state.invite and not crew.names()[1:]:
+                for name in names:
+                    crew.start(name, programs.node(state.invite, folder / name, name))
+    raise CrewFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
 
 
 def _logging_programs() -> Programs:

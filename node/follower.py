@@ -153,6 +153,7 @@ class Follower:
         chain = path_to(edges, roots, version.root)
         if chain is None:
             raise NoWay(f"no chain of edges leads to version {version.version} from what is held")
+        _log.debug("way found", version=version.version, edges=len(chain))
         payloads = [await self._fetch(edge) for edge in chain]
         # One turn for all: nothing is generated under a version on the way, which may be older than the one held.
         async with self._engine.turn():
