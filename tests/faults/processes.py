@@ -38,14 +38,14 @@ _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
 
 
 def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENCE) -> T:
-    """What `condition` returns once it is not None or False; it may fail to connect meanwhile."""
+    """What `condition` returns once that is true; it may fail to connect meanwhile."""
     ends = time.monotonic() + seconds
     while True:
         try:
             found = condition()
         except OSError:
             found = None
-        if found is not None and found is not False:
+        if found:
             return found
         assert time.monotonic() < ends, f"waited {seconds:g} s in vain until {what}"
         time.sleep(0.05)
@@ -137,12 +137,14 @@ class Program:
         assert self.popen is not None
         return self.popen.wait(seconds)
 
-    def kill_child(self, role: str) -> None:
-        """SIGKILL for the child of this role; another one is waited for."""
-        victim = self.child(role)
-        victim.kill()
-        until("the killed one is gone", lambda: not _runs(victim))
-        self.child(role)
+    def kill_children(self, *roles: str) -> None:
+        """SIGKILL for the children of these roles; others are waited for."""
+        victims = [self.child(role) for role in roles]
+        for victim in victims:
+            victim.kill()
+        until("the killed ones are gone", lambda: not any(map(_runs, victims)))
+        for role in roles:
+            self.child(role)
 
     def orphans(self) -> list[psutil.Process]:
         """Of all that ever lived below it, what still runs although it does not belong to the process of now."""

@@ -26,7 +26,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(disk: Path) -> Path:

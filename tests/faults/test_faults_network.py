@@ -44,22 +44,25 @@ def at_a_moment(run: Run, after: float) -> None:
     time.sleep(after)
 
 
-MOMENTS = [0.0, pytest.param(0.05, marks=pytest.mark.slow), pytest.param(0.2, marks=pytest.mark.slow)]
+def test_learner_scorer_and_an_engine_killed_in_one_moment_cost_no_refusal(run: Run) -> None:
+    at_a_moment(run, 0.0)
+    run.coordinator.kill_children("learner", "scorer")
+    run.volunteers[0].kill_children("engine")
+    goes_on(run)
 
 
-@pytest.mark.parametrize("after", MOMENTS)
-@pytest.mark.parametrize("role", ["learner", "scorer"])
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize("role", ["learner", "scorer", "engine"])
 def test_the_run_goes_on_after_kill_9_of_a_model_process(run: Run, role: str, after: float) -> None:
+    program: Program = run.volunteers[0] if role == "engine" else run.coordinator
     at_a_moment(run, after)
-    run.coordinator.kill_child(role)
+    program.kill_children(role)
     goes_on(run)
 
 
-@pytest.mark.parametrize("after", MOMENTS)
-def test_an_engine_that_is_killed_costs_its_node_no_refusal(run: Run, after: float) -> None:
-    at_a_moment(run, after)
-    run.volunteers[0].kill_child("engine")
-    goes_on(run)
+MOMENTS = [0.0, *(pytest.param(after, marks=pytest.mark.slow) for after in (0.05, 0.1, 0.2))]
+"""Seconds after a version has come out."""
 
 
 @pytest.mark.parametrize("after", MOMENTS)
