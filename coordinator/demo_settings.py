@@ -56,7 +56,7 @@ SMOLLM2: Final = DemoSettings(
     model="smollm2",
     nodes=2,
     seconds=900,
-    steps=40,
+    steps=24,
     whole=False,
     run={"task": "single_sum", "staleness": 4, "group_size": 8, "batch_groups": 4, "limit": 6,
          "heldout": 10, "evaluate_every": 2},
