@@ -174,7 +174,7 @@ class Follower:
         version = self._records.trusted.version
         if version is None or (head.era, head.version) > (version.era, version.version):
             try:
-                documents = await self._library.get([head.version_hash], hint=self._source)
+                documents = await self._library.get([head.version_hash, head.index_hash], hint=self._source)
                 self._records.update_version(sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
                 # Or a Head that leads nowhere would hide, by its high number, every honest one that follows.
@@ -182,6 +182,7 @@ class Follower:
                     self._candidate = b""
                 raise
             self._keep("version", head, documents[head.version_hash])
+            self._keep("index", head, documents[head.index_hash])
         return self._records.trusted.head
 
     async def _edges(self, head: Head) -> list[Edge]:

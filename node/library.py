@@ -2,7 +2,7 @@
 
 Rules
 1. What a peer sends is kept only if its hash is the one asked for; whether it is signed is `trust`'s question.
-2. The coordinator is asked last, like for chunks.
+2. Who told of a version is asked first, the coordinator otherwise last.
 3. An answer is bounded: `ANSWER_BYTES` in all, the rest is None and may be asked for again.
 """
 
@@ -69,8 +69,8 @@ class Library:
         last = self._coordinator()
         others = [peer for peer in await self._network.peers() if peer not in (hint, last)]
         chosen = self._random.sample(others, min(_STRANGERS, len(others)))
-        first = [hint] if hint is not None and hint != last else []
-        return [*first, *chosen, *([last] if last is not None else [])]
+        # Who told of a version has its documents, or will soon; the coordinator otherwise comes last.
+        return list(dict.fromkeys(peer for peer in (hint, *chosen, last) if peer is not None))
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
         try:

@@ -35,8 +35,8 @@ Pipe().serve({{"import_model": (Import, refuse)}})
 def test_what_the_learner_cannot_make_is_told_in_its_words(
     fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = CHILD.format(fault=fault)
-    monkeypatch.setattr(modelfolder, "Child", lambda argv, name: Child([sys.executable, "-c", program], name=name))
+    argv = [sys.executable, "-c", CHILD.format(fault=fault)]
+    monkeypatch.setattr(modelfolder, "Child", lambda _, name, env: Child(argv, name=name, env=env))
     with pytest.raises(LocalFault, match=sentence):
         asyncio.run(modelfolder._ask_learner("import_model", Import(folder=str(tmp_path))))
 
