@@ -2,7 +2,8 @@
 
 1. The header names machine, versions and threads; a figure without them says nothing.
 2. Speed is CPU time (user and system), because a shared machine stretches the clock; candidates take turns, so that a
-   slow minute hits all of them, and the median of their paired ratios counts.
+   slow minute hits all of them, and the median of their paired ratios counts. What runs in this process is measured by
+   the CPU time of the calling thread, another process by `cpu_of` its whole tree.
 3. A claim is a ratio against an anchor that was measured in the same run, and closes with one line:
    `NAME: ratio R against ANCHOR, bar B: ok|short`. The program exits with 1 if any is short.
 """
@@ -10,7 +11,6 @@
 import importlib.metadata
 import os
 import platform
-import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -86,21 +86,29 @@ def close(claims: Sequence[Claim]) -> int:
     return 0 if all(claim.ok for claim in claims) else 1
 
 
-def measure(work: Callable[[], float]) -> Measured:
-    """Run `work`, which returns how much it did. Children that ended meanwhile count."""
-    cpu, wall = _own_cpu(), time.perf_counter()
-    done = work()
-    return Measured(done, _own_cpu() - cpu, time.perf_counter() - wall)
+Candidate = Callable[[], Measured]
+"""Does its work once, and says how much that was and what it cost."""
 
 
-def take_turns(candidates: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[Measured]]:
-    """Each candidate once unmeasured, then `repeats` times in turn."""
-    for work in candidates.values():
-        work()
+def timed(work: Callable[[], float]) -> Candidate:
+    """`work` returns how much it did, all of it in the thread that calls it."""
+
+    def candidate() -> Measured:
+        cpu, wall = time.thread_time(), time.perf_counter()
+        done = work()
+        return Measured(done, time.thread_time() - cpu, time.perf_counter() - wall)
+
+    return candidate
+
+
+def take_turns(candidates: Mapping[str, Candidate], repeats: int) -> dict[str, list[Measured]]:
+    """Each candidate once to warm up, then `repeats` times in turn."""
+    for candidate in candidates.values():
+        candidate()
     results: dict[str, list[Measured]] = {name: [] for name in candidates}
     for _ in range(repeats):
-        for name, work in candidates.items():
-            results[name].append(measure(work))
+        for name, candidate in candidates.items():
+            results[name].append(candidate())
     return results
 
 
@@ -120,11 +128,6 @@ def cpu_of(pid: int) -> float:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
-
-
-def _own_cpu() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _cpu() -> str:

@@ -175,7 +175,9 @@ def judge(rollouts: Sequence[Rollout], scores: Sequence[SampleScore], calibratio
     tokens = 0
     for number, (rollout, score) in enumerate(zip(rollouts, scores, strict=True)):
         claimed = floats(rollout.logprobs)
-        if not len(claimed) == len(score.logprobs) == len(score.margins) or any(map(math.isnan, score.margins)):
+        if not len(claimed) == len(score.logprobs) == len(score.margins) or any(
+            map(math.isnan, (*score.margins, *score.logprobs))
+        ):
             raise ValueError(f"sample {number}: the scorer's values are not one for each sampled token")
         tokens += len(claimed)
         fault = _wrong_choice(number, score.margins, calibration) or _drift(

@@ -8,16 +8,20 @@ knows the network, torch or the time; `now` is milliseconds since the Unix epoch
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from coordinator import measures
 from coordinator.admission import EXACT, Calibration, Verdict, judge
+from coordinator.capacity import Measured, quantile, view
 from coordinator.database import Database
 from coordinator.intake import Intake, Undecided
 from coordinator.learner.calls import TrainGroup
 from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
+from coordinator.measures import Counts
 from coordinator.prompts import Prompts
 from coordinator.reasons import sentence
 from coordinator.replay import Buffer
 from coordinator.roster import Roster
+from coordinator.state import CapacityView
 from coordinator.verdicts import Verdicts
 from engines.engine import SampleScore
 from p2p.messages import LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
@@ -103,6 +107,24 @@ class Books:
     def buffered(self) -> int:
         at = self.progress
         return 0 if at is None else self.buffer.buffered(at.step, at.era)
+
+    def capacity(self, step_seconds: float | None, publish_every: int, now: int) -> CapacityView:
+        """`step_seconds`: T, as the daemon measures and smooths it."""
+        back = measures.turnaround(self.database)
+        lags = self.roster.lags
+        reach = quantile(lags, 0.9) if lags else 0.0
+        measured = Measured(
+            step_seconds=step_seconds,
+            turnaround_seconds=None if back is None else (reach + back) / 1000,
+            rollouts_per_step=float(self.terms.batch_groups * self.terms.group_size),
+            supply=measures.supply(self.database, now),
+            zero_variance=measures.zero_variance(self.database) if self.buffer.refill else 0.0,
+        )
+        return view(self.terms.staleness, publish_every, measured)
+
+    def counts(self, now: int) -> Counts:
+        """Groups by where they are, for the picture of the run."""
+        return measures.counts(self.database, now)
 
     def _standing(self) -> Progress:
         if self.progress is None:

@@ -9,11 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
-
-from p2p.exits import Exit
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -43,8 +41,8 @@ def main() -> None:
     app()
 
 
-def edged(command: Callable[P, Any]) -> Callable[P, None]:
-    """A command whose errors end it with one line and an exit code."""
+def edged(command: Callable[P, int | None]) -> Callable[P, None]:
+    """A command whose errors end it with one line and an exit code; its result, if any, is that code."""
 
     @functools.wraps(command)
     def safe(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -74,8 +72,8 @@ def init(
 
     flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
-    if not yes and sys.stdin.isatty():
-        _confirm(config)
+    if not yes and _at_a_terminal() and not _confirmed(config):
+        return
     _print_made(setup.init(folder, model, config, now=_now(), secret=keys.passphrase(), report=_say_making))
 
 
@@ -91,16 +89,36 @@ def run(
     """Run the coordinator of a run folder until it is stopped or its steps are done."""
     from coordinator import keys, logs, setup
     from coordinator.config import ConfigFault
-    from coordinator.folder import locked
-    from coordinator.serve import serve_until_stopped
+    from coordinator.serve import check_start, serve_until_stopped
 
     if log_level not in logs.LEVELS:
         raise ConfigFault(f"--log-level should be one of {', '.join(logs.LEVELS)}, not {log_level!r}")
     flags = _flags(sets, run={"steps": steps}, web={"port": port})
     loaded = setup.load_run(home, now=_now(), flags=flags, secret=keys.passphrase())
-    with locked(loaded.folder):
-        logs.set_up(loaded.folder.logs, log_level)
-        serve_until_stopped(loaded)
+    check_start(loaded)
+    logs.set_up(loaded.folder.logs, log_level)
+    serve_until_stopped(loaded)
+
+
+@app.command()
+@edged
+def demo(
+    model: Annotated[Literal["tiny", "smollm2"], typer.Option(help="tiny or smollm2.")] = "tiny",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=16, help="Volunteers on this machine.", show_default="by model")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="Most seconds that it runs.", show_default="by model")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the model and the learner.")] = 0,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
+    faults: Annotated[bool, typer.Option(help="Kill a node on the way, and let one join late.")] = True,
+) -> int:
+    """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
+    from coordinator.demo import main as play
+    from coordinator.demo_settings import DemoOptions
+
+    return play(DemoOptions(model=model, nodes=nodes, seconds=seconds, seed=seed, keep=keep, faults=faults))
 
 
 @app.command()
@@ -174,15 +192,21 @@ def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict
     return flags
 
 
-def _confirm(config: "CoordinatorConfig") -> None:
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _confirmed(config: "CoordinatorConfig") -> bool:
     from coordinator.config import SIGNED
 
     print("These are signed, and cannot be changed later:")
     for key in SIGNED:
         value = getattr(config.run, key)
         print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
-    if not typer.confirm("Make this run?", default=True):
-        raise typer.Exit(Exit.OK)
+    try:
+        return typer.confirm("Make this run?", default=True)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
 
 
 def _say_making(part: str) -> None:
@@ -205,3 +229,7 @@ def _print_made(run: "Run") -> None:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    main()

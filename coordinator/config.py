@@ -122,8 +122,8 @@ class LearnerSection(Section):
         Field(description="How a group's rewards become advantages: group (by mean and deviation) or mean."),
     ] = "group"
     objective: Annotated[
-        Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "dppo"],
-        Field(description="The loss: decoupled, grpo, two_sided, cispo, gspo or dppo."),
+        Literal["decoupled", "grpo", "two_sided", "cispo", "gspo", "dppo", "uncorrected"],
+        Field(description="The loss: decoupled, grpo, two_sided, cispo, gspo, dppo or uncorrected."),
     ] = "decoupled"
     publish_every: Annotated[int, Field(ge=1, description="kappa, steps from one published version to the next.")] = 1
     microbatch_tokens: Annotated[int, Field(ge=1, description="Most tokens in one forward pass.")] = 16384

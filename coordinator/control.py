@@ -2,7 +2,7 @@
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
-2. It is addressed to this run's channel key, and names the method under which it came.
+2. It is addressed to this run's channel key (a hello also to nobody), and names the method under which it came.
 3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
    much. Hello alone is answered at any time, because it tells the coordinator's clock.
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+import blake3
 import msgspec
 
 from coordinator.leases import admitted
@@ -81,16 +82,16 @@ class Answers:
         self._bytes = 0
 
     def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
-        """(body of the request, answer)."""
+        """(hash of the request, answer)."""
         known = self._known.get((node, request))
         return None if known is None else known[:2]
 
-    def keep(self, node: bytes, request: bytes, body: bytes, answer: bytes, expires: int, now: int) -> None:
-        self._known[node, request] = (body, answer, expires)
-        self._bytes += len(body) + len(answer)
+    def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
+        self._known[node, request] = (digest, answer, expires)
+        self._bytes += len(answer)
         while self._known and (len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._over(now)):
-            _, (old, given, _) = self._known.popitem(last=False)
-            self._bytes -= len(old) + len(given)
+            _, (_, given, _) = self._known.popitem(last=False)
+            self._bytes -= len(given)
 
     def _over(self, now: int) -> bool:
         return next(iter(self._known.values()))[2] + SKEW < now
@@ -127,7 +128,7 @@ class Control:
         refused = self._refused(node, request, method, now)
         if refused is not None:
             return _encoded(refused)
-        digest = encode(request)
+        digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
@@ -147,7 +148,9 @@ class Control:
         return node, decode(open_sealed(data, "request", self._spec.run, [node]), Request)
 
     def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
-        if request.recipient != self._recipient:
+        # Who says hello for the first time does not know the Root yet, and so no channel key: zeros.
+        known = (self._recipient, bytes(32)) if method == "hello" else (self._recipient,)
+        if request.recipient not in known:
             return refusal("wrong-recipient")
         if request.method != method:
             return refusal("wrong-method", asked=request.method, method=method)

@@ -27,17 +27,16 @@ _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
 )
 
 
-def guarded(command: Callable[[], object]) -> Exit:
-    """Run `command`; its exit code. Nothing but SystemExit leaves it."""
+def guarded(command: Callable[[], int | None]) -> int:
+    """Run `command`; its exit code: what it returned, or that of its error. Nothing but SystemExit leaves it."""
     try:
-        command()
+        return command() or Exit.OK
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         fault, code = _foremost(error)
         tell(_line(fault, code))
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         return code
-    return Exit.OK
 
 
 def tell(line: str) -> None:

@@ -5,7 +5,7 @@
     root/1.root ...    every signed Root since the first
     run.spec           the RunSpec, signed by root
     model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-    run.db             leases, submissions, verdicts, ledger
+    run.sqlite         leases, submissions, verdicts, ledger
     history.jsonl      steps and evaluations, for the page
     store/             snapshots and payloads of the published versions
     learner/           the learner's checkpoints and exports
@@ -55,7 +55,7 @@ class RunFolder:
 
     @property
     def database(self) -> Path:
-        return self.path / "run.db"
+        return self.path / "run.sqlite"
 
     @property
     def history(self) -> Path:

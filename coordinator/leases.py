@@ -77,7 +77,7 @@ class Load(NamedTuple):
 
 
 def room(progress: Progress, terms: Terms, version: int, buffered: int, load: Load) -> int:
-    """Groups of `version` that the learner can still draw in time (learning.md, capacity 5)."""
+    """Groups of `version` that the learner can still draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
     return wanted - buffered - load.undecided - load.running
 

@@ -72,7 +72,7 @@ REASONS: dict[str, Reason] = {
         "node",
     ),
     "close-choices": Reason(
-        "{count} of {tokens} sampled tokens narrowly miss the seeded choice, the most is {most};"
+        "Of {tokens} sampled tokens {count} narrowly miss the seeded choice, the most is {most};"
         " first: sample {sample}, sampled token {position}.",
         "node",
     ),

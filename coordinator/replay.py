@@ -32,7 +32,7 @@ class Buffer:
     def __init__(self, database: Database, staleness: int, *, refill: bool = False) -> None:
         self._database = database
         self._staleness = staleness
-        self._least_varied = int(refill)
+        self.refill = refill
         self.histogram = [0] * (staleness + 1)
 
     def rebuild(self, drawn: Iterable[bytes]) -> None:
@@ -68,7 +68,7 @@ class Buffer:
         return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
 
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
-        return era, step - self._staleness, self._least_varied
+        return era, step - self._staleness, int(self.refill)
 
     def _group(self, lease_id: bytes) -> TrainGroup:
         row = self._database.one(

@@ -1,5 +1,6 @@
 """The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
 
+from collections import deque
 from collections.abc import Collection
 
 import msgspec
@@ -11,13 +12,23 @@ from p2p.identity import peer_id
 from p2p.messages import Hello
 
 
+class Suspension(msgspec.Struct, frozen=True):
+    """A fact of the ledger. `why`: None where a ban was lifted."""
+
+    node: str
+    why: str | None
+
+
 class Roster:
-    """The node table, and the world's view of it. A node is its public key, 32 bytes."""
+    """The node table, and the world's view of it. A node is its public key, 32 bytes.
+
+    `lags`: milliseconds from a version's publication to a node's first ask that names it, the last ones."""
 
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
         self._seen: dict[bytes, int] = {}
+        self.lags: deque[int] = deque(maxlen=64)
 
     def hello(self, node: bytes, hello: Hello, now: int) -> None:
         """A node has introduced itself, for the first time or again."""
@@ -42,18 +53,27 @@ class Roster:
     def saw(self, node: bytes, now: int, version: int | None = None) -> None:
         """A sign of life. Written at most once a second unless the version changed: it is worth no fsync each."""
         due = now - self._seen.get(node, 0) >= 1_000
-        if due or version is not None:
-            self._database.do(
-                "UPDATE nodes SET last_seen = ?, version = coalesce(?, version)"
-                " WHERE key = ? AND (? OR version IS NOT ?)",
-                (now, version, node, due, version),
-            )
-        if due:
-            self._seen[node] = now
+        known = self._database.one("SELECT version FROM nodes WHERE key = ?", (node,))
+        moved = version is not None and known is not None and known[0] != version
+        if not (due or moved):
+            return
+        self._seen[node] = now
+        query = "UPDATE nodes SET last_seen = ?, version = coalesce(?, version) WHERE key = ?"
+        self._database.do(query, (now, version, node))
+        published = self._database.value("SELECT max(at) FROM versions WHERE version = ?", (version,))
+        if moved and published is not None:
+            self.lags.append(max(0, now - published))
 
-    def ban(self, node: bytes, why: str | None) -> None:
-        """Ban a node that has said hello, or lift its ban (None)."""
-        self._database.do("UPDATE nodes SET banned = ? WHERE key = ?", (why, node))
+    def ban(self, node: bytes, why: str | None, now: int) -> None:
+        """Ban a node, or lift its ban (None); the ledger keeps it."""
+        with self._database.transaction():
+            self._database.do(
+                "INSERT INTO nodes VALUES (?, '', '', '', '', ?, ?, ?, NULL, ?)"
+                " ON CONFLICT DO UPDATE SET banned = excluded.banned",
+                (node, msgspec.msgpack.encode([]), now, now, why),
+            )
+            key = f"suspension:{self._ledger.tip().entries + 1}"
+            self._ledger.append(now, "node.suspended", key, Suspension(node=peer_id(node), why=why))
 
     def banned(self, node: bytes) -> str | None:
         """Why, if it is."""

@@ -1,7 +1,8 @@
 """One coordinator in this process, from its start to a signal or the end of its steps.
 
 1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs; a second Ctrl-C does not wait.
-2. Ports are tried before anything is started: a taken one is the operator's to put right, not a traceback.
+2. Lock and ports are tried before anything is started: a taken one is the operator's to put right, not a traceback.
+   The daemon itself takes and holds them.
 """
 
 import asyncio
@@ -13,18 +14,24 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coordinator.folder import locked
 from p2p.errors import LocalFault
 
 if TYPE_CHECKING:
     from coordinator.setup import Run
 
 
+def check_start(run: "Run") -> None:
+    """Rule 2. Raises `Busy`, `LocalFault`."""
+    web = run.config.web
+    with locked(run.folder):
+        check_port(web.host, web.port, "choose another with --port or web.port")
+        for host, port in tcp_ports(run.config.network.listen):
+            check_port(host, port, "choose another in network.listen")
+
+
 def serve_until_stopped(run: "Run") -> None:
     """Blocks. SIGTERM ends it quietly, Ctrl-C with KeyboardInterrupt. Raises what the daemon raises."""
-    web = run.config.web
-    check_port(web.host, web.port, "choose another with --port or web.port")
-    for host, port in tcp_ports(run.config.network.listen):
-        check_port(host, port, "choose another in network.listen")
     asyncio.run(_serve(run))
 
 

@@ -26,7 +26,8 @@ class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`, `name`, `why`: as in engines.devices.Device. `engine_class`: what a Calibration is published for."""
+    """`kind`, `name`, `why`: as in engines.devices.Device. `engine_class`: "<engine>/<dtype>/<device kind>",
+    for example transformers/float32/cpu: what a RunSpec admits and a Calibration is published for."""
 
     kind: str
     name: str

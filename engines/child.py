@@ -206,6 +206,7 @@ class Child:
             for answer in self._pending.values():
                 if not answer.done():
                     answer.set_exception(self._death(returncode))
+                    answer.exception()  # asyncio's complaint is for nobody: its caller may have heard while sending
         return returncode
 
     async def _read_frames(self, process: Process) -> None:

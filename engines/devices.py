@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build, see https://pytorch.org/get-started/locally"
+_CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (PyTorch's install page says how)"
 
 
 class NoDevice(Exception):

@@ -13,8 +13,6 @@ from engines.calls import ApplyCall, GenerateCall, GenerateManyCall, LoadCall, P
 from engines.child import Pipe
 from engines.engine import Engine, EngineError, Loaded, Sample, SampleScore
 
-_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
-
 
 class Host:
     """Calls to methods of one engine."""
@@ -42,7 +40,7 @@ class Host:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         device = choose(call.device)
         self._held = TransformersEngine(device.kind, call.dtype)
-        engine_class = f"transformers/{_SHORT[call.dtype]}/{device.kind.partition(':')[0]}"
+        engine_class = f"transformers/{call.dtype}/{device.kind.partition(':')[0]}"
         return Probed(kind=device.kind, name=device.name, why=device.why, engine_class=engine_class)
 
     def load(self, call: LoadCall) -> Loaded:

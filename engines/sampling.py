@@ -18,6 +18,7 @@ taken only where the bound reaches the best score found: about one token a row, 
 
 import hashlib
 import sys
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -31,6 +32,10 @@ if sys.byteorder != "little":
 W_MAX = 1 - 2.0**-24
 # Relative. Above the float32 rounding of exp, of the bound and of logit + gumbel together, for |logit| < 1000.
 _SLACK = 1e-3
+BLOCK = 2**19
+"""Values that `margin` takes at a time on a CPU: 2 MB each of four arrays, so that they stay in its caches."""
+
+_memory = threading.local()
 
 
 def _signed(word: int) -> int:
@@ -52,46 +57,77 @@ def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu")
 
 def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """logits: float32 [R, V]; key: int64 [R]. (tokens int64 [R], log softmax(logits) of each, float32 [R], <= 0)."""
-    tokens = _gumbel(_w(_bits(key, logits.shape[1]))).add_(logits).argmax(-1)
-    return tokens, logprobs(logits, tokens)
+    w, spare = _noise(key, logits.shape[1])
+    tokens = _gumbel(w).add_(logits).argmax(-1)
+    return tokens, _logprobs(logits, tokens, spare)
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """As `choose`, without noise."""
     tokens = logits.argmax(-1)
-    return tokens, logprobs(logits, tokens)
-
-
-def logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0."""
-    return (_at(logits, tokens) - logits.logsumexp(-1)).clamp_(max=0.0)
+    return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """How much the seeded choice beats each of `tokens` [R], in nats, 0.0 where it is that token; and their
     log-probabilities as in `choose`. Both float32 [R]."""
-    rows = logits.shape[0]
-    w = _w(_bits(key, logits.shape[1]))
-    top = logits.amax(-1, keepdim=True)
-    e = (logits - top).exp_()
-    log_z = e.sum(-1).log_() + top[:, 0]
-    bound = e.div_(w)
+    rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
+    blocks = zip(*(torch.split(part, rows) for part in (logits, key, tokens)), strict=True)
+    gaps, logprobs = zip(*(_margin(*block) for block in blocks), strict=True)
+    return torch.cat(gaps), torch.cat(logprobs)
+
+
+def _margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    w, spare = _noise(key, logits.shape[1])
+    logprobs = _logprobs(logits, tokens, spare)  # leaves exp(logits - top) in `spare`
+    bound = spare.div_(w)
     first = bound.argmax(-1)
     best = _at(bound, first) * _at(w, first) / -torch.log1p(-_at(w, first))
     row, column = (bound >= (best * (1 - _SLACK))[:, None]).nonzero(as_tuple=True)
     score = logits[row, column] + _gumbel(w[row, column])
-    winner_score = torch.full((rows,), -torch.inf, device=logits.device).scatter_reduce_(0, row, score, "amax")
+    winner_score = torch.full_like(logprobs, -torch.inf).scatter_reduce_(0, row, score, "amax")
     is_winner = score == winner_score[row]
     # The lowest id among equals, as argmax takes it.
     winner = torch.full_like(tokens, logits.shape[1])
     winner.scatter_reduce_(0, row[is_winner], column[is_winner], "amin")
     gap = winner_score - (_at(logits, tokens) + _gumbel(_at(w, tokens)))
-    gap = torch.where(winner == tokens, 0.0, gap.clamp_(min=0.0))
-    return gap, (_at(logits, tokens) - log_z).clamp_(max=0.0)
+    return torch.where(winner == tokens, 0.0, gap.clamp_(min=0.0)), logprobs
+
+
+def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
+    """log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0. `out` becomes exp(logits - max)."""
+    top = logits.amax(-1, keepdim=True)
+    z = torch.sub(logits, top, out=out).exp_().sum(-1)
+    return (_at(logits, tokens) - top[:, 0] - z.log_()).clamp_(max=0.0)
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[:, None])[:, 0]
+
+
+def _noise(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """(w, room for as many values): float32 [R, V], both good until the next call in this thread."""
+    x, spare = _bits(key, vocabulary)
+    w = spare.view(torch.float32)
+    w.copy_(x.view(torch.int32).bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31).clamp_(max=W_MAX)
+    return w[:, :vocabulary], x.view(torch.float32)[:, :vocabulary]
+
+
+def _bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """(splitmix64's words, room for as many): int64 [R, ceil(V / 2)]. torch shifts arithmetically, hence the masks."""
+    x, shifted = _scratch(len(key), (vocabulary + 1) // 2, key.device)
+    torch.add(_increments(x.shape[1], key.device), key[:, None], out=x)
+    torch.bitwise_right_shift(x, 30, out=shifted).bitwise_and_((1 << 34) - 1)
+    x.bitwise_xor_(shifted).mul_(_MIX_1)
+    torch.bitwise_right_shift(x, 27, out=shifted).bitwise_and_((1 << 37) - 1)
+    x.bitwise_xor_(shifted).mul_(_MIX_2)
+    torch.bitwise_right_shift(x, 31, out=shifted).bitwise_and_((1 << 33) - 1)
+    return x.bitwise_xor_(shifted), shifted
+
+
+def _gumbel(w: Tensor) -> Tensor:
+    """In place."""
+    return w.neg_().log1p_().neg_().log_().neg_()
 
 
 @lru_cache(maxsize=8)
@@ -99,20 +135,12 @@ def _increments(words: int, device: torch.device) -> Tensor:
     return (torch.arange(1, words + 1, dtype=torch.int64) * _GOLDEN).to(device)
 
 
-def _bits(key: Tensor, vocabulary: int) -> Tensor:
-    """int32 [R, V], the top bit not yet taken off. Shifts are arithmetic in torch, hence the masks."""
-    x = _increments((vocabulary + 1) // 2, key.device) + key[:, None]
-    shifted = torch.bitwise_right_shift(x, 30).bitwise_and_((1 << 34) - 1)
-    x.bitwise_xor_(shifted).mul_(_MIX_1)
-    torch.bitwise_right_shift(x, 27, out=shifted).bitwise_and_((1 << 37) - 1)
-    x.bitwise_xor_(shifted).mul_(_MIX_2)
-    torch.bitwise_right_shift(x, 31, out=shifted).bitwise_and_((1 << 33) - 1)
-    return x.bitwise_xor_(shifted).view(torch.int32)[:, :vocabulary]
-
-
-def _w(bits: Tensor) -> Tensor:
-    return bits.bitwise_and(0x7FFFFFFF).to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=W_MAX)
-
-
-def _gumbel(w: Tensor) -> Tensor:
-    return w.neg().log1p_().neg_().log_().neg_()
+def _scratch(rows: int, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Two int64 [rows, words] of this thread, used again at each step: fresh memory would cost more than the noise."""
+    held: Tensor | None = getattr(_memory, "held", None)
+    size = 2 * rows * words
+    if held is None or held.device != device or held.numel() < size:
+        with torch.inference_mode(False):  # else it could only be written to by callers in inference mode
+            held = _memory.held = torch.empty(size, dtype=torch.int64, device=device)
+    first, second = held[:size].view(2, rows, words)
+    return first, second

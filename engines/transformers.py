@@ -23,6 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from engines import sampling
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.kvcache import growing_cache
 from engines.rollout import Rollout
 from tasks import registry
 from tasks.task import Text, sampled_mask
@@ -134,7 +135,7 @@ class TransformersEngine:
 
     def _prefill(self, model: Any, prompts: Sequence[Sequence[int]]) -> tuple[DynamicCache, Tensor]:
         """Prompts of one length: their cache, and the last hidden state of each, [J, 1, D]."""
-        cache = DynamicCache(config=model.config)
+        cache = growing_cache(model.config)
         ids = torch.tensor(prompts, device=self._device)
         hidden = model.base_model(ids, past_key_values=cache, use_cache=True).last_hidden_state
         return cache, hidden[:, -1:]

@@ -1,7 +1,7 @@
 """Trio in a thread of its own beside an asyncio loop, and calls between the two.
 
 1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error;
-   cancelling it cancels trio and waits until the thread is gone. So the thread cannot die unseen, nor outlive its owner.
+   cancelling it cancels trio and waits until the thread is gone. The thread cannot die unseen, nor outlive its owner.
 2. `call` runs a coroutine function on trio; `call_back` runs one on asyncio. Results, errors and cancellation cross.
    A cancelled caller waits until the other side has really let go.
 3. At most `CALLS` calls from trio are at work in the asyncio loop; further ones wait on the trio side.
@@ -16,6 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 
 from p2p.errors import Unreachable
+from p2p.groups import one_error
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -47,14 +48,16 @@ class TrioThread:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
                 self._loop.call_soon_threadsafe(_settle, ended, None, error)
 
-        threading.Thread(target=thread, name=self._name, daemon=True).start()
+        runner = threading.Thread(target=thread, name=self._name, daemon=True)
+        runner.start()
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            if not ended.done():
-                self._cancel()
-                await _quietly(ended)
+            self._cancel()
+            await _quietly(ended)
             raise
+        finally:
+            runner.join()  # telling us was its last act
 
     async def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
@@ -82,10 +85,9 @@ class TrioThread:
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
-            if not outcome.done():
-                with contextlib.suppress(Unreachable):
-                    self._on_trio(scope.cancel)
-                await _quietly(outcome)
+            with contextlib.suppress(Unreachable):
+                self._on_trio(scope.cancel)
+            await _quietly(outcome)
             raise
 
     async def call_back(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
@@ -119,14 +121,15 @@ class TrioThread:
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
         self._calls = trio.CapacityLimiter(CALLS)
         try:
-            async with trio.open_nursery() as nursery:
-                self._scope = nursery.cancel_scope
-                self._nursery = nursery
-                self._token = trio.lowlevel.current_trio_token()
-                if self._stop:
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    self._scope = nursery.cancel_scope
+                    self._nursery = nursery
+                    self._token = trio.lowlevel.current_trio_token()
+                    if self._stop:
+                        nursery.cancel_scope.cancel()
+                    await main()
                     nursery.cancel_scope.cancel()
-                await main()
-                nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
 

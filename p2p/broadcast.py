@@ -66,7 +66,7 @@ class Broadcast:
             if held.payload.path != path or not held.payload.complete:
                 raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
             return
-        if path.exists():
+        if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
                 return

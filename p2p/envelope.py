@@ -9,6 +9,7 @@ Rules
 """
 
 from collections.abc import Collection
+from typing import Annotated
 
 import blake3
 import msgspec
@@ -49,7 +50,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     run: bytes
     payload: bytes
-    signatures: list[Signature]
+    signatures: Annotated[list[Signature], msgspec.Meta(max_length=_MOST_SIGNATURES)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,9 +77,9 @@ def peek(data: bytes) -> Sealed:
         raise Malformed(f"a sealed document of {len(data)} bytes")
     try:
         sealed = _decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"not a sealed document: {error}") from error
-    if sealed.kind not in ROLES or len(sealed.run) != 32 or len(sealed.signatures) > _MOST_SIGNATURES:
+    if sealed.kind not in ROLES or len(sealed.run) != 32:
         raise Malformed("not a sealed document of this protocol")
     return sealed
 

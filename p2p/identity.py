@@ -56,14 +56,23 @@ def write_key(path: Path, key: Ed25519PrivateKey, passphrase: str | None = None)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
     except OSError as error:
+        if path.exists():
+            raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
         raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(file.fileno())
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:  # half a key file could neither be read nor made again
+        path.unlink(missing_ok=True)
+        raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
 
 
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:

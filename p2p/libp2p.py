@@ -1,12 +1,13 @@
-"""The transport over py-libp2p, on trio. The only module that imports libp2p.
+"""The transport over py-libp2p, on trio. Only this module and its parts (p2p/libp2p_*.py) import libp2p.
 
 What py-libp2p 0.8 does under fire, and what stands against it here:
 
 1. An exception from any stream handler ends the host. Every handler is guarded, those the host installs for itself
    and pubsub's included: the guard is in place before Pubsub is built.
 2. Plaintext is offered by default, and limits are loose. Security is Noise and nothing else; limits are stated.
-3. A cancelled read or write may leave half a frame on the connection, which ends it for all its streams. So the
-   calls that touch a stream run in tasks of the transport, which nobody cancels; whoever gives up resets the stream.
+3. A cancelled write ends the connection for all its streams: Noise has counted a message that never left. So writes
+   are shielded where they enter the socket (p2p/libp2p_security.py), and the calls that touch a stream run in tasks
+   of the transport; whoever gives up resets the stream.
 4. A frozen peer gives no error. A wait without a single byte for `patience` seconds resets the stream; a write that
    cannot even leave closes the connection.
 5. Stock yamux fails a write when the reader pauses for 5 s. So every stream has a task that always reads, up to
@@ -16,6 +17,8 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
    messages, each of which must stand alone. Signing is strict.
 8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
+9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
+   choice.
 """
 
 import logging
@@ -24,11 +27,9 @@ from collections.abc import Callable, Sequence
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
-from libp2p.abc import IHost, INetStream
+from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.crypto.keys import KeyPair
-from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
-from libp2p.custom_types import TMuxerOptions, TProtocol, TSecurityOptions
+from libp2p.custom_types import TMuxerOptions, TProtocol
 from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
@@ -36,8 +37,6 @@ from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb.rpc_pb2 import Message
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as Noise
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.tools.anyio_service import background_trio_service
@@ -45,6 +44,7 @@ from multiaddr import Multiaddr
 
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
+from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
@@ -53,6 +53,8 @@ log = logging.getLogger("p2p")
 PATIENCE = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
+HANG_UP = 2.0
+"""Seconds for closing connections at the end."""
 MAX_CONNECTIONS = 256
 MAX_STREAMS = 4096
 MAX_MEMORY_MIB = 512
@@ -63,12 +65,6 @@ GOSSIP_RPC_LIMIT = 128 << 10
 """Bytes of one gossip packet, which may carry several messages."""
 VALIDATION_TIMEOUT = 30.0
 """Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
-
-
-def security(key_pair: KeyPair) -> TSecurityOptions:
-    """Noise, and nothing else."""
-    noise = Noise(key_pair, noise_privkey=create_noise_key_pair().private_key)
-    return {TProtocol(NOISE): noise}
 
 
 def muxers() -> TMuxerOptions:
@@ -117,6 +113,8 @@ class LibP2PTransport:
             connection_config=connections,
         )
         guard(self._host)
+        self._connections = _Connections()
+        self._host.get_network().register_notifee(self._connections)
         self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
         self._pubsub = Pubsub(
             self._host,
@@ -140,11 +138,15 @@ class LibP2PTransport:
             trio.open_nursery() as self._nursery,
         ):
             self._check_listeners()
+            await self._host.get_network().auto_connector.stop()  # type: ignore[attr-defined]
             await self._pubsub.wait_until_ready()
             for topic, handler in self._topics.items():
                 await self._join(topic, handler, self._nursery)
             listening()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                await self._hang_up()
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
@@ -203,8 +205,20 @@ class LibP2PTransport:
 
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
-        with trio.move_on_after(self._patience):
-            await self._host.disconnect(ID.from_string(peer))
+        target = ID.from_string(peer)
+        for connection in [c for c in self._connections.open if c.muxed_conn.peer_id == target]:
+            await _close_socket(connection)  # first, as a farewell to a frozen peer would never leave
+        await self._host.disconnect(target)
+
+    async def _hang_up(self) -> None:
+        """Close every connection, so that the others need not wait for their watchdogs (upstream just lets go)."""
+        with trio.move_on_after(HANG_UP) as scope:
+            scope.shield = True
+            async with trio.open_nursery() as nursery:
+                for peer in self._host.get_connected_peers():
+                    nursery.start_soon(self._host.disconnect, peer)
+        for connection in list(self._connections.open):
+            await _close_socket(connection)
 
     def _wrap(self, stream: INetStream) -> LibP2PStream:
         if self._nursery is None:
@@ -236,6 +250,40 @@ class LibP2PTransport:
                 await subscription.get()
 
         nursery.start_soon(drain)
+
+
+class _Connections(INotifee):
+    """Every connection there is. Upstream forgets the socket of one that ends while the host stops."""
+
+    def __init__(self) -> None:
+        self.open: dict[INetConn, None] = {}
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        self.open[conn] = None
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        self.open.pop(conn, None)
+        await _close_socket(conn)
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+
+async def _close_socket(connection: INetConn) -> None:
+    with trio.CancelScope(shield=True):
+        try:
+            await connection.muxed_conn.secured_conn.close()  # type: ignore[attr-defined]
+        except Exception as error:
+            log.debug("close: %r", error)
 
 
 def guard(host: IHost) -> None:

@@ -34,6 +34,11 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of all wire types."""
 
 
+def head_topic(run: bytes) -> str:
+    """The gossip topic of a run's Heads. `run`: its id."""
+    return f"echo2/{run.hex()}/head"
+
+
 # --- authority -------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +107,7 @@ class Head(Wire, frozen=True):
     finished: bool = False
 
 
-# --- requests and answers ----------------------------------------------------------------------------------------------
+# --- requests and answers ---------------------------------------------------------------------------------------------
 
 
 class Request(Wire, frozen=True):
@@ -174,7 +179,7 @@ class HeadAnswer(Wire, frozen=True):
     head: bytes | None
 
 
-# --- leases and rollouts -----------------------------------------------------------------------------------------------
+# --- leases and rollouts ----------------------------------------------------------------------------------------------
 
 
 class LeaseAsk(Wire, frozen=True):

@@ -85,7 +85,7 @@ def decode_from_downloader(frame: bytes) -> FromDownloader:
     """Raises `Malformed`."""
     try:
         return _from_downloader.decode(frame)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"chunk request: {error}") from None
 
 
@@ -93,7 +93,7 @@ def decode_from_holder(frame: bytes) -> FromHolder:
     """Raises `Malformed`."""
     try:
         return _from_holder.decode(frame)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"chunk answer: {error}") from None
 
 

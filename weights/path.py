@@ -10,25 +10,27 @@ from collections.abc import Collection, Iterable
 from weights.documents import Edge
 
 _NOTHING = None
+_Rank = tuple[int, int, bytes]
 
 
 def path_to(edges: Iterable[Edge], held: Collection[bytes], head: bytes) -> list[Edge] | None:
     """Edges to apply in order to come from a snapshot in `held` (content roots), or from nothing, to root `head`.
 
-    Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes. [] if `head` is held; None
-    if no chain leads there. Dijkstra (1959); each edge is looked at once."""
+    Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the newest versions: two
+    versions may have the same weights. [] if `head` is held; None if no chain leads there. Dijkstra (1959); each edge is
+    looked at once."""
     if head in held:
         return []
     leaving: dict[bytes | None, list[Edge]] = {}
     for edge in edges:
         leaving.setdefault(edge.base_root, []).append(edge)
-    queue: list[tuple[int, int, tuple[bytes, ...], bytes | None, tuple[Edge, ...]]]
-    # The hashes end every tie before roots or edges would be compared, except between starts.
-    queue = [(0, 0, (b"" if root is None else root,), root, ()) for root in (_NOTHING, *held)]
+    queue: list[tuple[int, int, tuple[bytes, ...], tuple[_Rank, ...], bytes | None, tuple[Edge, ...]]]
+    # Hashes, then ranks end every tie before roots or edges would be compared, except between starts.
+    queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NOTHING, *held)]
     heapq.heapify(queue)
     done: set[bytes | None] = set()
     while queue:
-        cost, steps, hashes, root, chain = heapq.heappop(queue)
+        cost, steps, hashes, ranks, root, chain = heapq.heappop(queue)
         if root == head:
             return list(chain)
         if root in done:
@@ -36,6 +38,10 @@ def path_to(edges: Iterable[Edge], held: Collection[bytes], head: bytes) -> list
         done.add(root)
         for edge in leaving.get(root, []):
             if edge.root not in done:
-                further = (cost + edge.length, steps + 1, (*hashes, edge.payload_hash), edge.root, (*chain, edge))
-                heapq.heappush(queue, further)
+                names, order = (*hashes, edge.payload_hash), (*ranks, _rank(edge))
+                heapq.heappush(queue, (cost + edge.length, steps + 1, names, order, edge.root, (*chain, edge)))
     return None
+
+
+def _rank(edge: Edge) -> _Rank:
+    return -edge.era, -edge.version, edge.to_bytes()

@@ -1,7 +1,7 @@
 """Checkpoints: all that the learner needs to go on after any crash, whole or not there.
 
-    <folder>/checkpoint-0000000012/tensors.safetensors    masters, moments, random state
-                                   state.msgpack          State, and BLAKE3 of both files' contents
+    <folder>/checkpoint-<era>-<step>/tensors.safetensors    masters, moments, random state
+                                     state.msgpack          State, and BLAKE3 of both files' contents
 
 Rules
 1. A checkpoint is written under a hidden name; its files and folder are fsynced, then it is renamed. So it is visible
@@ -30,7 +30,7 @@ from weights.durable import move, room, sync_file, sync_folder
 
 FORMAT = 1
 KEPT = 2
-_NAME = re.compile(r"checkpoint-(\d{10})")
+_NAME = re.compile(r"checkpoint-\d{12}-\d{12}")
 _STATE, _TENSORS = "state.msgpack", "tensors.safetensors"
 
 
@@ -77,8 +77,9 @@ class Checkpoint(NamedTuple):
 
 
 def save(folder: Path, state: State, tensors: dict[str, Tensor]) -> Path:
-    """Write the checkpoint of `state.step`, durably, and remove all but the newest two. Raises `DiskFull`."""
-    target = folder / f"checkpoint-{state.step:010d}"
+    """Write the checkpoint of (`state.era`, `state.step`), durably, and remove all but the newest two. Raises
+    `DiskFull`."""
+    target = folder / f"checkpoint-{state.era:012d}-{state.step:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
         save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial / _TENSORS)
@@ -135,7 +136,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _found(folder: Path) -> list[Path]:
-    """Checkpoints, newest first."""
+    """Checkpoints, newest first: by era, then step, because a later era may go on from an earlier step."""
     return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
 
 

@@ -13,6 +13,7 @@ Rules
 """
 
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,8 @@ from transformers import PreTrainedModel
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
 from weights.diff import encode, encode_full
-from weights.snapshot import Snapshot, discard
+from weights.durable import sync_folder, writing
+from weights.snapshot import Snapshot
 from weights.tensors import save_model
 
 SKIPS = 4
@@ -33,10 +35,31 @@ _FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
 def write(model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path) -> Export:
     """Export the model as `version`, with a diff from each of `bases`, or in full if there are none."""
     started = time.perf_counter()
-    new = save_model(model, folder / f"v{version:010d}.safetensors")
+    new = save_model(model, place(folder, version))
     edges = [_diff(base, new, version, folder) for base in bases] or [_full(new, version, folder)]
     seconds = time.perf_counter() - started
     return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=seconds)
+
+
+def place(folder: Path, version: int) -> Path:
+    """Where a version's snapshot lies."""
+    return folder / f"v{version:010d}.safetensors"
+
+
+def adopt(snapshot: Path, version: int, folder: Path) -> Path:
+    """A snapshot from elsewhere under its name in `folder`, so that it stays for as long as diffs start from it."""
+    target = place(folder, version)
+    if target.exists():
+        if target.samefile(snapshot):
+            return target
+        target.unlink()  # of a version that was never published: its number went to another
+    try:
+        target.hardlink_to(snapshot)
+        sync_folder(folder)
+    except OSError:  # another filesystem, or one without links
+        with snapshot.open("rb") as source, writing(target) as file:
+            shutil.copyfileobj(source, file)
+    return target
 
 
 def _diff(base: Base, new: Snapshot, version: int, folder: Path) -> ExportedEdge:
@@ -80,4 +103,4 @@ def sweep(folder: Path, kept: set[int], snapshots: set[int]) -> None:
             continue
         if path.suffix == ".safetensors" and int(named[1]) in snapshots:
             continue
-        discard(path)
+        path.unlink()

@@ -141,6 +141,13 @@ def dppo(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(value, masked, torch.zeros_like(masked))
 
 
+def uncorrected(terms: Terms, hyper: Hyper) -> TokenLoss:
+    """- A p/sg(p): the policy gradient as if the rollouts were fresh (REINFORCE, Williams 1992). An anchor for
+    measuring what the weights of the others are worth (benchmarks/learning.py), not a recipe for stale rollouts."""
+    none = torch.zeros_like(terms.rollout, dtype=torch.bool)
+    return TokenLoss(-terms.advantage * ratio(terms.current, terms.current.detach()), none, none)
+
+
 def reference_kl(current: Tensor, reference: Tensor) -> Tensor:
     """Estimate of KL(current || reference) a token, float32 [n] with gradient: the "k3" of
     http://joschu.net/blog/kl-approx.html, ref/p - 1 - log(ref/p), never below 0. DeepSeekMath, eq. 4."""
@@ -155,6 +162,7 @@ OBJECTIVES: dict[str, Objective] = {
     "cispo": cispo,
     "gspo": gspo,
     "dppo": dppo,
+    "uncorrected": uncorrected,
 }
 
 

@@ -83,9 +83,9 @@ class Session:
 
     def _begin(self, before: Checkpoint | None) -> State:
         """No checkpoint, or one of an earlier era: the published weights, a new optimiser."""
-        order, published = self._order, _published(self._order)
+        order, published = self._order, self._published()
         if published:
-            load_into(self._model, Snapshot(Path(order.published)))
+            load_into(self._model, Snapshot(Path(published[-1].snapshot)))
         self._optimiser = Optimiser(self._model, self._hyper)
         return State(
             step=order.published_version if published else 0,
@@ -94,12 +94,12 @@ class Session:
             drawn=before.state.drawn if before else [],
             export=None,
             published=published,
-            anchor=(before.state.anchor if before else None) or next(iter(published), None),
+            anchor=_anchor(before, published),
         )
 
     def _resume(self, found: Checkpoint) -> State:
         """Where the checkpoint stands; what is published is as main says."""
-        state, published = found.state, _published(self._order)
+        state, published = found.state, self._published()
         self._optimiser = Optimiser(self._model, self._hyper)
         self._optimiser.restore(found.tensors)
         _restore_random(found.tensors)
@@ -107,9 +107,17 @@ class Session:
         older = [base for base in state.published if base.version < newest and Path(base.snapshot).is_file()]
         if state.export and state.export.version == newest and state.export.root != published[-1].root:
             raise WrongOrder(f"version {newest} was published with other bytes than this learner exported")
-        return msgspec.structs.replace(
-            state, published=[*older, *published], anchor=state.anchor or next(iter(published), None)
-        )
+        return msgspec.structs.replace(state, published=[*older, *published], anchor=_anchor(found, published))
+
+    def _published(self) -> list[Base]:
+        """The published version as main names it, its file read and checked; empty where there is none."""
+        order = self._order
+        if not order.published:
+            return []
+        if Snapshot(Path(order.published)).root != order.published_root:
+            raise WrongOrder(f"{order.published} does not have the root of version {order.published_version}")
+        path = export.adopt(Path(order.published), order.published_version, self._exports)
+        return [Base(version=order.published_version, root=order.published_root, snapshot=str(path))]
 
     def _pending(self) -> Export | None:
         """The last export, if it has not been published."""
@@ -179,13 +187,12 @@ def check_hyper(hyper: Hyper) -> None:
             raise WrongOrder(sentence)
 
 
-def _published(order: Open) -> list[Base]:
-    """The published version as main names it, its file read and checked; empty where there is none."""
-    if not order.published:
-        return []
-    if Snapshot(Path(order.published)).root != order.published_root:
-        raise WrongOrder(f"{order.published} does not have the root of version {order.published_version}")
-    return [Base(version=order.published_version, root=order.published_root, snapshot=order.published)]
+def _anchor(before: Checkpoint | None, published: list[Base]) -> Base | None:
+    """The first version of all, if its file is still there."""
+    known = before.state.anchor if before else None
+    if known is not None:
+        return known if Path(known.snapshot).is_file() else None
+    return published[0] if published else None
 
 
 def _random() -> dict[str, torch.Tensor]:

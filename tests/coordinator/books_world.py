@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.books import Books
 from coordinator.database import Database
 from coordinator.intake import Undecided
-from coordinator.leases import Progress, Terms
+from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
@@ -37,6 +37,7 @@ from p2p.messages import (
 )
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
+from tasks.task import Task
 from tasks.text import CHAR_SIZE, EOS, FileText, char_tokenizer
 
 RUN = hashlib.sha256(b"a run").digest()
@@ -101,12 +102,22 @@ def honest_scores(submission: Submission) -> list[SampleScore]:
 class World:
     """One coordinator. `now` is the clock; `reopen` is a crash and a restart."""
 
-    def __init__(self, folder: Path, *, spec: RunSpec = SPEC, **terms: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        spec: RunSpec = SPEC,
+        task: Task | None = None,
+        entropy: Entropy | None = None,
+        **terms: Any,
+    ) -> None:
         self.path = folder / "run.db"
         self.spec = spec
         self.now = T0
         self._terms = terms
-        self._entropy = itertools.count()
+        self._tasks = [task] if task else [TASKS[t.name, t.version] for t in spec.tasks]
+        self._drawn_bytes = itertools.count()
+        self._entropy = entropy or self._counted
         self._nonces = itertools.count()
         self.books = self._open()
         self.books.rebuild([], self.at(0))
@@ -115,19 +126,22 @@ class World:
     def _open(self) -> Books:
         fixed = {"staleness": self.spec.staleness, "group_size": self.spec.group_size, "limit": self.spec.limit}
         given = {"batch_groups": 2, "engines": list(self.spec.engines), "per_node": 100} | fixed | self._terms
+        database = Database.open(self.path)
+        # No story here loses power; test_coordinator_database.py holds the setting itself to what it promises.
+        database.do("PRAGMA synchronous = OFF")
         return Books(
-            Database.open(self.path),
+            database,
             spec=self.spec,
             terms=msgspec.convert(given, Terms),
-            prompts=TaskPrompts([TASKS[t.name, t.version] for t in self.spec.tasks], TEXT, seed=7),
+            prompts=TaskPrompts(self._tasks, TEXT, seed=7),
             tasks=TASKS,
             text=TEXT,
             seal=sealed_by_role,
-            entropy=self.entropy,
+            entropy=self._entropy,
         )
 
-    def entropy(self, size: int) -> bytes:
-        return hashlib.sha256(b"entropy %d" % next(self._entropy)).digest()[:size]
+    def _counted(self, size: int) -> bytes:
+        return hashlib.sha256(b"entropy %d" % next(self._drawn_bytes)).digest()[:size]
 
     def at(self, step: int, version: int | None = None, era: int = 1, **more: Any) -> Progress:
         version = step if version is None else version

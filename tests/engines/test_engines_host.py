@@ -24,7 +24,7 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
             await engine.probe("toaster")
         assert refused.value.kind == "NoDevice"
         probed = await engine.probe("cpu")
-        assert (probed.kind, probed.engine_class) == ("cpu", "transformers/fp32/cpu")
+        assert (probed.kind, probed.engine_class) == ("cpu", "transformers/float32/cpu")
         loaded = await engine.load(old.folder, old.snapshot)
         assert loaded.root == old.root
         samples = await engine.generate(asked)

@@ -1,6 +1,5 @@
 import hashlib
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,15 @@ def vector_logits(vocabulary: int) -> list[float]:
     return [((token * 7919) % 640 - 320) / 64 for token in range(vocabulary)]
 
 
+def bits_of(keys: torch.Tensor, count: int) -> list[list[int]]:
+    words = sampling._bits(keys, count)[0].view(torch.int32)[:, :count]
+    return [[value & 0x7FFFFFFF for value in row] for row in words.tolist()]
+
+
+def gumbel_of(keys: torch.Tensor, count: int) -> torch.Tensor:
+    return sampling._gumbel(sampling._noise(keys, count)[0].clone())
+
+
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: f"position {vector['position']}")
 def test_the_noise_is_the_golden_noise(vector: dict[str, object]) -> None:
     drawn_seed, position = bytes.fromhex(str(vector["seed"])), vector["position"]
@@ -30,10 +38,9 @@ def test_the_noise_is_the_golden_noise(vector: dict[str, object]) -> None:
     tensor_key = sampling.keys([(drawn_seed, position)])
     assert tensor_key.item() % 2**64 == key
     count = len(vector["bits"])  # type: ignore[arg-type]
-    raw = sampling._bits(tensor_key, count)[0]
-    assert [value & 0x7FFFFFFF for value in raw.tolist()] == vector["bits"]
+    assert bits_of(tensor_key, count)[0] == vector["bits"]
     assert [reference.bits(key, token) for token in range(count)] == vector["bits"]
-    noise = sampling._gumbel(sampling._w(raw)).tolist()
+    noise = gumbel_of(tensor_key, count)[0].tolist()
     assert noise == pytest.approx(vector["gumbel"], rel=1e-6, abs=1e-6)
     assert [reference.gumbel(bits) for bits in vector["bits"]] == vector["gumbel"]
     logits = vector_logits(321)
@@ -45,28 +52,22 @@ def test_the_noise_is_the_golden_noise(vector: dict[str, object]) -> None:
 def test_torch_equals_the_reference(vocabulary: int) -> None:
     pairs = [(seed(row), row * row) for row in range(20)]
     keys = sampling.keys(pairs)
-    raw = sampling._bits(keys, vocabulary)
-    noise = sampling._gumbel(sampling._w(raw))
+    raw, noise = bits_of(keys, vocabulary), gumbel_of(keys, vocabulary)
     for row, pair in enumerate(pairs):
         key = reference.key(*pair)
         expected = [reference.bits(key, token) for token in range(vocabulary)]
-        assert [value & 0x7FFFFFFF for value in raw[row].tolist()] == expected
+        assert raw[row] == expected
         assert noise[row].tolist() == pytest.approx([reference.gumbel(bits) for bits in expected], rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("bits", [0, 1, 2**24, 2**30, 2**31 - 2**7, 2**31 - 1])
-def test_the_noise_is_finite_at_both_ends(bits: int) -> None:
-    tensor = torch.tensor([bits], dtype=torch.int64).to(torch.int32)
-    noise = sampling._gumbel(sampling._w(tensor)).item()
-    assert math.isfinite(noise)
+@pytest.mark.parametrize("top", [0, 2**31], ids=["", "with the top bit, which is ignored"])
+def test_the_noise_is_finite_at_both_ends(bits: int, top: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    word = torch.tensor([[bits + top]], dtype=torch.int64)
+    monkeypatch.setattr(sampling, "_bits", lambda key, vocabulary: (word.clone(), torch.empty_like(word)))
+    noise = gumbel_of(torch.zeros(1, dtype=torch.int64), 1).item()
     assert noise == pytest.approx(reference.gumbel(bits), rel=1e-6)
     assert -2.82 < noise < 22.2
-
-
-def test_the_top_bit_of_a_word_is_ignored() -> None:
-    low = torch.tensor([5], dtype=torch.int32)
-    high = torch.tensor([5 - 2**31], dtype=torch.int64).to(torch.int32)
-    assert torch.equal(sampling._w(low), sampling._w(high))
 
 
 def test_choices_are_distributed_as_the_softmax_says() -> None:
@@ -98,12 +99,21 @@ def test_equal_scores_go_to_the_lowest_id() -> None:
     assert sampling.choose(logits, keys)[0].tolist() == [7] * 50
 
 
+def test_margins_do_not_depend_on_how_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(20, 99, generator=torch.Generator().manual_seed(2))
+    keys, tokens = sampling.keys((seed(row), row) for row in range(20)), torch.arange(20)
+    whole = sampling.margin(logits, keys, tokens)
+    monkeypatch.setattr(sampling, "BLOCK", 7 * 99)
+    cut = sampling.margin(logits, keys, tokens)
+    assert all(torch.equal(one, other) for one, other in zip(whole, cut, strict=True))
+
+
 def test_lazy_margins_are_those_of_the_full_noise() -> None:
     generator = torch.Generator().manual_seed(1)
     for scale in (0.0, 0.3, 3.0, 30.0):
         logits = torch.randn(200, 777, generator=generator) * scale
         keys = sampling.keys((seed(row), row) for row in range(200))
-        scores = logits + sampling._gumbel(sampling._w(sampling._bits(keys, 777)))
+        scores = logits + gumbel_of(keys, 777)
         chosen, logprobs = sampling.choose(logits, keys)
         margins, again = sampling.margin(logits, keys, chosen)
         assert margins.tolist() == [0.0] * 200

@@ -27,6 +27,9 @@ def spelled(content: bytes) -> str:
     return PREFIX + base58.b58encode(content + hashlib.sha256(b"echo2/invite" + content).digest()[:4]).decode()
 
 
+SHORT_RUN = {"run": b"r" * 31, "root_hash": b"h" * 32, "addresses": ["/x"]}
+NO_ADDRESS = {"run": b"r" * 32, "root_hash": b"h" * 32, "addresses": []}
+
 BAD = {
     "nothing": ("", "no invite"),
     "another program's string": ("https://example.org/join", "no invite"),
@@ -37,14 +40,8 @@ BAD = {
     "a megabyte": (PREFIX + "2" * (1 << 20), "too long"),
     "a later format": (spelled(b"\x02" + msgspec.msgpack.encode(INVITE)), "update echo2"),
     "no fields": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode({})), "ask the operator"),
-    "a run id of 31 bytes": (
-        spelled(bytes([FORMAT]) + msgspec.msgpack.encode({"run": b"r" * 31, "root_hash": b"h" * 32, "addresses": ["/x"]})),
-        "ask the operator",
-    ),
-    "no address": (
-        spelled(bytes([FORMAT]) + msgspec.msgpack.encode({"run": b"r" * 32, "root_hash": b"h" * 32, "addresses": []})),
-        "ask the operator",
-    ),
+    "a run id of 31 bytes": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode(SHORT_RUN)), "ask the operator"),
+    "no address": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode(NO_ADDRESS)), "ask the operator"),
     "deep nesting": (spelled(bytes([FORMAT]) + b"\x91" * 2000), "ask the operator"),
 }
 

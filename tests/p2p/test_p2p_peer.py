@@ -23,7 +23,9 @@ def served(network: MemoryNetwork, method: str = "echo", handler=echo, limit: in
     return peer
 
 
-async def asked(network: MemoryNetwork, server: Peer, *, method: str = "echo", payload: bytes = b"hi", timeout=60.0, frozen=False):
+async def asked(
+    network: MemoryNetwork, server: Peer, *, method: str = "echo", payload: bytes = b"hi", timeout=60.0, frozen=False
+):
     """What a client gets, and after how many seconds."""
     client = Peer(network.transport("client"), seed=1)
     async with running(server, client):
@@ -125,6 +127,7 @@ def test_a_handler_that_raises_harms_no_other_request():
 def test_a_frozen_peer_is_noticed_by_the_watchdog_before_the_timeout():
     network = MemoryNetwork(1, patience=20)
     server = served(network)
+
     async def main():
         return await asked(network, server, timeout=600, frozen=True)
 

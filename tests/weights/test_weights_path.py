@@ -1,5 +1,6 @@
 """The cheapest chain of edges."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +71,12 @@ def test_among_equals_the_order_of_the_input_does_not_show() -> None:
     assert path_to([two, one], {root("a")}, root("b")) == path_to([one, two], {root("a")}, root("b")) == [one]
     both = [edge("a", "m", 2), edge("m", "b", 3)]
     assert path_to([*both, two], {root("a")}, root("b")) == [two]
+
+
+def test_of_two_versions_with_the_same_weights_the_newer_is_reached() -> None:
+    older, newer = edge("a", "b", 5), msgspec.structs.replace(edge("a", "b", 5), version=2)
+    assert path_to([older, newer], {root("a")}, root("b")) == path_to([newer, older], {root("a")}, root("b")) == [newer]
+    assert path_to([older, older], {root("a")}, root("b")) == [older]
 
 
 GRAPHS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 50)), max_size=25)

@@ -1,4 +1,4 @@
-"""Which addresses a node can dial, from the ones that the coordinator listens on. Addresses are multiaddresses."""
+"""Which addresses others can dial, from the ones that a peer listens on. Addresses are multiaddresses."""
 
 import ipaddress
 import socket

@@ -1,0 +1,260 @@
+"""One real node of a real run, measured from its first lease to its last verdict.
+
+    this process, in a thread: the coordinator's network, books, publisher and scoring ── scorer process
+    echo2-node join: main ── engine process                                              <- what is measured
+
+1. The node is the program that volunteers run, over libp2p on the loopback: its main process and its engine's.
+2. The coordinator is made of the product's own parts, without a learner: version 0 stays. Groups come in turns; between
+   two turns it refuses leases, as a paused run does. Tokens count that its scorer has accepted.
+3. Groups of a turn are scored once the last of them has come in. Scorer and node would fight for memory bandwidth
+   otherwise, and the node be charged for it. It waits for its verdicts meanwhile, and that counts.
+4. A turn is over when the node has said that all its Receipts are stored.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from anyio.from_thread import start_blocking_portal
+
+from benchmarks.bench import Candidate, Measured, cpu_of
+from coordinator import modelfolder, setup
+from coordinator.admission import sampled_tokens, submission_limit
+from coordinator.books import Books
+from coordinator.control import Control
+from coordinator.daemon import FIRST_ERA, Papers, terms_of
+from coordinator.database import Database
+from coordinator.demo import environment
+from coordinator.evaluation import Exam
+from coordinator.history import History
+from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.leases import Progress
+from coordinator.processes import ScorerChild, Supervised
+from coordinator.prompts import TaskPrompts
+from coordinator.publisher import Publisher, Signing
+from coordinator.reasons import refusal
+from coordinator.roster import Roster
+from coordinator.scoring import Scoring
+from coordinator.setup import Run
+from engines.remote import python_path
+from p2p.addresses import dialable
+from p2p.envelope import ROLES, seal
+from p2p.identity import public_bytes
+from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
+from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.threaded import ThreadedPeer
+from weights.diff import encode_full
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+WITHIN: Final = 500.0
+"""Seconds that the node's start, or a turn, may take."""
+BATCH: Final = 64
+"""Groups that nobody draws: together with the staleness limit more than all turns make."""
+_RETRY: Final = 500  # ms until a node that got no lease asks again
+_END_WITHIN: Final = 20.0
+_LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
+
+
+class NodeFault(Exception):
+    """The node ended, was too slow, or a group of it was refused."""
+
+
+@contextmanager
+def joined(
+    model: Path, snapshot: Path, folder: Path, *, task: str, limit: int, group: int, groups: int
+) -> Iterator[Candidate]:
+    """A node that has joined, works for a turn of `groups` groups whenever the candidate is called, and holds
+    `snapshot` as version 0 of `model`. `limit`: most new tokens. `group`: rollouts. Raises `NodeFault`."""
+    flags: dict[str, dict[str, Any]] = {
+        "run": {"task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1},
+        "network": {"listen": [_LOOPBACK]},
+    }
+    config = setup.settings_for(str(model), flags, env={})
+    run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(_open(run, snapshot, folder)) as turn,
+    ):
+        yield lambda: portal.call(turn, groups)
+
+
+class Desk:
+    """`coordinator.control.Books`: the books, with as many leases as `open` has allowed, and the node's costs."""
+
+    def __init__(self, books: Books, database: Database) -> None:
+        self._books, self._database = books, database
+        self._allowed = 0
+        self.cpu: Callable[[], float] = lambda: 0.0
+        """CPU seconds of the node so far."""
+        self._began, self._ended = (0.0, 0.0), (0.0, 0.0)
+        self._tokens = 0
+        self.arrived, self.settled = asyncio.Event(), asyncio.Event()
+
+    @property
+    def roster(self) -> Roster:
+        return self._books.roster
+
+    def open(self, groups: int) -> None:
+        """Allow so many more leases."""
+        self._allowed += groups
+        self._tokens = 0
+        self.settled.clear()
+
+    def closed(self) -> Measured:
+        """What the turn since `open` yielded, accepted tokens, and cost. Raises `NodeFault`."""
+        refused = self._database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
+        if refused:
+            raise NodeFault(f"a group of the node was refused: {refused[0][0]}")
+        cpu, wall = (ended - began for ended, began in zip(self._ended, self._began, strict=True))
+        return Measured(self._tokens, cpu, wall)
+
+    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+        """See `coordinator.control.Books`."""
+        given = self._count("leases")
+        if given >= self._allowed:
+            return refusal("paused", retry_after=_RETRY)
+        if given == self._count("leases WHERE state = 'decided'"):
+            self._began = self.cpu(), time.perf_counter()
+        return self._books.lease(node, ask, now)
+
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        """See `coordinator.control.Books`."""
+        known = self._count("submissions")
+        answer = self._books.submit(node, data, now)
+        if self._count("submissions") > known:
+            self._tokens += sum(map(sampled_tokens, decode(data, Submission).rollouts))
+        if self._count("submissions") == self._allowed:
+            self.arrived.set()
+        return answer
+
+    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
+        """See `coordinator.control.Books`."""
+        answer = self._books.verdicts(node, ask)
+        if ask.confirmed and self._count("verdicts WHERE confirmed") == self._allowed:
+            self._ended = self.cpu(), time.perf_counter()
+            self.settled.set()
+        return answer
+
+    def _count(self, what: str) -> int:
+        return int(self._database.value(f"SELECT count(*) FROM {what}"))
+
+
+Turn = Callable[[int], Coroutine[None, None, Measured]]
+
+
+@asynccontextmanager
+async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
+    """The coordinator and the node; yields what runs a turn."""
+    scorer = Supervised(
+        [sys.executable, "-m", "engines.host"], name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}),
+        clock=time.monotonic,
+    )  # fmt: skip
+    network = ThreadedPeer(run.keys.channel, run.config.network.listen)
+    with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+        books = _books(run, database)
+        desk = Desk(books, database)
+        publisher = _publisher(run, store, network)
+        scoring = _scoring(run, scorer, books, publisher, desk)
+        control = Control(desk, Papers(run, publisher, books), run.runspec, public_bytes(run.keys.channel), _now)
+        control.serve(network, submission_limit(run.runspec))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(network.run())]
+            await network.ready()
+            await _publish(run, snapshot, books, publisher, network)
+            tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
+            try:
+                with _node(run.invite(await network.addresses()), folder) as process:
+                    desk.cpu = partial(cpu_of, process.pid)
+                    yield partial(_turn, desk, process)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await scorer.stop()
+
+
+async def _turn(desk: Desk, node: "subprocess.Popen[bytes]", groups: int) -> Measured:
+    desk.open(groups)
+    until = time.monotonic() + WITHIN
+    while not desk.settled.is_set():
+        if node.poll() is not None or time.monotonic() > until:
+            raise NodeFault(f"the node ended with {node.poll()}, or made no progress")
+        await asyncio.sleep(0.2)
+    return desk.closed()
+
+
+@contextmanager
+def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """`echo2-node join` with a volunteer's settings, its log in folder/node.log; ended with the block."""
+    argv = [sys.executable, "-m", "node.cli", "join", invite, "--gpu", "cpu", "--home", str(folder / "node")]
+    with (folder / "node.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*argv, "--listen", _LOOPBACK], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            env=environment(os.environ, folder), start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    except NodeFault as fault:
+        last = (folder / "node.log").read_text(errors="replace").splitlines()[-5:]
+        raise NodeFault("\n".join([str(fault), *last])) from fault
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its engine ends by itself when the pipe closes
+
+
+def _books(run: Run, database: Database) -> Books:
+    text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+    keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
+    return Books(
+        database, spec=run.runspec, terms=terms_of(run), prompts=TaskPrompts([run.task], text, seed=0),
+        tasks={(run.task.name, run.task.version): run.task}, text=text, entropy=os.urandom,
+        seal=lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]),
+    )  # fmt: skip
+
+
+def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
+    async def addresses() -> list[str]:
+        return dialable(await network.addresses(), run.peer_id)
+
+    signing = Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial)
+    return Publisher(signing, store, network, head_file=run.folder.path / "head", addresses=addresses, clock=time.time)
+
+
+def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, desk: Desk) -> Scoring:
+    """One short evaluation of version 0, which warms it up, then verdicts."""
+    text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+    return Scoring(
+        scorer=ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype), books=books, publisher=publisher,
+        history=History(run.folder.history), exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+        model=run.folder.model, evaluate_every=1, eos=run.runspec.eos, clock=time.time, arrived=desk.arrived,
+        decided=asyncio.Event(),
+    )  # fmt: skip
+
+
+async def _publish(run: Run, snapshot: Path, books: Books, publisher: Publisher, network: ThreadedPeer) -> None:
+    """Version 0 in full, as the learner exports it."""
+    opened, payload = Snapshot(snapshot), snapshot.with_suffix(".edge")
+    encode_full(opened, payload)
+    edge = ExportedEdge(base=None, base_root=None, payload=str(payload))
+    for asset in run.runspec.assets:
+        await network.share(asset.manifest, run.folder.model / asset.name)
+    books.leases.publish(FIRST_ERA, 0, opened.root, _now())
+    books.progress = Progress(era=FIRST_ERA, step=0, version=0, root=opened.root)
+    await publisher.publish(
+        FIRST_ERA, 0, Export(version=0, root=opened.root, snapshot=str(snapshot), edges=[edge], seconds=0.0)
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,295 @@
+"""The coordinator's main process, composed: network, books, publisher, and the two model processes.
+
+    control ── books ──┬── scoring ── scorer process
+                       └── training ─ learner process ── publisher ── network
+
+Rules
+1. Everything long-lived is a task of one group: what fails ends the daemon, with every `finally` run.
+2. No torch here: this process answers peers while models compute.
+3. A restart finds everything in run.sqlite, the store, the learner's checkpoint and history.jsonl. Open leases are
+   extended by the time it was away, known peers are dialled again, and a new Head goes out.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from coordinator import modelfolder
+from coordinator.admission import submission_limit
+from coordinator.books import Books
+from coordinator.config import CoordinatorConfig, LearnerSection
+from coordinator.control import Control
+from coordinator.database import Database
+from coordinator.evaluation import Exam
+from coordinator.folder import locked
+from coordinator.history import History
+from coordinator.learner.calls import Hyper
+from coordinator.leases import Terms
+from coordinator.picture import Painter
+from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
+from coordinator.prompts import TaskPrompts
+from coordinator.publisher import Publisher, Signing
+from coordinator.roster import Roster
+from coordinator.scoring import Scoring
+from coordinator.setup import Run
+from coordinator.training import Course, Training
+from coordinator.web.site import application, serve_web
+from engines.remote import python_path
+from p2p.addresses import dialable
+from p2p.envelope import ROLES, seal
+from p2p.errors import Unreachable
+from p2p.identity import public_bytes
+from p2p.messages import LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
+from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.network import Network
+from weights.store import Store
+
+FIRST_ERA = 1
+TICK = 1.0
+"""Seconds from one look at expired leases to the next."""
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass
+class Desk:
+    """The books as nodes reach them: what a node brings wakes whoever waits for it."""
+
+    books: Books
+    history: History
+    arrived: asyncio.Event
+
+    @property
+    def roster(self) -> Roster:
+        return self.books.roster
+
+    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+        self.history.first_asked(ask.version, now)
+        return self.books.lease(node, ask, now)
+
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        answer = self.books.submit(node, data, now)
+        self.arrived.set()
+        return answer
+
+    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
+        return self.books.verdicts(node, ask)
+
+
+@dataclass
+class Papers:
+    """What a hello is answered with."""
+
+    run: Run
+    publisher: Publisher
+    books: Books
+
+    def roots(self) -> list[bytes]:
+        return list(self.run.roots)
+
+    def runspec(self) -> bytes:
+        return self.run.runspec_sealed
+
+    def head(self) -> bytes | None:
+        return self.publisher.sealed_head
+
+    def peers(self) -> list[str]:
+        return self.books.roster.addresses()
+
+
+class Coordinator:
+    """One run, alive. `network`, `learner` and `scorer` may be real or in-process; `clock`: seconds since the epoch."""
+
+    def __init__(
+        self,
+        run: Run,
+        network: Network,
+        learner: Learner,
+        scorer: Scorer,
+        *,
+        store: Store,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        entropy: Callable[[int], bytes] = os.urandom,
+        faults: list[str] | None = None,
+    ) -> None:
+        self._run, self._network, self._clock = run, network, clock
+        self._arrived, self._work = asyncio.Event(), asyncio.Event()
+        text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+        self.history = History(run.folder.path / "history.jsonl")
+        self.books = Books(
+            database,
+            spec=run.runspec,
+            terms=terms_of(run),
+            prompts=TaskPrompts([run.task], text, seed=int.from_bytes(run.id[:8], "big")),
+            tasks={(run.task.name, run.task.version): run.task},
+            text=text,
+            seal=self._seal,
+            entropy=entropy,
+        )
+        self.publisher = Publisher(
+            Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial),
+            store,
+            network,
+            head_file=run.folder.path / "head",
+            addresses=self.addresses,
+            clock=clock,
+        )
+        self.training = Training(
+            course=course_of(run, FIRST_ERA),
+            learner=learner,
+            books=self.books,
+            publisher=self.publisher,
+            history=self.history,
+            clock=clock,
+            work=self._work,
+            moved=self._arrived,
+        )
+        self.scoring = Scoring(
+            scorer=scorer,
+            books=self.books,
+            publisher=self.publisher,
+            history=self.history,
+            exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+            model=run.folder.model,
+            evaluate_every=run.config.run.evaluate_every,
+            eos=run.runspec.eos,
+            clock=clock,
+            arrived=self._arrived,
+            decided=self._work,
+        )
+        self.painter = Painter(
+            run=run,
+            books=self.books,
+            training=self.training,
+            scoring=self.scoring,
+            publisher=self.publisher,
+            faults=faults if faults is not None else [],
+            started=self._now(),
+            clock=clock,
+        )
+        papers = Papers(run, self.publisher, self.books)
+        control = Control(
+            Desk(self.books, self.history, self._arrived), papers, run.runspec, public_bytes(run.keys.channel), self._now
+        )
+        control.serve(network, submission_limit(run.runspec))
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        away = self.books.start(self._now())
+        if away:
+            log.info("back again", away_seconds=round(away / 1000, 1))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._network.run(), name="network")
+                await self._network.ready()
+                for asset in self._run.runspec.assets:
+                    await self._network.share(asset.manifest, self._run.folder.model / asset.name)
+                group.create_task(self.publisher.run(), name="publisher")
+                group.create_task(self.training.run(), name="training")
+                group.create_task(self.scoring.run(), name="scoring")
+                group.create_task(self._tick(), name="tick")
+                group.create_task(self._redial(), name="redial")
+        finally:
+            self.history.close()
+
+    async def addresses(self) -> list[str]:
+        """Where nodes reach this coordinator."""
+        advertised = self._run.config.network.advertise
+        listening = advertised or await self._network.addresses()
+        return dialable(listening, self._run.peer_id)
+
+    async def invite(self) -> str:
+        return self._run.invite(await self._network.addresses())
+
+    async def _tick(self) -> None:
+        keep_at = 0.0
+        while True:
+            self.books.tick(self._now())
+            self.painter.connected = set(await self._network.peers())
+            self.painter.invite = await self.invite()
+            if self._clock() >= keep_at:
+                keep_at = self._clock() + 30
+                await self.publisher.retain(self._needed(), self._run.config.store.budget_bytes)
+            await asyncio.sleep(TICK)
+
+    def _needed(self) -> set[tuple[int, int]]:
+        """Versions that leases, undecided groups or late joiners may still ask for."""
+        at = self.books.progress
+        if at is None:
+            return set()
+        recent = range(max(0, at.version - self._run.runspec.staleness - 1), at.version + 1)
+        return {(FIRST_ERA, 0), *((at.era, version) for version in recent), *self.books.leases.in_use()}
+
+    async def _redial(self) -> None:
+        """Once at the start: nodes that were here before learn at once that the coordinator is back, and where."""
+        for address in self.books.roster.addresses():
+            with contextlib.suppress(Unreachable):
+                await self._network.dial([address])
+
+    def _seal(self, kind: str, payload: bytes) -> bytes:
+        keys = {"policy": self._run.keys.policy, "channel": self._run.keys.channel, "ledger": self._run.keys.ledger}
+        return seal(kind, self._run.id, payload, keys[ROLES[kind]])
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+
+async def serve(run: Run) -> None:
+    """One coordinator on libp2p with its model processes and its page, until cancelled."""
+    from p2p.threaded import ThreadedPeer
+
+    faults: list[str] = []
+    section = run.config.learner
+    threads = {"OMP_NUM_THREADS": str(section.threads)}
+
+    def supervised(name: str, module: str) -> Supervised:
+        argv = [sys.executable, "-m", module]
+        return Supervised(argv, name=name, env=python_path(threads), clock=time.monotonic, on_death=faults.append)
+
+    learner = LearnerChild(supervised("learner", "coordinator.learner.process"))
+    scorer = ScorerChild(
+        supervised("scorer", "engines.host"), device=section.device, dtype=run.config.run.compute_dtype
+    )
+    network = ThreadedPeer(run.keys.channel, run.config.network.listen)
+    with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+        coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
+        site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)
+        try:
+            await coordinator.run()
+        finally:
+            await site.stop()
+            await learner.child.stop()
+            await scorer.child.stop()
+
+
+def terms_of(run: Run) -> Terms:
+    """What all leases have in common, from the signed RunSpec and the settings."""
+    spec, config = run.runspec, run.config
+    return Terms(
+        staleness=spec.staleness,
+        batch_groups=config.run.batch_groups,
+        group_size=spec.group_size,
+        limit=spec.limit,
+        engines=list(spec.engines),
+        per_node=config.leases.per_node,
+        least_ms=int(config.leases.minimum_seconds * 1000),
+        most_ms=int(config.leases.maximum_seconds * 1000),
+    )
+
+
+def course_of(run: Run, era: int) -> Course:
+    """What the learner is told."""
+    config: CoordinatorConfig = run.config
+    section: LearnerSection = config.learner
+    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
+    hyper = Hyper(**{name: getattr(section, name) for name in names})
+    folder: Path = run.folder.learner
+    return Course(run.folder.model, folder, section.device, section.threads, hyper, config.run.steps, era)

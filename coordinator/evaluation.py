@@ -1,0 +1,73 @@
+"""How good a version is: exact match on held-out prompts, at T = 1 with fixed seeds, and greedy beside it.
+
+Rules
+1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
+   answers the same questions with the same noise.
+2. Held-out prompts are never leased: tasks keep the splits apart.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.processes import Scorer
+from coordinator.state import Evaluation
+from engines.engine import Job, Sample
+from tasks.task import Task, Text, Transcript, replay
+
+
+@dataclass(frozen=True)
+class Exam:
+    """`limit`: most sampled tokens an answer. `prompts`: how many, at most the size of the held-out split."""
+
+    task: Task
+    text: Text
+    limit: int
+    prompts: int
+
+    def jobs(self) -> list[Job]:
+        """One answer a prompt."""
+        count = min(self.prompts, self.task.size("heldout"))
+        return [self._job(index) for index in range(count)]
+
+    def _job(self, index: int) -> Job:
+        episode = self.task.episode("heldout", index, self.text)
+        named = f"heldout/{self.task.name}/{self.task.version}/{index}".encode()
+        return Job(
+            prompt=list(episode.prompt),
+            seeds=[hashlib.blake2b(named, digest_size=16).digest()],
+            limit=self.limit,
+            eos=self.text.eos,
+            task=self.task.name,
+            task_version=self.task.version,
+            split="heldout",
+            index=index,
+        )
+
+    def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
+        """Share of the answers that solve their prompt."""
+        solved = [self._solved(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
+        return sum(solved) / len(solved)
+
+    def _solved(self, job: Job, sample: Sample) -> bool:
+        episode = self.task.episode("heldout", job.index, self.text)
+        transcript = Transcript(sample.tokens, sample.turns)
+        return replay(episode, transcript, eos=job.eos, limit=job.limit).success
+
+
+async def evaluate(
+    exam: Exam, scorer: Scorer, *, model: Path, snapshot: Path, version: int, clock: Callable[[], float]
+) -> Evaluation:
+    """Let `scorer` sit the exam under a version's snapshot. Raises `ChildDied`."""
+    jobs = exam.jobs()
+    await scorer.hold(model, snapshot)
+    sampled = await scorer.generate_many(jobs, greedy=False)
+    greedy = await scorer.generate_many(jobs, greedy=True)
+    return Evaluation(
+        version=version,
+        at=int(clock() * 1000),
+        prompts=len(jobs),
+        sampled=exam.successes(jobs, sampled),
+        greedy=exam.successes(jobs, greedy),
+    )

@@ -1,0 +1,142 @@
+"""The two model processes as main sees them: who may be asked what, and how each is started again after a crash.
+
+Rules
+1. A crash of a child costs its work in progress and nothing else: the call under way raises `ChildDied`, the next one
+   finds a new process.
+2. A child that dies again and again is started after a pause that doubles up to `LONGEST_PAUSE` seconds.
+3. Main passes paths and small messages, never tensors.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from coordinator.learner import calls
+from engines.calls import GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.child import Child, ChildDied
+from engines.engine import Job, Loaded, Sample, SampleScore
+
+LONGEST_PAUSE = 30.0
+_HEALTHY_AFTER = 60.0  # seconds of life after which a crash counts as the first again
+
+T = TypeVar("T")
+Dtype = Literal["float32", "bfloat16"]
+log = structlog.get_logger("coordinator")
+
+
+class Learner(Protocol):
+    """coordinator.learner.calls, asynchronously. Every call may raise `ChildDied`; `open` comes first after one."""
+
+    async def open(self, order: calls.Open) -> calls.Opened: ...
+
+    async def step(self, batch: calls.Batch) -> calls.Stepped: ...
+
+
+class Scorer(Protocol):
+    """An engine that re-scores and evaluates, under one snapshot at a time."""
+
+    async def hold(self, model: Path, snapshot: Path) -> None:
+        """Be under the weights of `snapshot`; free when it already is."""
+
+    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]: ...
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]: ...
+
+
+class Supervised:
+    """A child that is started when first called and again after it died (rules 1 and 2)."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        *,
+        name: str,
+        env: Mapping[str, str],
+        clock: Callable[[], float],
+        on_death: Callable[[str], None] = lambda fault: None,
+    ) -> None:
+        self._argv, self._name, self._env, self._clock, self._on_death = argv, name, env, clock, on_death
+        self._child: Child | None = None
+        self._starting = asyncio.Lock()
+        self._pause, self._started = 0.0, 0.0
+        self.generation = 0
+
+    async def call(self, method: str, body: msgspec.Struct, type_: type[T]) -> T:
+        child = await self._alive()
+        try:
+            return await child.call(method, body, type_)
+        except ChildDied as death:
+            if self._child is child:
+                self._child = None
+                self._on_death(str(death))
+                log.warning("a model process died", process=self._name, returncode=death.returncode)
+            raise
+
+    async def stop(self) -> None:
+        if self._child is not None:
+            await self._child.stop()
+            self._child = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @property
+    def incarnation(self) -> int | None:
+        """Which life of the process this is, None between two: what was told to another life is forgotten."""
+        return self.generation if self._child else None
+
+    async def _alive(self) -> Child:
+        async with self._starting:
+            if self._child is not None:
+                return self._child
+            if self.generation:
+                lived = self._clock() - self._started
+                self._pause = 0.0 if lived > _HEALTHY_AFTER else min(LONGEST_PAUSE, max(0.25, self._pause * 2))
+                await asyncio.sleep(self._pause)
+            child = Child(self._argv, name=self._name, env=self._env)
+            await child.start()
+            self._child, self._started = child, self._clock()
+            self.generation += 1
+            return child
+
+
+class LearnerChild:
+    """The learner in a process of its own."""
+
+    def __init__(self, child: Supervised) -> None:
+        self.child = child
+
+    async def open(self, order: calls.Open) -> calls.Opened:
+        return await self.child.call("open", order, calls.Opened)
+
+    async def step(self, batch: calls.Batch) -> calls.Stepped:
+        return await self.child.call("step", batch, calls.Stepped)
+
+
+class ScorerChild:
+    """The scorer in a process of its own: the same engine host that nodes run."""
+
+    def __init__(self, child: Supervised, *, device: str, dtype: Dtype) -> None:
+        self.child = child
+        self._probe = ProbeCall(device=device, dtype=dtype)
+        self._held: tuple[int, Path] | None = None
+
+    async def hold(self, model: Path, snapshot: Path) -> None:
+        if self._held is not None and self._held == (self.child.incarnation, snapshot):
+            return
+        self._held = None
+        await self.child.call("probe", self._probe, Probed)
+        await self.child.call("load", LoadCall(model=str(model), snapshot=str(snapshot)), Loaded)
+        incarnation = self.child.incarnation
+        self._held = None if incarnation is None else (incarnation, snapshot)
+
+    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        return await self.child.call("score", ScoreCall(job=job, samples=samples), list[SampleScore])
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        return await self.child.call("generate_many", GenerateManyCall(jobs=jobs, greedy=greedy), list[list[Sample]])

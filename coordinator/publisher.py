@@ -1,0 +1,258 @@
+"""From the learner's export to a signed Head. The only place that signs with the policy key.
+
+Rules
+1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, these
+   before the Head that names them.
+2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
+3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart.
+4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.learner.calls import Export, ExportedEdge
+from p2p import chunks
+from p2p.envelope import open_sealed, seal
+from p2p.identity import public_bytes
+from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
+from p2p.network import Manifest, Network
+from weights import codec
+from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
+from weights.durable import writing
+from weights.snapshot import Snapshot
+from weights.store import Store, StoredDocument
+
+HEAD_LIFE = 180.0
+"""Seconds that a Head is fresh."""
+ANSWER_BYTES = 48 << 20
+"""Documents in one answer; what exceeds it is None, and may be asked for again."""
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass(frozen=True)
+class Signing:
+    """What the publisher signs with, and for which run."""
+
+    run: bytes
+    policy: Ed25519PrivateKey
+    channel: Ed25519PrivateKey
+    root_serial: int
+
+
+@dataclass(frozen=True)
+class Published:
+    """A version as it stands in the store."""
+
+    era: int
+    version: int
+    root: bytes
+    version_hash: bytes
+    index_hash: bytes
+
+
+class Publisher:
+    """Holds the newest Head, and answers "head" and "documents"."""
+
+    def __init__(
+        self,
+        signing: Signing,
+        store: Store,
+        network: Network,
+        *,
+        head_file: Path,
+        addresses: Callable[[], Awaitable[list[str]]],
+        clock: Callable[[], float],
+    ) -> None:
+        """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch."""
+        self._signing, self._store, self._network = signing, store, network
+        self._head_file, self._addresses, self._clock = head_file, addresses, clock
+        self._step = 0
+        self._changed = asyncio.Event()
+        self.finished = False
+        self.sealed_head: bytes | None = None
+        self._head = self._restored_head()
+        self._latest = self._restored_version()
+        network.serve("head", self._answer_head, limit=1024)
+        network.serve("documents", self._answer_documents, limit=4096)
+
+    @property
+    def latest(self) -> Published | None:
+        """The newest version published, None before the first."""
+        return self._latest
+
+    def root_of(self, era: int, version: int) -> bytes | None:
+        """Content root of a version of which the snapshot is still held."""
+        found = [file for file in self._store.snapshots() if (file.era, file.version) == (era, version)]
+        return found[0].hash if found else None
+
+    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
+        return self._store.snapshot(era, version, root)
+
+    async def publish(self, era: int, step: int, export: Export) -> Published:
+        """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
+        self._step, latest = step, self._latest
+        if latest is not None and (latest.era, latest.version) >= (era, export.version):
+            await self.announce()
+            return latest
+        made, edges = await anyio.to_thread.run_sync(self._make, era, export)
+        await self._share(edges)
+        self._latest = made
+        await self.announce()
+        return made
+
+    async def announce(self) -> None:
+        """Sign a Head for the latest version and gossip it."""
+        latest = self._latest
+        if latest is None:
+            return
+        now = int(self._clock() * 1000)
+        self._head = Head(
+            era=latest.era,
+            version=latest.version,
+            version_hash=latest.version_hash,
+            index_hash=latest.index_hash,
+            step=max(self._step, latest.version),
+            sequence=max(now, self._head.sequence + 1 if self._head else 0),
+            addresses=await self._addresses(),
+            root_serial=self._signing.root_serial,
+            issued=now,
+            expires=now + int(HEAD_LIFE * 1000),
+            finished=self.finished,
+        )
+        sealed = seal("head", self._signing.run, encode(self._head), self._signing.channel)
+        with writing(self._head_file) as file:
+            file.write(sealed)
+        self.sealed_head = sealed
+        self._changed.set()
+        await self._network.publish(head_topic(self._signing.run), sealed)
+
+    async def run(self) -> None:
+        """Share what is held, and keep the Head fresh until cancelled (rule 4)."""
+        await self._network.ready()
+        await self._share(self._edges())
+        while True:
+            await self.announce()
+            await self._sleep_unless_announced(HEAD_LIFE / 3)
+
+    async def retain(self, keep: Collection[tuple[int, int]], budget: int) -> None:
+        """Drop what exceeds `budget` bytes, oldest first, never a version of `keep` nor the latest."""
+        latest = {(self._latest.era, self._latest.version)} if self._latest else set()
+        for file in await anyio.to_thread.run_sync(self._store.collect, {*keep, *latest}, budget):
+            if file.path.parent.name == "payloads":
+                await self._network.unshare(file.hash)
+
+    async def _sleep_unless_announced(self, seconds: float) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def _make(self, era: int, export: Export) -> tuple[Published, list[Edge]]:
+        """Files into the store, then documents, signed. Blocking."""
+        snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
+        opened = Snapshot(snapshot, root=export.root)
+        edges = [self._edge(era, export, edge) for edge in export.edges]
+        index = EdgeIndex(era=era, version=export.version, edges=self._index()).to_bytes()
+        index_hash = self._store.put_document("edgeindex", era, export.version, index)
+        version = Version(
+            era=era, version=export.version, root=export.root, tensors=opened.tensors, aliases=opened.aliases
+        )
+        sealed = seal("version", self._signing.run, version.to_bytes(), self._signing.policy)
+        version_hash = self._store.put_document("version", era, export.version, sealed)
+        # This record is what makes it published: written last, read at restart.
+        self._store.put_document("published", era, export.version, version_hash + index_hash + export.root)
+        return Published(era, export.version, export.root, version_hash, index_hash), edges
+
+    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> Edge:
+        manifest = chunks.manifest_of(Path(edge.payload))
+        self._store.put_payload(era, export.version, manifest.hash, self._adopted(Path(edge.payload)))
+        document = Edge(
+            era=era,
+            base=edge.base,
+            base_root=edge.base_root,
+            version=export.version,
+            root=export.root,
+            codec=codec.NAME,
+            payload_hash=manifest.hash,
+            length=manifest.length,
+            chunk_size=manifest.chunk_size,
+            chunk_root=manifest.chunk_root,
+        )
+        sealed = seal("edge", self._signing.run, document.to_bytes(), self._signing.policy)
+        self._store.put_document("edge", era, export.version, sealed)
+        return document
+
+    def _index(self) -> list[bytes]:
+        """Hashes of the edges that a follower may combine into a way here: every one of which the payload is held,
+        the newest `MAX_EDGES`, but always the newest full one."""
+        held = [(stored.hash, edge) for stored, edge in self._stored_edges() if self._store.payload(edge.payload_hash)]
+        full = [digest for digest, edge in held if edge.base is None][-1:]
+        newest = [digest for digest, _ in held if digest not in full]
+        return full + newest[len(full) - MAX_EDGES :]
+
+    def _adopted(self, path: Path) -> Path:
+        """A second name for one of the learner's files, which the store may move. The learner keeps its own."""
+        target = self._store.scratch(path.name)
+        target.unlink(missing_ok=True)
+        os.link(path, target)
+        return target
+
+    async def _share(self, edges: list[Edge]) -> None:
+        for edge in edges:
+            path = self._store.payload(edge.payload_hash)
+            if path is not None:
+                await self._network.share(manifest_of_edge(edge), path)
+
+    def _edges(self) -> list[Edge]:
+        return [edge for _, edge in self._stored_edges()]
+
+    def _stored_edges(self) -> list[tuple[StoredDocument, Edge]]:
+        keys = {public_bytes(self._signing.policy)}
+        documents = self._store.documents("edge")
+        return [(d, Edge.from_bytes(open_sealed(d.sealed, "edge", self._signing.run, keys))) for d in documents]
+
+    def _restored_head(self) -> Head | None:
+        try:
+            self.sealed_head = self._head_file.read_bytes()
+            keys = {public_bytes(self._signing.channel)}
+            return decode(open_sealed(self.sealed_head, "head", self._signing.run, keys), Head)
+        except FileNotFoundError:
+            return None
+
+    def _restored_version(self) -> Published | None:
+        documents = self._store.documents("published")
+        if not documents:
+            return None
+        last = documents[-1]
+        version_hash, index_hash, root = (last.sealed[at : at + 32] for at in (0, 32, 64))
+        return Published(last.era, last.version, root, version_hash, index_hash)
+
+    async def _answer_head(self, peer: str, data: bytes) -> bytes:
+        return encode(HeadAnswer(head=self.sealed_head))
+
+    async def _answer_documents(self, peer: str, data: bytes) -> bytes:
+        room, documents = ANSWER_BYTES, list[bytes | None]()
+        for digest in decode(data, DocumentsAsk).hashes:
+            document = self._store.document(digest)
+            if document is not None and len(document) > room:
+                document = None
+            room -= len(document or b"")
+            documents.append(document)
+        return encode(Documents(documents=documents))
+
+
+def manifest_of_edge(edge: Edge) -> Manifest:
+    """How the payload of an edge is cut and checked."""
+    return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)

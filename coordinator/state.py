@@ -1,0 +1,112 @@
+"""What the world may see of a run: one frozen picture, made by the daemon; page, API, `status` and demo show it.
+
+Every duration is in seconds, every time in milliseconds since the Unix epoch, every size in bytes.
+"""
+
+import msgspec
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the picture's parts."""
+
+
+class NodeRow(View, frozen=True, kw_only=True):
+    """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds."""
+
+    id: str
+    name: str
+    engine: str
+    device: str
+    connected: bool
+    version: int | None
+    accepted: int
+    refused: int
+    refusals: dict[str, int]
+    rollouts: int
+    tokens: int
+    weight: int
+    points: int
+    last_seen: int
+
+
+class StepPoint(View, frozen=True, kw_only=True):
+    """One step of the learner. `reward`, `success`: means over the step's rollouts."""
+
+    step: int
+    at: int
+    reward: float
+    success: float
+    staleness: float
+    seconds: float
+    metrics: dict[str, float]
+
+
+class Evaluation(View, frozen=True, kw_only=True):
+    """Held-out exact match of a version: `sampled` at T = 1 with fixed seeds, `greedy` beside it."""
+
+    version: int
+    at: int
+    prompts: int
+    sampled: float
+    greedy: float
+
+
+class CapacityView(View, frozen=True, kw_only=True):
+    """The capacity model's measured terms (learning.md). None: not measured yet. `advice`: one sentence."""
+
+    step_seconds: float | None
+    turnaround_seconds: float | None
+    rollouts_per_step: float
+    publish_every: int
+    supply: float
+    need: float | None
+    advice: str
+
+
+class VersionRow(View, frozen=True, kw_only=True):
+    """A published version and the bytes of its cheapest and full edges."""
+
+    version: int
+    at: int
+    diff_bytes: int | None
+    full_bytes: int
+    first_node_seconds: float | None
+
+
+class RunState(View, frozen=True, kw_only=True):
+    """The whole picture. `refused`: groups by reason code. `staleness`: index = step - version at draw, value = groups.
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step."""
+
+    run: str
+    name: str
+    model: str
+    parameters: int
+    started: int
+    now: int
+    phase: str
+    era: int
+    version: int
+    step: int
+    steps_wanted: int | None
+    staleness_limit: int
+    group_size: int
+    batch_groups: int
+    idle: float | None
+    buffered: int
+    undecided: int
+    running: int
+    received: int
+    accepted: int
+    too_old: int
+    refused: dict[str, int]
+    expired: int
+    staleness: list[int]
+    steps: list[StepPoint]
+    evaluations: list[Evaluation]
+    versions: list[VersionRow]
+    capacity: CapacityView
+    diff_bytes: int
+    full_bytes: int
+    nodes: list[NodeRow]
+    invite: str
+    faults: list[str]

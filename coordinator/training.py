@@ -1,0 +1,204 @@
+"""Drives the learner: opens it, feeds it the buffer's draws one step at a time, publishes what it exports.
+
+Rules
+1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
+2. An export that its checkpoint holds and nobody has published yet is published before the next step.
+3. A batch that a crash swallowed is drawn again: it was drawn in memory only.
+4. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from coordinator.books import Books
+from coordinator.capacity import smoothed
+from coordinator.history import History
+from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, TrainGroup
+from coordinator.leases import Progress
+from coordinator.measures import success
+from coordinator.processes import Learner
+from coordinator.publisher import Published, Publisher
+from coordinator.state import StepPoint, VersionRow
+from engines.child import ChildDied
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the learner is told. `steps`: after which the run is over, None: endless. `era`: of the policy."""
+
+    model: Path
+    folder: Path
+    device: str
+    threads: int
+    hyper: Hyper
+    steps: int | None
+    era: int
+
+
+@dataclass
+class Meter:
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 4)."""
+
+    busy: float = 0.0
+    waiting: float = 0.0
+    step_seconds: float | None = None
+
+    @property
+    def idle(self) -> float | None:
+        total = self.busy + self.waiting
+        return self.waiting / total if total else None
+
+    def worked(self, seconds: float) -> None:
+        self.busy += seconds
+        self.step_seconds = smoothed(self.step_seconds, seconds)
+
+
+@dataclass
+class Training:
+    """The learner's life. `parameters`: of the policy, 0 until it has been opened."""
+
+    course: Course
+    learner: Learner
+    books: Books
+    publisher: Publisher
+    history: History
+    clock: Callable[[], float]
+    work: asyncio.Event
+    """Set whenever a group may have come into the buffer."""
+    moved: asyncio.Event
+    """Set here when a version is out or the course is over."""
+    meter: Meter = field(default_factory=Meter)
+    parameters: int = 0
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    _drawing_since: float | None = None
+
+    async def run(self) -> None:
+        """Learn until the course is over or cancelled. A learner that dies is opened again (rule 1)."""
+        while not self.finished.is_set():
+            try:
+                await self._open()
+                await self._learn()
+            except ChildDied:
+                self._drawing_since = None
+        log.info("the course is over", steps=self._at().step)
+
+    async def _open(self) -> None:
+        latest = self.publisher.latest
+        opened = await self.learner.open(
+            Open(
+                model=str(self.course.model),
+                folder=str(self.course.folder),
+                device=self.course.device,
+                hyper=self.course.hyper,
+                published=str(self._published_file(latest)) if latest else "",
+                published_version=latest.version if latest else 0,
+                published_root=latest.root if latest else bytes(32),
+                era=self.course.era,
+                threads=self.course.threads,
+            )
+        )
+        self.parameters = opened.parameters
+        if opened.export:
+            await self._publish(opened.export, opened.step)
+        published = self.publisher.latest
+        if published is None:
+            raise RuntimeError("the learner opened without a version, and none is published")
+        self.books.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
+        self._stand(opened.step, published, rebuild=opened.drawn)
+        log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
+
+    async def _learn(self) -> None:
+        while not self._over():
+            batch = await self._next_batch()
+            await self._step(batch)
+        self._stand(self._at().step, self._latest(), finished=True)
+        # No lease is given any more; nodes hear it from the Head, bring what they have, and stop.
+        self.publisher.finished = True
+        await self.publisher.announce()
+        self.finished.set()
+
+    async def _next_batch(self) -> list[TrainGroup]:
+        while True:
+            self.work.clear()
+            batch = self.books.draw()
+            if batch is not None:
+                return batch
+            await self.work.wait()
+
+    async def _step(self, groups: list[TrainGroup]) -> None:
+        at, began = self._at(), self.clock()
+        if self._drawing_since is not None:
+            self.meter.waiting += began - self._drawing_since
+        stepped = await self.learner.step(Batch(step=at.step + 1, groups=groups, published=self._latest().version))
+        self._record(stepped, groups, at.step)
+        if stepped.export:
+            await self._publish(stepped.export, stepped.step)
+        self._stand(stepped.step, self._latest())
+        self._drawing_since = self.clock()
+        self.meter.worked(self._drawing_since - began)
+
+    def _record(self, stepped: Stepped, groups: list[TrainGroup], before: int) -> None:
+        rewards = [sample.reward for group in groups for sample in group.samples]
+        self.history.add(
+            StepPoint(
+                step=stepped.step,
+                at=int(self.clock() * 1000),
+                reward=sum(rewards) / len(rewards),
+                success=success(self.books.database, [group.id for group in groups]),
+                staleness=sum(before - group.version for group in groups) / len(groups),
+                seconds=stepped.seconds,
+                metrics=stepped.metrics,
+            )
+        )
+
+    async def _publish(self, export: Export, step: int) -> None:
+        # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
+        now = int(self.clock() * 1000)
+        self.books.leases.publish(self.course.era, export.version, export.root, now)
+        await self.publisher.publish(self.course.era, step, export)
+        self.history.add(_row(export, now))
+
+    def _stand(
+        self, step: int, published: Published, *, rebuild: Iterable[bytes] | None = None, finished: bool = False
+    ) -> None:
+        progress = Progress(
+            era=published.era, step=step, version=published.version, root=published.root, finished=finished
+        )
+        if rebuild is not None:
+            self.books.rebuild(rebuild, progress)
+        self.books.progress = progress
+        self.moved.set()
+
+    def _published_file(self, latest: Published) -> Path:
+        path = self.publisher.snapshot(latest.era, latest.version, latest.root)
+        if path is None:
+            raise RuntimeError(f"the snapshot of published version {latest.version} is gone from the store")
+        return path
+
+    def _over(self) -> bool:
+        return self.course.steps is not None and self._at().step >= self.course.steps
+
+    def _at(self) -> Progress:
+        assert self.books.progress is not None
+        return self.books.progress
+
+    def _latest(self) -> Published:
+        assert self.publisher.latest is not None
+        return self.publisher.latest
+
+
+def _row(export: Export, now: int) -> VersionRow:
+    diffs = [Path(edge.payload).stat().st_size for edge in export.edges if edge.base is not None]
+    return VersionRow(
+        version=export.version,
+        at=now,
+        diff_bytes=min(diffs) if diffs else None,
+        full_bytes=Path(export.snapshot).stat().st_size,
+        first_node_seconds=None,
+    )

@@ -1,0 +1,210 @@
+"""Where the marks of a chart stand, in percent of its plot. Pure geometry; templates draw it.
+
+Percent, not pixels: the plot is stretched to any width while its text keeps its size, so that a phone can read it.
+x = 0 is left, y = 0 is the top.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MOST_POINTS = 160
+"""Points of a line: a longer one is thinned to means of neighbours."""
+_LABEL_GAP = 9.0  # percent: one line of text in a plot of 190 px
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Tick:
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line. `style`: the class that colours it. `dots`: mark each point. `faint`: no label, drawn thin."""
+
+    name: str
+    style: str
+    points: Sequence[Point]
+    dots: bool = False
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line on the plot. `path`: an SVG path. `end`: its last point, `label_y`: where its name fits beside it."""
+
+    name: str
+    style: str
+    path: str
+    dots: tuple[Point, ...]
+    faint: bool
+    end: Point
+    label_y: float
+    value: str
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A column that tells, under the pointer, what it shows."""
+
+    left: float
+    width: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    id: str
+    title: str
+    summary: str
+    x_name: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    hints: tuple[Hint, ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    left: float
+    width: float
+    top: float
+    height: float
+    label: str
+    value: str
+    hint: str
+
+
+def percent(share: float) -> str:
+    """0.1234 -> "12.3 %"; tenths only where they tell something."""
+    value = 100 * share
+    return f"{value:.1f} %" if abs(value) < 10 and value not in (0, round(value)) else f"{value:.0f} %"
+
+
+def nice_ticks(low: float, high: float, wanted: int = 4) -> list[float]:
+    """About `wanted` round numbers that enclose [low, high]; the first and last are the axis's ends."""
+    span = high - low if high > low else max(abs(high), 1.0)
+    raw = span / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
+
+
+def whole_ticks(last: float, wanted: int = 5) -> list[int]:
+    """Round whole numbers from 0 that do not exceed `last`."""
+    step = max(1.0, nice_ticks(0, max(last, 1), wanted)[1])
+    step = math.ceil(step)
+    return [step * number for number in range(int(last // step) + 1)]
+
+
+def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most `most` points, each the mean of as many neighbours; the last one stays as it is."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(len(points) / (most - 1))
+    chunks = [points[start : start + size] for start in range(0, len(points) - 1, size)]
+    means = [(sum(x for x, _ in chunk) / len(chunk), sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
+    return [*means, points[-1]]
+
+
+def trailing_mean(points: Sequence[Point], window: int) -> list[Point]:
+    """Each value replaced by the mean of the last `window` up to it."""
+    result = []
+    for index, (x, _) in enumerate(points):
+        recent = [y for _, y in points[max(0, index + 1 - window) : index + 1]]
+        result.append((x, sum(recent) / len(recent)))
+    return result
+
+
+def line_chart(
+    id: str,
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_name: str,
+    x_last: float,
+    y_ticks: Sequence[float],
+    form: str = "number",
+    hints: Iterable[tuple[float, str]] = (),
+) -> Chart:
+    """Lay out `series` over x from 0 to `x_last`. `form`: "percent" or "number". `hints`: (x, text)."""
+    x_last = max(x_last, 1.0)
+    low, high = y_ticks[0], y_ticks[-1]
+
+    def place(point: Point) -> Point:
+        x, y = point
+        return round(100 * x / x_last, 2), round(100 * (high - min(max(y, low), high)) / (high - low), 2)
+
+    shown = [(one, [place(point) for point in one.points]) for one in series if one.points]
+    ends = _apart([places[-1][1] for one, places in shown if not one.faint])
+    lines = tuple(_line(one, places, ends, form) for one, places in shown)
+    spoken = [f"{one.name} {_value(one.points[-1][1], form)}" for one in series if one.points and not one.faint]
+    return Chart(
+        id=id,
+        title=title,
+        summary=f"{title}: {', '.join(spoken)} at {x_name} {x_last:g}." if spoken else f"{title}: nothing yet.",
+        x_name=x_name,
+        x_ticks=tuple(Tick(round(100 * x / x_last, 2), f"{x:g}") for x in whole_ticks(x_last)),
+        y_ticks=tuple(Tick(place((0, y))[1], _value(y, form)) for y in y_ticks),
+        lines=lines,
+        hints=_columns([(place((x, low))[0], text) for x, text in hints]),
+    )
+
+
+def _line(one: Series, places: list[Point], ends: dict[float, float], form: str) -> Line:
+    return Line(
+        name=one.name,
+        style=one.style,
+        path="M" + "L".join(f"{x:g} {y:g}" for x, y in places),
+        dots=tuple(places) if one.dots or len(places) == 1 else (),
+        faint=one.faint,
+        end=places[-1],
+        label_y=ends.get(places[-1][1], places[-1][1]),
+        value=_value(one.points[-1][1], form),
+    )
+
+
+def _value(value: float, form: str) -> str:
+    return percent(value) if form == "percent" else f"{value:.3g}"
+
+
+def _apart(heights: Sequence[float]) -> dict[float, float]:
+    """Labels moved so far that none covers another: wanted height -> height."""
+    placed: dict[float, float] = {}
+    floor = -math.inf
+    for height in sorted(set(heights)):
+        placed[height] = floor = max(height, floor + _LABEL_GAP)
+    excess = max([0.0, *(height - 100 for height in placed.values())])
+    return {wanted: height - excess for wanted, height in placed.items()}
+
+
+def _columns(places: Sequence[tuple[float, str]]) -> tuple[Hint, ...]:
+    """Columns that meet half-way between neighbours."""
+    edges = [0.0, *((a + b) / 2 for (a, _), (b, _) in pairwise(places)), 100.0]
+    return tuple(
+        Hint(round(left, 2), round(right - left, 2), text)
+        for (_, text), left, right in zip(places, edges, edges[1:], strict=False)
+    )
+
+
+def bars(values: Sequence[int], noun: str, unit: str) -> tuple[Bar, ...]:
+    """A histogram over 0, 1, 2 ...; heights relative to the tallest. `noun`: what is counted; `unit`: of the index."""
+    total, tallest = sum(values), max([1, *values])
+    width = 100 / max(len(values), 1)
+    return tuple(
+        Bar(
+            left=round(index * width + 0.12 * width, 2),
+            width=round(0.76 * width, 2),
+            top=round(100 - 100 * value / tallest, 2),
+            height=round(100 * value / tallest, 2),
+            label=str(index),
+            value=percent(value / total) if total else "",
+            hint=f"{value} {noun} were {index} {unit} old",
+        )
+        for index, value in enumerate(values)
+    )

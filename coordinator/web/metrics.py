@@ -1,0 +1,133 @@
+"""The run as Prometheus metrics: made from the picture at each scrape, so that nothing is counted twice."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from coordinator.state import NodeRow, RunState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Picture(Collector):
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        yield from of_learning(self._state)
+        yield from of_work(self._state)
+        yield from of_capacity(self._state)
+        yield from of_nodes(self._state.nodes)
+
+
+def exposition(state: RunState) -> bytes:
+    """The text format, version 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Picture(state))
+    return generate_latest(registry)
+
+
+def of_learning(state: RunState) -> Iterator[Metric]:
+    """The learner, its versions and how good they are."""
+    info = GaugeMetricFamily("echo2_run_info", "The run; always 1.", labels=["run", "name", "model", "phase"])
+    info.add_metric([state.run, state.name, state.model, state.phase], 1)
+    yield info
+    yield _gauge("echo2_step", "Steps the learner has made.", state.step)
+    yield _gauge("echo2_version", "Newest published version.", state.version)
+    yield _gauge("echo2_era", "Era of the policy.", state.era)
+    yield _gauge("echo2_start_time_seconds", "When the run was started, Unix seconds.", state.started / 1000)
+    yield _gauge("echo2_learner_idle_ratio", "Share of the learner's time spent waiting for groups.", state.idle)
+    if state.steps:
+        last = state.steps[-1]
+        yield _gauge("echo2_reward", "Mean reward of the last step's rollouts.", last.reward)
+        yield _gauge("echo2_success_ratio", "Share of the last step's rollouts that succeed.", last.success)
+        yield _gauge("echo2_step_seconds", "Seconds the last step took.", last.seconds)
+    if state.evaluations:
+        newest = state.evaluations[-1]
+        accuracy = GaugeMetricFamily("echo2_heldout_accuracy", "Held-out exact match.", labels=["sampling"])
+        accuracy.add_metric(["sampled"], newest.sampled)
+        accuracy.add_metric(["greedy"], newest.greedy)
+        yield accuracy
+        yield _gauge("echo2_heldout_version", "Version that was evaluated last.", newest.version)
+    yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
+    yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
+    yield _counter("echo2_faults", "Faults of the coordinator's own processes.", len(state.faults))
+
+
+def of_work(state: RunState) -> Iterator[Metric]:
+    """Groups: under way, received, decided, used."""
+    yield _counter("echo2_groups_received", "Groups received.", state.received)
+    yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
+    yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
+    refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
+    for code, count in sorted(state.refused.items()):
+        refused.add_metric([code], count)
+    yield refused
+    yield _counter("echo2_leases_expired", "Leases that expired unanswered.", state.expired)
+    yield _gauge("echo2_groups_buffered", "Groups that wait for the learner.", state.buffered)
+    yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
+    yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)
+    yield _staleness(state.staleness)
+
+
+def of_capacity(state: RunState) -> Iterator[Metric]:
+    """The capacity model's terms, as far as they are measured."""
+    capacity = state.capacity
+    yield _gauge("echo2_capacity_step_seconds", "T: seconds a step takes.", capacity.step_seconds)
+    yield _gauge(
+        "echo2_capacity_turnaround_seconds", "B: seconds from a version to its verdicts.", capacity.turnaround_seconds
+    )
+    yield _gauge("echo2_capacity_rollouts_per_step", "R: rollouts a step uses.", capacity.rollouts_per_step)
+    yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)
+    yield _gauge("echo2_capacity_supply", "Rollouts a second that nodes deliver.", capacity.supply)
+    yield _gauge("echo2_capacity_need", "Rollouts a second that keep the learner busy.", capacity.need)
+
+
+def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
+    """One sample a node, under its id and name."""
+    labels = ["node", "name"]
+    connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
+    accepted = CounterMetricFamily("echo2_node_groups_accepted", "Groups accepted of the node.", labels=labels)
+    refused = CounterMetricFamily("echo2_node_groups_refused", "Groups refused of the node.", labels=labels)
+    rollouts = CounterMetricFamily("echo2_node_rollouts", "Rollouts in accepted groups.", labels=labels)
+    tokens = CounterMetricFamily("echo2_node_tokens", "Tokens in accepted groups.", labels=labels)
+    work = CounterMetricFamily("echo2_node_work", "Accepted work in reference rollouts.", labels=labels)
+    for node in nodes:
+        key = [node.id, node.name]
+        connected.add_metric(key, float(node.connected))
+        accepted.add_metric(key, node.accepted)
+        refused.add_metric(key, node.refused)
+        rollouts.add_metric(key, node.rollouts)
+        tokens.add_metric(key, node.tokens)
+        work.add_metric(key, node.weight / 1000)
+    yield from (connected, accepted, refused, rollouts, tokens, work)
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """Without a sample where nothing is measured yet."""
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _staleness(counts: list[int]) -> Metric:
+    """Prometheus wants cumulated buckets."""
+    buckets, total = [], 0
+    for age, count in enumerate(counts):
+        total += count
+        buckets.append((str(float(age)), float(total)))
+    weighted = float(sum(age * count for age, count in enumerate(counts)))
+    return HistogramMetricFamily(
+        "echo2_staleness_steps",
+        "Steps between a group's version and its use.",
+        buckets=[*buckets, ("+Inf", float(total))],
+        sum_value=weighted,
+    )

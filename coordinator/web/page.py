@@ -1,0 +1,164 @@
+"""The page as HTML, from the picture. All text is escaped by the template engine; geometry comes from charts.py."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from coordinator.state import NodeRow, RunState
+from coordinator.web import charts, refusals, words
+from coordinator.web.charts import Bar, Chart, Series
+
+_PHASES: Mapping[str, tuple[str, str]] = {
+    "starting": ("Starting", "waiting"),
+    "learning": ("Learning", "good"),
+    "finishing": ("Finishing", "waiting"),
+    "finished": ("Finished", "done"),
+}
+NODES_SHOWN = 100
+VERSIONS_SHOWN = 6
+_SMOOTH = 5  # steps
+
+
+@dataclass(frozen=True)
+class Volunteer:
+    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind, None: holds none."""
+
+    rank: int
+    node: NodeRow
+    share: float
+    lag: int | None
+    seen: float
+
+
+def live(state: RunState) -> str:
+    """Everything that changes while a run goes on, for the page's script."""
+    return _environment().get_template("live.html").render(facts(state))
+
+
+def page(state: RunState) -> str:
+    """The whole page."""
+    return (
+        _environment().get_template("page.html").render(facts(state), style=_hash("page.css"), script=_hash("page.js"))
+    )
+
+
+def facts(state: RunState) -> dict[str, Any]:
+    """What the templates show."""
+    label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
+    refused = sum(state.refused.values())
+    decided = state.accepted + refused
+    total = sum(node.weight for node in state.nodes)
+    return {
+        "state": state,
+        "phase": label,
+        "mood": mood,
+        "online": sum(node.connected for node in state.nodes),
+        "refused": refused,
+        "accepted_share": state.accepted / decided if decided else None,
+        "gain": state.evaluations[-1].sampled - state.evaluations[0].sampled if len(state.evaluations) > 1 else None,
+        "times_smaller": state.full_bytes / state.diff_bytes if state.diff_bytes else None,
+        "accuracy": accuracy_chart(state),
+        "reward": reward_chart(state),
+        "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
+        "unshown": max(0, len(state.nodes) - NODES_SHOWN),
+        "refusals": refusals.rows(state.refused),
+        "staleness": staleness_bars(state),
+        "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
+        "supplied": _supplied(state),
+    }
+
+
+def accuracy_chart(state: RunState) -> Chart:
+    """Held-out exact match over versions, 0 to 100 %."""
+    sampled = [(float(one.version), one.sampled) for one in state.evaluations]
+    greedy = [(float(one.version), one.greedy) for one in state.evaluations]
+    hints = [
+        (float(one.version), f"version {one.version}: sampled {charts.percent(one.sampled)}, "
+                             f"greedy {charts.percent(one.greedy)} of {one.prompts} prompts")
+        for one in state.evaluations
+    ]  # fmt: skip
+    return charts.line_chart(
+        "accuracy",
+        "Held-out accuracy",
+        [Series("greedy", "second", greedy, dots=True), Series("sampled", "first", sampled, dots=True)],
+        x_name="version",
+        x_last=_last_x(state),
+        y_ticks=(0, 0.25, 0.5, 0.75, 1),
+        form="percent",
+        hints=hints,
+    )
+
+
+def reward_chart(state: RunState) -> Chart:
+    """Reward by step: as it is, faint, and its trailing mean."""
+    raw = charts.thin([(float(one.step), one.reward) for one in state.steps])
+    low = min([0.0, *(y for _, y in raw)])
+    high = max([y for _, y in raw], default=1.0)
+    return charts.line_chart(
+        "reward",
+        "Reward",
+        [Series("reward of each step", "first", raw, faint=True),
+         Series("mean", "first", charts.trailing_mean(raw, _SMOOTH))],
+        x_name="step",
+        x_last=_last_x(state),
+        y_ticks=charts.nice_ticks(low, high if high > low else low + 1),
+        hints=[(x, f"step {x:.0f}: reward {y:.3f}") for x, y in raw],
+    )  # fmt: skip
+
+
+def staleness_bars(state: RunState) -> tuple[Bar, ...]:
+    """One bar for each age that the limit allows."""
+    wanted = max(state.staleness_limit + 1, len(state.staleness))
+    return charts.bars([*state.staleness, *[0] * (wanted - len(state.staleness))], "groups", "steps")
+
+
+def asset(name: str) -> bytes:
+    """A file of `static/`, one of those that the page names."""
+    return files("coordinator.web").joinpath("static", name).read_bytes()
+
+
+def _last_x(state: RunState) -> float:
+    """Both charts run over the same steps: those made, or those wanted once it is known how many."""
+    made = max([state.step, *(one.version for one in state.evaluations[-1:])])
+    return float(max(made, state.steps_wanted or 0, 1))
+
+
+def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunteer:
+    return Volunteer(
+        rank=rank,
+        node=node,
+        share=node.weight / total if total else 0.0,
+        lag=None if node.version is None else max(0, state.version - node.version),
+        seen=max(0.0, (state.now - node.last_seen) / 1000),
+    )
+
+
+def _supplied(state: RunState) -> float | None:
+    """Supply as a share of the need."""
+    need = state.capacity.need
+    return state.capacity.supply / need if need else None
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("coordinator.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    named = (words.count, words.short, words.size, words.duration, words.ago, words.times, words.points, words.clipped)
+    environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
+    return environment
+
+
+@functools.cache
+def _hash(name: str) -> str:
+    """Changes with the file, so that a browser may keep it for ever."""
+    return hashlib.blake2b(asset(name), digest_size=6).hexdigest()

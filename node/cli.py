@@ -1,0 +1,263 @@
+"""`echo2-node`: what a volunteer types. Light: what computes or connects is imported by the command that needs it.
+
+Every error at this edge is one line that names the fix, on stderr, and an exit code (p2p/exits.py).
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from node.errors import NodeError
+from p2p.errors import LocalFault
+from p2p.exits import Exit
+
+app = typer.Typer(
+    name="echo2-node", help="Give this machine's idle time to a run, and be credited for it.", no_args_is_help=True,
+    pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
+)  # fmt: skip
+receipts_app = typer.Typer(help="Answers of the run that this node can prove.", no_args_is_help=True)
+keys_app = typer.Typer(help="Who this node is.", no_args_is_help=True)
+config_app = typer.Typer(help="Settings: a flag goes before ECHO2_..., that before the file.", no_args_is_help=True)
+app.add_typer(receipts_app, name="receipts")
+app.add_typer(keys_app, name="keys")
+app.add_typer(config_app, name="config")
+
+Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: key, weights, outbox, receipts.")]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="auto, cpu, mps, cuda or cuda:N.")]
+Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
+Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
+Once = Annotated[bool, typer.Option("--once", help="End after one group has its final answer.")]
+JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
+Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
+
+
+@app.command()
+def join(
+    invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
+    gpu: Gpu = None,
+    name: Name = None,
+    home: Home = None,
+    listen: Listen = None,
+    once: Once = False,
+    log: Level = None,
+    json_logs: JsonLogs = None,
+) -> None:
+    """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once."""
+    _daemon(once, invite=invite, gpu=gpu, name=name, home=home, listen=listen, log=log, json_logs=json_logs)
+
+
+@app.command()
+def run(
+    gpu: Gpu = None,
+    name: Name = None,
+    home: Home = None,
+    listen: Listen = None,
+    once: Once = False,
+    log: Level = None,
+    json_logs: JsonLogs = None,
+) -> None:
+    """Go on with the run that was joined last."""
+    _daemon(once, gpu=gpu, name=name, home=home, listen=listen, log=log, json_logs=json_logs)
+
+
+@app.command()
+def status(home: Home = None, as_json: Json = False) -> None:
+    """What the node does now."""
+    _show(_ask(home, command="status"), as_json)
+
+
+@app.command()
+def why(home: Home = None, as_json: Json = False) -> None:
+    """The one rule that blocks now, and what was refused lately."""
+    _show(_ask(home, command="why"), as_json)
+
+
+@app.command()
+def pause(
+    duration: Annotated[str | None, typer.Option("--for", help="For how long: 90s, 30m, 2h.")] = None,
+    home: Home = None,
+) -> None:
+    """Take no new work and free the device within seconds."""
+    _show(_ask(home, command="pause", seconds=_seconds(duration)), False)
+
+
+@app.command()
+def resume(home: Home = None) -> None:
+    """End a pause."""
+    _show(_ask(home, command="resume"), False)
+
+
+@app.command()
+def finish(home: Home = None) -> None:
+    """Work off the group at hand, deliver everything, end."""
+    _show(_ask(home, command="finish"), False)
+
+
+@receipts_app.command("list")
+def receipts_list(
+    home: Home = None,
+    as_json: Json = False,
+    most: Annotated[int, typer.Option("--most", help="How many, newest first.")] = 50,
+) -> None:
+    """Groups of this node and their answers."""
+
+    def show() -> None:
+        from node.receipts import listed
+
+        rows = listed(_config(home=home).home, most)
+        for row in rows:
+            typer.echo(json.dumps(row) if as_json else "  ".join(str(value) for value in row.values()))
+
+    _edge(show)
+
+
+@receipts_app.command("verify")
+def receipts_verify(home: Home = None) -> None:
+    """Check every Receipt against the run's ledger key, offline."""
+
+    def verify() -> None:
+        from node.receipts import verified
+
+        good, faults = verified(_config(home=home).home)
+        for fault in faults:
+            typer.echo(fault)
+        typer.echo(f"{good} receipts hold, {len(faults)} do not")
+        if faults:
+            raise typer.Exit(Exit.TRUST)
+
+    _edge(verify)
+
+
+@keys_app.command("show")
+def keys_show(home: Home = None) -> None:
+    """The public key and peer id of this node."""
+
+    def show() -> None:
+        from p2p.identity import load_key, peer_id, public_bytes
+
+        public = public_bytes(load_key(_config(home=home).home / "node.key", _passphrase()))
+        typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
+
+    _edge(show)
+
+
+@config_app.command("path")
+def config_path_command() -> None:
+    """Where the settings file is looked for."""
+
+    def show() -> None:
+        from node.config import config_path
+
+        typer.echo(config_path())
+
+    _edge(show)
+
+
+@config_app.command("get")
+def config_get(
+    key: Annotated[str | None, typer.Argument(help="One key; none: all.")] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+) -> None:
+    """Settings as they hold now."""
+
+    def show() -> None:
+        from node.config import listed
+
+        for line in listed(key, origin=origin):
+            typer.echo(line)
+
+    _edge(show)
+
+
+def main() -> None:
+    """Entry point of the distribution."""
+    app()
+
+
+def _daemon(once: bool, **flags: Any) -> None:
+    def work() -> None:
+        from node.start import start
+
+        raise typer.Exit(start(_config(**flags), once=once, passphrase=_passphrase()))
+
+    _edge(work)
+
+
+def _config(**flags: Any) -> Any:
+    from node.config import load_config
+
+    return load_config(flags)[0]
+
+
+def _passphrase() -> str | None:
+    return os.environ.get("ECHO2_KEY_PASSPHRASE")
+
+
+def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+
+    def ask() -> None:
+        from node.control import ask_daemon
+
+        answer.update(ask_daemon(_config(home=home).home, **asked))
+
+    _edge(ask)
+    return answer
+
+
+def _show(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for name, value in answer.items():
+        if isinstance(value, list):
+            typer.echo(f"{name.replace('_', ' ')}: {'none' if not value else ''}")
+            for row in value:
+                typer.echo("  " + (row if isinstance(row, str) else "  ".join(str(cell) for cell in row.values())))
+        elif isinstance(value, dict):
+            typer.echo(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'empty'}")
+        elif value not in (None, ""):
+            typer.echo(f"{name.replace('_', ' ')}: {value}")
+
+
+def _seconds(duration: str | None) -> float | None:
+    if duration is None:
+        return None
+    number, unit = duration[:-1], duration[-1:]
+    if unit not in "smhd" or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+        raise typer.BadParameter("a duration is a number above 0 and s, m, h or d: 90s, 30m, 2h", param_hint="--for")
+    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
+
+
+def _edge(work: Callable[[], None]) -> None:
+    """Run a command; an error becomes one line and its exit code."""
+    try:
+        work()
+    except NodeError as error:
+        _fail(str(error), error.exit)
+    except LocalFault as error:
+        _fail(str(error), Exit.CONFIG)
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if os.environ.get("ECHO2_DEBUG"):
+            raise
+        fault = f"internal fault: {type(error).__name__}: {error} (set ECHO2_DEBUG=1 for the traceback)"
+        _fail(fault, Exit.INTERNAL)
+
+
+def _fail(sentence: str, code: Exit) -> NoReturn:
+    print(f"echo2-node: {' '.join(sentence.split())}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

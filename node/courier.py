@@ -1,0 +1,127 @@
+"""Carries the outbox to the coordinator: sends, asks for verdicts in batches, confirms what is stored.
+
+Rules
+1. Submissions go one at a time, oldest first, and again after every break; waits between tries grow and are jittered.
+2. An answer that the run's keys did not sign changes nothing; the line is then given up and found anew.
+3. With nothing to send and nothing undecided it sleeps until the outbox gets something.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from node.link import CoordinatorLink, Refused
+from node.outbox import Open, Outbox
+from p2p.errors import BadSignature, PeerFault, Unreachable
+from p2p.messages import SubmitAnswer, Verdicts, VerdictsAsk, decode
+
+BATCH: Final = 256
+SHORTEST: Final = 0.25
+LONGEST: Final = 8.0
+"""Seconds between two rounds, shortest and longest."""
+
+_log = structlog.get_logger("node")
+
+
+class Courier:
+    """`settled` is set whenever nothing waits for an answer or a confirmation."""
+
+    def __init__(self, outbox: Outbox, link: CoordinatorLink, open_: Open, local: Callable[[], int], seed: int) -> None:
+        self._outbox, self._link, self._open, self._local = outbox, link, open_, local
+        self._random = random.Random(seed)
+        self._wake = asyncio.Event()
+        self.settled = asyncio.Event()
+
+    def put(self, lease: bytes, body: bytes) -> None:
+        """Store a submission durably and send it soon."""
+        self._outbox.put(lease, body, self._local())
+        self.settled.clear()
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Do the next round now."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Carry until cancelled."""
+        wait = SHORTEST
+        while True:
+            self._wake.clear()
+            moved = await self._round()
+            wait = SHORTEST if moved else min(LONGEST, wait * 1.5)
+            if self._outbox.waiting() or self._outbox.unconfirmed(1):
+                await self._sleep(wait * self._random.uniform(0.7, 1.0))
+            else:
+                self.settled.set()
+                await self._wake.wait()
+                wait = SHORTEST
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _round(self) -> bool:
+        """Send what is queued, ask for what is undecided; whether anything moved."""
+        await self._link.connected()
+        try:
+            sent = await self._send()
+            return await self._ask() or sent
+        except Unreachable as error:
+            _log.info("submissions wait", reason=str(error))
+        except Refused as error:
+            pause = (error.refusal.retry_after or 1000) / 1000
+            _log.info("submissions wait", reason=str(error), seconds=pause)
+            await asyncio.sleep(pause)
+        except PeerFault as error:
+            self._link.distrust(f"a false answer to a submission: {error}")
+        return False
+
+    async def _send(self) -> bool:
+        moved = False
+        while (row := self._outbox.queued()) is not None:
+            lease, body = row
+            try:
+                answer = decode(await self._link.call("submit", body), SubmitAnswer)
+            except Refused as error:
+                if error.refusal.retry_after is not None:
+                    raise
+                self._outbox.take_refusal(lease, error.refusal, self._local())
+                _log.warning("group refused", lease=lease.hex(), code=error.refusal.code, reason=str(error))
+            else:
+                self._take(lease, answer)
+            moved = True
+        return moved
+
+    def _take(self, lease: bytes, answer: SubmitAnswer) -> None:
+        if answer.receipt is not None:
+            self._take_receipt(lease, answer.receipt)
+        elif answer.received is not None:
+            self._outbox.take_received(lease, answer.received, self._open)
+        else:
+            raise BadSignature("an answer without acknowledgement or Receipt")
+
+    async def _ask(self) -> bool:
+        leases, stored = self._outbox.undecided(BATCH), self._outbox.unconfirmed(BATCH)
+        if not leases and not stored:
+            return False
+        answer = decode(await self._link.call("verdicts", VerdictsAsk(leases=leases, confirmed=stored)), Verdicts)
+        self._outbox.confirmed(stored)
+        pairs = zip(leases, answer.receipts, strict=False)
+        decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
+        for lease, sealed in decided:
+            self._take_receipt(lease, sealed)
+        self._outbox.requeue([lease for lease in answer.unknown if lease in leases])
+        return bool(decided or answer.unknown or stored)
+
+    def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
+        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local())
+        if receipt.verdict == "accepted":
+            _log.info("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
+        else:
+            _log.warning("group refused", lease=lease.hex(), code=receipt.code, reason=receipt.reason)

@@ -1,0 +1,296 @@
+"""The node's main process: all parts put together, started in order, ended in order. It never imports torch.
+
+    network ─ link (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ courier (outbox)
+
+Rules
+1. Parts are tasks of one group; the first that fails ends all of them, and its error names the fix.
+2. Told to finish, the node asks for no more leases, works off the one it has, delivers, waits for answers up to the
+   owner's bound, and ends. Told twice, it ends at once: the outbox goes on at the next start.
+3. The coordinator may be absent at any time, also at the start of a node that was here before.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.clock import RunClock
+from node.config import NodeConfig
+from node.control import ControlServer, socket_path
+from node.courier import Courier
+from node.engine import DType, EngineHandle, SupervisedEngine
+from node.errors import BadConfig, NodeError, TrustFailure, TryLater
+from node.follower import Follower
+from node.hardware import described
+from node.library import Library
+from node.link import CoordinatorLink
+from node.outbox import Outbox
+from node.records import Records
+from node.report import Report
+from node.rollout import Rollouts
+from node.start import run_folder
+from node.switch import Switch
+from node.trust import WrongRoot
+from p2p.addresses import dialable
+from p2p.envelope import PROTOCOL
+from p2p.errors import LocalFault, P2PError, Unreachable
+from p2p.exits import Exit
+from p2p.identity import public_bytes
+from p2p.invite import Invite
+from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
+from p2p.network import Network
+from tasks.registry import known
+from weights.durable import writing
+from weights.errors import DiskFull, StoreBusy, StoreCorrupt
+from weights.store import Store
+
+FREED_WITHIN: Final = 4.0
+"""Seconds after a pause within which the device's memory is free."""
+_NEIGHBOURS: Final = 8
+"""Other volunteers that are dialled after a greeting."""
+_REMEMBERED: Final = 64
+
+_log = structlog.get_logger("node")
+
+
+class NodeDaemon:
+    """One node of one run. The home's lock is held by the caller."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        invite: Invite,
+        key: Ed25519PrivateKey,
+        network: Network,
+        engine: EngineHandle,
+        *,
+        local: Callable[[], int],
+        seed: int,
+        once: bool = False,
+    ) -> None:
+        """`once`: end after one group. `local`: this machine's clock, milliseconds. `seed`: of waits and choices among
+        peers. Raises `NodeError`."""
+        self._config, self._invite, self._network = config, invite, network
+        self._folder = run_folder(config.home, invite.run)
+        self._random = random.Random(seed)
+        disk = int(config.disk * 1e9)
+        with _named_faults():
+            self._records = Records(self._folder / "trust", invite.run, invite.root_hash)
+            self._store = Store(self._folder / "store")
+        self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
+        self.switch = Switch(local)
+        self.engine = SupervisedEngine(engine, seed=seed)
+        clock = RunClock(local)
+        library = Library(
+            network, self._store, seed=seed,
+            coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
+        )  # fmt: skip
+        self.follower = Follower(
+            network, self._records, self._store, library, self.engine, clock,
+            run=invite.run, coordinator=self._coordinator, disk=disk, seed=seed,
+        )  # fmt: skip
+        self.link = CoordinatorLink(
+            network, key, self._records, clock,
+            run=invite.run, addresses=invite.addresses, seed=seed,
+            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self._search,
+        )  # fmt: skip
+        self.courier = Courier(self.outbox, self.link, self._records.trusted.open, local, seed)
+        self.rollouts = Rollouts(
+            self.engine, self.follower, self.link, self.outbox, self.courier, self._records, clock, self.switch,
+            node=public_bytes(key), seed=seed, once=once,
+        )  # fmt: skip
+        self.report = Report(
+            config, network, self._records, self.engine, self.follower, self.link, self.rollouts, self.outbox,
+            self.switch,
+        )  # fmt: skip
+        self._control = ControlServer(socket_path(config.home), self.report.commands())
+        self._tasks: TaskGroup | None = None
+        self._cut_short = False
+
+    async def run(self) -> Exit:
+        """Until told to finish, or the run is finished. INTERRUPTED when told twice. Raises `NodeError`."""
+        try:
+            with _named_faults():
+                await self._run()
+        finally:
+            waiting = self.outbox.waiting()
+            await self.engine.stop()
+            self.close()
+        _log.info("ended", why=self.switch.why_finishing, undelivered=waiting)
+        return Exit.INTERRUPTED if self._cut_short else Exit.OK
+
+    def close(self) -> None:
+        """Let go of the files of a daemon that does not run."""
+        self.outbox.close()
+        self._store.close()
+
+    def interrupt(self, why: str) -> None:
+        """Ctrl-C or SIGTERM: finish; the second time end at once."""
+        if self.switch.finishing and self._tasks is not None:
+            self._cut_short = True
+            self._tasks.cancel_scope.cancel()
+        self.switch.finish(why)
+
+    async def _run(self) -> None:
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                for part in (self._network.run, self._control.run, self._rest_while_paused):
+                    self._tasks.start_soon(part)
+                await self._network.ready()
+                await self.switch.unless_finishing(self._start(self._tasks))
+                await self.rollouts.run()
+                await self._drain()
+                self._tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            self._tasks = None
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        """Engine, coordinator, model files, versions: each once the one before is there."""
+        _log.info(described(await self.engine.start()))
+        tasks.start_soon(self.link.run)
+        await self._search()
+        if self._records.trusted.runspec is None:
+            await self.link.connected()
+        runspec = self._records.trusted.runspec
+        assert runspec is not None
+        await self._fit_engine(runspec)
+        await self.follower.prepare(self._folder / "model", runspec.assets)
+        self.follower.resume()
+        tasks.start_soon(self.follower.run)
+        tasks.start_soon(self.courier.run)
+
+    async def _drain(self) -> None:
+        self.rollouts.blocked = f"finishing: {self.switch.why_finishing}"
+        _log.info(self.rollouts.blocked, waiting=self.outbox.waiting())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain):
+                while self.outbox.waiting() or self.outbox.unconfirmed(1):
+                    self.courier.settled.clear()
+                    self.courier.hurry()
+                    await self.courier.settled.wait()
+
+    async def _rest_while_paused(self) -> None:
+        while True:
+            await self.switch.until_paused()
+            await self.engine.rest(FREED_WITHIN)
+            _log.info("paused: the device is free")
+            await self.switch.unless_finishing(self.switch.until_resumed())
+            self.engine.wake()
+            if self.switch.finishing:
+                return
+
+    async def _hello(self) -> Hello:
+        device = await self.engine.start()
+        return Hello(
+            protocols=(PROTOCOL, PROTOCOL),
+            software=f"echo2/{_software()}",
+            name=self._config.name or self._network.peer_id[-8:],
+            engine=device.engine,
+            device=device.device,
+            tasks=[TaskReference(name=name, version=number) for name, number in known()],
+            addresses=dialable(await self._network.addresses(), self._network.peer_id),
+        )
+
+    async def _reconsider(self, refusal: Refusal) -> bool:
+        """Before the RunSpec is known, the run's number format is a guess: try the other one, once."""
+        if refusal.code != "engine" or self._records.trusted.runspec is not None or self.engine.dtype == "bfloat16":
+            return False
+        await self._use("bfloat16")
+        return True
+
+    async def _fit_engine(self, runspec: RunSpec) -> None:
+        dtype: DType = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
+        if dtype != self.engine.dtype:
+            await self._use(dtype)
+            self.link.lost("the engine changed")
+
+    async def _use(self, dtype: DType) -> None:
+        await self.engine.stop()
+        self.engine.dtype = dtype
+        _log.info(described(await self.engine.start()))
+
+    async def _welcomed(self, peer: str, welcome: Welcome) -> None:
+        if welcome.head is not None:
+            await self.follower.hear(peer, welcome.head)
+        self._remember(welcome.peers)
+        if self._tasks is not None:
+            self._tasks.start_soon(self._meet, welcome.peers)
+
+    async def _search(self) -> None:
+        """While the coordinator is away: dial peers of before, ask them for news."""
+        await self._meet(self._remembered())
+        await self.follower.search()
+
+    async def _meet(self, addresses: list[str]) -> None:
+        connected, own = set(await self._network.peers()), self._network.peer_id
+        strangers = [a for a in addresses if a.rpartition("/p2p/")[2] not in connected | {own}]
+        for address in self._random.sample(strangers, min(_NEIGHBOURS, len(strangers))):
+            try:
+                await self._network.dial([address])
+            except P2PError as error:
+                _log.debug("peer not reached", address=address, reason=str(error))
+
+    def _remember(self, addresses: list[str]) -> None:
+        merged = list(dict.fromkeys([*addresses, *self._remembered()]))[:_REMEMBERED]
+        with writing(self._folder / "peers.json") as file:
+            file.write(json.dumps(merged).encode())
+
+    def _remembered(self) -> list[str]:
+        try:
+            known_before = json.loads((self._folder / "peers.json").read_bytes())
+        except (FileNotFoundError, ValueError):
+            return []
+        return [address for address in known_before if isinstance(address, str)][:_REMEMBERED]
+
+    def _coordinator(self) -> str | None:
+        return self.link.peer
+
+
+def _software() -> str:
+    try:
+        return version("echo2")
+    except PackageNotFoundError:
+        return "source"
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended the others: one that names its fix goes before one that does not."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, NodeError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+@contextlib.contextmanager
+def _named_faults() -> Iterator[None]:
+    """Translate, once, what other packages raise for a person to put right."""
+    try:
+        yield
+    except NodeError:
+        raise
+    except WrongRoot as error:
+        raise TrustFailure(str(error)) from error
+    except LocalFault as error:
+        raise BadConfig(str(error)) from error
+    except StoreCorrupt as error:
+        raise BadConfig(str(error)) from error
+    except (DiskFull, StoreBusy) as error:
+        raise TryLater(str(error)) from error
+    except Unreachable as error:
+        raise TryLater(str(error)) from error

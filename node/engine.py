@@ -1,0 +1,208 @@
+"""The engine as the daemon sees it: one child process that does one thing at a time, and comes back when it dies.
+
+Rules
+1. Whoever wants the engine takes a `turn`. Turns are given in the order asked; a lease is asked for, generated and
+   done within one turn, so that a version never changes under it.
+2. The engine is started, and the version held loaded into it, when a turn begins: after a crash as after a
+   pause.
+3. A crash is answered with waits that grow; `MOST_CRASHES` in a row, with nothing done between, end the node.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import msgspec
+import structlog
+
+from engines.engine import Job, Loaded, Sample
+from node.errors import NoDevice
+
+MOST_CRASHES: Final = 6
+LONGEST_WAIT: Final = 60.0
+
+_log = structlog.get_logger("node")
+
+
+class EngineLost(Exception):
+    """The child process is gone; what it was doing can be done again."""
+
+
+class EngineFailed(Exception):
+    """The engine said no. `kind`: name of the error's class in the child."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine runs on. `engine`: its class, "<engine>/<dtype>/<device>". `device`: the hardware's name.
+    `reason`: why this one, in a few words."""
+
+    engine: str
+    device: str
+    reason: str
+
+
+DType = Literal["float32", "bfloat16"]
+
+
+class EngineHandle(Protocol):
+    """One engine. Every method may raise `EngineLost`, and `EngineFailed` where the engine itself refuses."""
+
+    async def start(self, dtype: DType) -> Device: ...
+
+    async def load(self, model: Path, snapshot: Path) -> Loaded: ...
+
+    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+        """Write snapshot `out`, made of `base` by a diff, and hold it. Something was loaded before."""
+
+    async def generate(self, job: Job) -> list[Sample]: ...
+
+    async def stop(self) -> None:
+        """End the child at once; memory of the device is free afterwards. Never raises."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The version that rollouts are made under, and the snapshot file that holds it."""
+
+    era: int
+    version: int
+    root: bytes
+    snapshot: Path
+
+
+class SupervisedEngine:
+    """An `EngineHandle` that is restarted, with the version held loaded again. `device` is known after `start`."""
+
+    def __init__(self, handle: EngineHandle, *, seed: int) -> None:
+        self._handle, self._random = handle, random.Random(seed)
+        self._lock = asyncio.Lock()
+        self._alive = self._loaded = False
+        self._crashes = 0
+        self._root = b""
+        self.dtype: DType = "float32"
+        self.device: Device | None = None
+        self.model: Path | None = None
+        self.held: Held | None = None
+        self.restarts = 0
+        self.spoiled: Callable[[Held], None] = lambda held: None
+        """Told of a snapshot that is not what it should be; `held` is then None."""
+        self._awake = asyncio.Event()
+        self._awake.set()
+
+    async def start(self) -> Device:
+        """Start the child where it does not run. Raises `NoDevice`."""
+        while not self._alive:
+            try:
+                self.device = await self._handle.start(self.dtype)
+                self._alive, self._loaded = True, False
+            except EngineFailed as error:
+                raise NoDevice(str(error)) from error
+            except EngineLost as error:
+                await self._crashed(error)
+        assert self.device is not None
+        return self.device
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """The engine for this caller alone, running, with the version held loaded. Waits while the engine rests."""
+        await self._awake.wait()
+        async with self._lock:
+            await self._ready()
+            yield
+
+    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> None:
+        """Within a turn, with something held: make snapshot `out` of `base` and compute with it. The caller then says
+        `hold`. After a crash it is done again from the start. Raises `EngineFailed`: the old version is still held."""
+        while True:
+            try:
+                await self._handle.apply(payload, base, out, root)
+                self._crashes, self._root = 0, root
+                return
+            except EngineLost as error:
+                await self._crashed(error)
+                await self._ready()
+
+    async def hold(self, held: Held) -> None:
+        """Within a turn: from now on the engine's version is `held`."""
+        self.held = held
+        if held.root != self._root:  # a full payload was unpacked beside the engine, which still has the weights of before
+            self._loaded = False
+        if not self._loaded:
+            await self._ready()
+
+    async def recover(self) -> None:
+        """Within a turn, after `EngineLost`: up again, with the version held."""
+        await self._ready()
+
+    async def generate(self, job: Job) -> list[Sample]:
+        """Within a turn. Raises `EngineLost` after a crash (see `recover`), `EngineFailed`."""
+        try:
+            samples = await self._handle.generate(job)
+        except EngineLost as error:
+            await self._crashed(error)
+            raise
+        self._crashes = 0
+        return samples
+
+    async def rest(self, patience: float) -> None:
+        """Free the device: after the turn that runs, but within `patience` seconds. No turn begins until `wake`."""
+        self._awake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience), self._lock:
+                await self.stop()
+                return
+        await self.stop()
+
+    def wake(self) -> None:
+        """Let turns begin again."""
+        self._awake.set()
+
+    async def stop(self) -> None:
+        """End the child."""
+        if self._alive:
+            self._alive = self._loaded = False
+            await self._handle.stop()
+
+    async def _ready(self) -> None:
+        while True:
+            await self._awake.wait()
+            await self.start()
+            if self._loaded or self.held is None or self.model is None:
+                return
+            try:
+                loaded = await self._handle.load(self.model, self.held.snapshot)
+                if loaded.root == self.held.root:
+                    self._loaded, self._root = True, loaded.root
+                    return
+                self._spoil()
+            except EngineFailed as error:
+                if error.kind != "BadSnapshot":
+                    raise NoDevice(f"the engine cannot load version {self.held.version}: {error}") from error
+                self._spoil()
+            except EngineLost as error:
+                await self._crashed(error)
+
+    def _spoil(self) -> None:
+        held, self.held = self.held, None
+        assert held is not None
+        self.spoiled(held)
+
+    async def _crashed(self, error: EngineLost) -> None:
+        """Count it and wait; the next turn starts the child anew. An end that `rest` made is no crash."""
+        await self._handle.stop()
+        self._alive = self._loaded = False
+        if not self._awake.is_set():
+            return
+        self.restarts += 1
+        self._crashes += 1
+        if self._crashes > MOST_CRASHES:
+            raise NoDevice(f"the engine died {self._crashes} times in a row: {error}")
+        wait = min(LONGEST_WAIT, 0.5 * 2 ** (self._crashes - 1)) * self._random.uniform(0.5, 1.0)
+        _log.error("engine died, restarting", error=str(error), seconds=round(wait, 1))
+        await asyncio.sleep(wait)

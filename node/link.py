@@ -1,0 +1,198 @@
+"""The line to the coordinator: find it, greet it, ask it, find it again.
+
+Rules
+1. Candidates are tried in order: addresses of the newest Head, those of the invite. A coordinator that dialled this
+   node itself is used as it is. Between rounds other peers are asked for a newer Head, which may carry a new address.
+2. A peer is the coordinator for as long as its answers hold; whoever shows a Root that is not the run's, or signs a bad
+   lease, is left at once. Nothing is believed because of the connection that it came over.
+3. A request is sealed once. Until it expires the same bytes go again after each break, so that the coordinator answers
+   the same question once.
+4. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.clock import RunClock
+from node.errors import RefusedByRun, TrustFailure
+from node.records import Records
+from node.trust import RootExpired, WrongRoot
+from p2p.envelope import seal
+from p2p.errors import Malformed, P2PError, PeerFault, Unreachable
+from p2p.messages import Answer, Hello, Refusal, Request, Welcome, decode, encode
+from p2p.network import Network
+
+REQUEST_LIFE: Final = 30.0
+"""Seconds within which a request may be sent again."""
+PATIENCE: Final = 15.0
+"""Seconds that one answer may take."""
+LONGEST_WAIT: Final = 20.0
+"""Seconds between two rounds of dialling, at most."""
+_SKEW: Final = 60_000
+_GREET_AGAIN: Final = {"clock", "wrong-recipient"}
+"""Refusals that a new greeting heals: it brings the coordinator's time and the newest Root."""
+
+_log = structlog.get_logger("node")
+
+
+class Refused(Exception):
+    """The coordinator's refusal, as data."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+class CoordinatorLink:
+    """`peer`: the coordinator's peer id while the line stands. `trouble`: why it does not, one sentence."""
+
+    def __init__(
+        self,
+        network: Network,
+        key: Ed25519PrivateKey,
+        records: Records,
+        clock: RunClock,
+        *,
+        run: bytes,
+        addresses: list[str],
+        hello: Callable[[], Awaitable[Hello]],
+        reconsider: Callable[[Refusal], Awaitable[bool]],
+        welcomed: Callable[[str, Welcome], Awaitable[None]],
+        search: Callable[[], Awaitable[None]],
+        seed: int,
+    ) -> None:
+        """`hello` makes the greeting; `reconsider` says whether another one is worth a try after a refusal; `welcomed`
+        takes the answer once its Root and RunSpec hold; `search` asks other peers for news while the line is down."""
+        self._network, self._key, self._records, self._clock, self._run = network, key, records, clock, run
+        self._invited, self._hello, self._reconsider = addresses, hello, reconsider
+        self._welcomed, self._search = welcomed, search
+        self._random = random.Random(seed)
+        self._up, self._down = asyncio.Event(), asyncio.Event()
+        self._down.set()
+        self.peer: str | None = None
+        self.trouble = "not connected yet"
+        self.lies: list[str] = []
+
+    async def run(self) -> None:
+        """Keep the line up. Raises `RefusedByRun`, `TrustFailure`."""
+        failures = 0
+        while True:
+            if await self._connect():
+                failures = 0
+                await self._down.wait()
+            failures += 1
+            await self._search()
+            wait = min(LONGEST_WAIT, 0.25 * 2 ** min(failures, 10))
+            await asyncio.sleep(wait * self._random.uniform(0.5, 1.0))
+
+    async def connected(self) -> str:
+        """Wait for the line; the coordinator's peer id."""
+        while self.peer is None:
+            await self._up.wait()
+        return self.peer
+
+    def lost(self, reason: str) -> None:
+        """The line does not hold: find the coordinator again."""
+        if self.peer is not None:
+            _log.warning("coordinator lost", reason=reason)
+        self.peer, self.trouble = None, f"the coordinator is unreachable: {reason}"
+        self._up.clear()
+        self._down.set()
+
+    def distrust(self, reason: str) -> None:
+        """The peer at the other end signs what the run's keys did not."""
+        self.lies.append(reason)
+        del self.lies[:-16]
+        self.lost(reason)
+
+    async def call(self, method: str, body: msgspec.Struct | bytes) -> bytes:
+        """The answer's body. Raises `Refused`, and `Unreachable` once the request has expired."""
+        content = body if isinstance(body, bytes) else encode(body)
+        sealed = self._sealed(method, content)
+        try:
+            async with asyncio.timeout(REQUEST_LIFE):
+                while True:
+                    peer = await self.connected()
+                    try:
+                        return await self._ask(peer, method, sealed)
+                    except Refused as error:
+                        if error.refusal.code not in _GREET_AGAIN:
+                            raise
+                        self.lost(str(error))
+                        sealed = self._sealed(method, content)
+                    except Unreachable as error:
+                        if peer == self.peer:
+                            self.lost(str(error))
+                    except PeerFault as error:
+                        if peer == self.peer:
+                            self.distrust(str(error))
+        except TimeoutError:
+            raise Unreachable(f"the coordinator did not answer {method} within {REQUEST_LIFE:g} s") from None
+
+    async def _ask(self, peer: str, method: str, sealed: bytes) -> bytes:
+        answer = decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
+        if answer.refusal is not None:
+            raise Refused(answer.refusal)
+        if answer.body is None:
+            raise Malformed(f"{peer} answered {method} with nothing")
+        return answer.body
+
+    def _sealed(self, method: str, body: bytes) -> bytes:
+        expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
+        recipient = self._records.trusted.channel
+        request = Request(recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body)
+        return seal("request", self._run, encode(request), self._key)
+
+    def _candidates(self) -> list[str]:
+        head = self._records.trusted.head
+        return list(dict.fromkeys([*(head.addresses if head else []), *self._invited]))
+
+    async def _connect(self) -> bool:
+        known = set(await self._network.peers())
+        for address in self._candidates():
+            expected = address.rpartition("/p2p/")[2]
+            try:
+                peer = expected if expected in known else await self._network.dial([address])
+                if await self._greet(peer):
+                    return True
+            except (Unreachable, Malformed) as error:
+                self.trouble = f"the coordinator is unreachable at {address}: {error}"
+            except RootExpired as error:
+                raise TrustFailure(str(error)) from error
+            except WrongRoot as error:
+                if self._records.trusted.root is None:
+                    raise TrustFailure(f"{address}: {error}; ask the operator for a new invite") from error
+                self.distrust(f"{address}: {error}")
+            except P2PError as error:
+                self.distrust(f"{address}: {error}")
+        _log.debug("no coordinator", trouble=self.trouble)
+        return False
+
+    async def _greet(self, peer: str) -> bool:
+        asked = self._clock.local()
+        try:
+            sealed = self._sealed("hello", encode(await self._hello()))
+            welcome = decode(await self._ask(peer, "hello", sealed), Welcome)
+        except Refused as error:
+            if await self._reconsider(error.refusal):
+                return await self._greet(peer)
+            if error.refusal.retry_after is None:
+                raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
+            self.trouble = f"the coordinator asks to wait: {error}"
+            return False
+        self._clock.observe(welcome.now, asked, signed=False)
+        self._records.update_roots(welcome.roots, self._clock.now())
+        self._records.update_runspec(welcome.runspec)
+        self.peer, self.trouble = peer, ""
+        self._down.clear()
+        self._up.set()
+        await self._welcomed(peer, welcome)
+        _log.info("connected to the coordinator", peer=peer)
+        return True

@@ -1,0 +1,85 @@
+"""Receipts offline: what a node can show and prove without anybody's help."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from node.errors import BadConfig
+from node.outbox import Outbox, Row
+from node.records import Records
+from node.start import joined, run_folder
+from p2p.envelope import open_sealed
+from p2p.errors import P2PError
+from p2p.identity import load_key, public_bytes
+from p2p.messages import Receipt, Root, decode
+
+
+def listed(home: Path, most: int) -> list[dict[str, Any]]:
+    """Newest first: lease, state, weight (milli-RE), code and reason. Raises `BadConfig`."""
+    return [_plain(row) for row in _rows(home, most)]
+
+
+def verified(home: Path) -> tuple[int, list[str]]:
+    """How many Receipts hold, and a sentence for each that does not. A Receipt holds when a ledger key of any Root in
+    the chain from the invite signed it, for this node. Raises `BadConfig`."""
+    invite = joined(home)
+    node = public_bytes(load_key(home / "node.key"))
+    records = Records(_folder(home) / "trust", invite.run, invite.root_hash)
+    good, faults = 0, []
+    for row in _rows(home, -1):
+        if row.receipt is None:
+            continue
+        try:
+            receipt = _open(row.receipt, invite.run, records.trusted.chain)
+            if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
+                raise P2PError("it is of another node, lease or run")
+            good += 1
+        except P2PError as error:
+            faults.append(f"{row.lease.hex()}: {error}")
+    return good, faults
+
+
+def _open(sealed: bytes, run: bytes, chain: list[Root]) -> Receipt:
+    fault: P2PError = P2PError("no Root is held")
+    for root in reversed(chain):
+        ledger = root.roles["ledger"]
+        try:
+            return decode(open_sealed(sealed, "receipt", run, ledger.keys, ledger.threshold), Receipt)
+        except P2PError as error:
+            fault = error
+    raise fault
+
+
+def _rows(home: Path, most: int) -> list[Row]:
+    with _outbox(home) as outbox:
+        return outbox.rows(most)
+
+
+@contextlib.contextmanager
+def _outbox(home: Path) -> Iterator[Outbox]:
+    path = _folder(home) / "outbox.sqlite"
+    if not path.exists():
+        raise BadConfig(f"no receipts in {home}: no work was done there yet")
+    try:
+        outbox = Outbox(path, node=bytes(32), limit=1)
+    except sqlite3.Error as error:
+        raise BadConfig(f"{path}: {error}") from error
+    with contextlib.closing(outbox):
+        yield outbox
+
+
+def _folder(home: Path) -> Path:
+    return run_folder(home, joined(home).run)
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "lease": row.lease.hex(),
+        "state": row.state,
+        "made": row.made,
+        "decided": row.decided,
+        "code": row.code,
+        "reason": row.reason,
+    }

@@ -1,0 +1,116 @@
+"""What the owner may ask a running node, and tell it: the commands of the control socket.
+
+`status` is the whole picture in plain values; `why` is the one rule that blocks now, and the last refusals and lies.
+"""
+
+from typing import Any
+
+from node.config import NodeConfig
+from node.control import Command
+from node.engine import SupervisedEngine
+from node.follower import Follower
+from node.link import CoordinatorLink
+from node.outbox import Outbox
+from node.records import Records
+from node.rollout import STARTING, Rollouts
+from node.switch import Switch
+from p2p.network import Network
+
+
+class Report:
+    """Reads all parts, changes only the switch."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        network: Network,
+        records: Records,
+        engine: SupervisedEngine,
+        follower: Follower,
+        link: CoordinatorLink,
+        rollouts: Rollouts,
+        outbox: Outbox,
+        switch: Switch,
+    ) -> None:
+        self._config, self._network, self._records, self._engine = config, network, records, engine
+        self._follower, self._link, self._rollouts = follower, link, rollouts
+        self._outbox, self._switch = outbox, switch
+
+    def commands(self) -> dict[str, Command]:
+        """By name, for `ControlServer`."""
+        return {
+            "status": self.status,
+            "why": self.why,
+            "pause": self.pause,
+            "resume": self.resume,
+            "finish": self.finish,
+        }
+
+    async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Plain values; bytes counted since the daemon's start."""
+        trusted, held, device = self._records.trusted, self._engine.held, self._engine.device
+        traffic = await self._network.traffic()
+        return {
+            "state": self._state(),
+            "blocked": self._blocked(),
+            "run": trusted.runspec.name if trusted.runspec else None,
+            "node": self._network.peer_id,
+            "name": self._config.name,
+            "device": device.device if device else None,
+            "engine": device.engine if device else None,
+            "era": held.era if held else None,
+            "version": held.version if held else None,
+            "newest": trusted.version.version if trusted.version else None,
+            "coordinator": self._link.peer,
+            "peers": len(await self._network.peers()),
+            "leases": self._rollouts.done,
+            "outbox": self._outbox.counts(),
+            "engine_restarts": self._engine.restarts,
+            "received_bytes": traffic.received,
+            "sent_bytes": traffic.sent,
+        }
+
+    async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The one rule that blocks now, and what was refused."""
+        return {
+            "blocked": self._blocked() or "nothing blocks: the node works",
+            "refusals": [{"code": one.code, "reason": one.sentence} for one in self._rollouts.refusals],
+            "groups_refused": [
+                {"lease": row.lease.hex(), "code": row.code, "reason": row.reason}
+                for row in self._outbox.rows(256)
+                if row.state == "refused"
+            ][:16],
+            "not_believed": [*self._follower.refused, *self._link.lies],
+        }
+
+    async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """No new lease; the device is free within seconds. `seconds`: for how long, absent: until resumed."""
+        seconds = asked.get("seconds")
+        if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
+            raise ValueError("seconds must be a number above 0")
+        self._switch.pause(seconds)
+        return {"state": self._state()}
+
+    async def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """End a pause."""
+        self._switch.resume()
+        return {"state": self._state()}
+
+    async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Work off the lease, deliver, end."""
+        self._switch.finish("the owner said finish")
+        return {"state": self._state(), "waiting": self._outbox.waiting()}
+
+    def _state(self) -> str:
+        if self._switch.finishing:
+            return "finishing"
+        if self._switch.paused:
+            return "paused"
+        return "working" if self._rollouts.working else "waiting"
+
+    def _blocked(self) -> str:
+        if self._switch.paused and not self._switch.finishing:
+            return self._switch.why_paused
+        if self._rollouts.blocked == STARTING:
+            return f"starting: {self._link.trouble or self._follower.trouble}"
+        return self._rollouts.blocked

@@ -1,0 +1,174 @@
+"""The rollout loop: ask for a lease, generate, hand over to the outbox, again.
+
+Rules
+1. A lease is asked for, worked off and handed over within one turn of the engine: the version never changes under it.
+2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, and when the run is
+   finished.
+3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
+   long as it has not expired: the tokens are the same.
+4. A refusal is waited out as long as the coordinator says, or until a newer version is held. What no repetition can
+   change ends the node.
+5. What blocks now is in `blocked`, one sentence; empty while work goes on.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from node.clock import RunClock
+from node.courier import Courier
+from node.engine import EngineFailed, EngineLost, Held, SupervisedEngine
+from node.errors import RefusedByRun
+from node.follower import Follower
+from node.leasework import check_lease, job_of, submission_of
+from node.link import CoordinatorLink, Refused
+from node.outbox import Outbox
+from node.records import Records
+from node.switch import Switch
+from p2p.errors import PeerFault, Stale, Unreachable
+from p2p.messages import Lease, LeaseAsk, Refusal
+
+MOST_WAIT: Final = 30.0
+"""Seconds that a refusal is waited out, at most, before asking again."""
+STARTING: Final = "starting"
+_ENDS: Final = {"banned", "engine", "task-version", "protocol"}
+"""Codes of refusals after which asking again is pointless."""
+
+_log = structlog.get_logger("node")
+
+
+class Rollouts:
+    """`done`: leases worked off since start. `refusals`: the last ones, newest last."""
+
+    def __init__(
+        self,
+        engine: SupervisedEngine,
+        follower: Follower,
+        link: CoordinatorLink,
+        outbox: Outbox,
+        courier: Courier,
+        records: Records,
+        clock: RunClock,
+        switch: Switch,
+        *,
+        node: bytes,
+        seed: int,
+        once: bool,
+    ) -> None:
+        """`node`: this node's public key. `once`: finish after one group."""
+        self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
+        self._courier, self._records, self._clock, self._switch = courier, records, clock, switch
+        self._node, self._random, self._once = node, random.Random(seed), once
+        self.blocked = STARTING
+        self.working = False
+        self.done = 0
+        self.refusals: list[Refusal] = []
+
+    async def run(self) -> None:
+        """Work until told to finish, or until the run is finished. Raises `RefusedByRun`, `NoDevice`."""
+        while await self._allowed():
+            self._follower.changed.clear()
+            pause = await self._turn()
+            if pause is not None:
+                await self._wait(pause)
+
+    async def _allowed(self) -> bool:
+        """Wait until nothing forbids work; False when there shall be none any more."""
+        while not self._switch.finishing:
+            missing = f"no version to work with: {self._follower.trouble}"
+            waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
+                (self._switch.paused, self._switch.why_paused, self._switch.until_resumed),
+                (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
+                (self._follower.held is None, missing, lambda: self._nap(0.2)),
+                (self._link.peer is None, self._link.trouble, self._link.connected),
+            ]
+            blocking = next((wait for wait in waits if wait[0]), None)
+            if blocking is None:
+                return True
+            self.blocked = blocking[1]
+            await self._switch.unless_finishing(blocking[2]())
+        return False
+
+    async def _turn(self) -> float | None:
+        """One lease, worked off; or the seconds to wait before the next question."""
+        async with self._engine.turn():
+            held = self._engine.held
+            if held is None or self._switch.idle:
+                return 0.0
+            try:
+                lease = await self._ask(held)
+                self.blocked, self.working = "", True
+                await self._work(lease)
+                return None
+            except Refused as error:
+                return self._refused(error.refusal)
+            except Unreachable as error:
+                self.blocked = str(error)
+            except Stale as error:
+                self.blocked = str(error)
+                _log.warning("lease dropped", reason=str(error))
+            except PeerFault as error:
+                self.blocked = f"a false lease: {error}"
+                self._link.distrust(self.blocked)
+            finally:
+                self.working = False
+        return self._random.uniform(0.5, 1.5)
+
+    async def _ask(self, held: Held) -> Lease:
+        runspec, device = self._records.trusted.runspec, self._engine.device
+        assert runspec is not None
+        assert device is not None
+        ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
+        asked = self._clock.local()
+        payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
+        lease = check_lease(
+            payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now()
+        )
+        self._clock.observe(lease.sent, asked, signed=True)
+        return lease
+
+    async def _work(self, lease: Lease) -> None:
+        runspec = self._records.trusted.runspec
+        assert runspec is not None
+        while True:
+            try:
+                samples = await self._engine.generate(job_of(lease, runspec))
+                break
+            except EngineFailed as error:
+                raise Stale(f"the engine cannot work for this lease: {error}") from error
+            except EngineLost:
+                await self._engine.recover()
+                if self._clock.now() >= lease.expires:
+                    raise Stale("the lease expired while the engine was down") from None
+                _log.info("generating the lease again", lease=lease.id.hex())
+        self._courier.put(lease.id, submission_of(lease, samples))
+        self.done += 1
+        if self._once:
+            self._switch.finish("one group was asked for")
+
+    def _refused(self, refusal: Refusal) -> float:
+        self.refusals.append(refusal)
+        del self.refusals[:-16]
+        self.blocked = f"no lease: {refusal.sentence}"
+        if refusal.code == "finished":
+            self._switch.finish("the run is finished")
+        elif refusal.code in _ENDS:
+            raise RefusedByRun(refusal.sentence)
+        _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
+        wait = MOST_WAIT if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
+        return wait * self._random.uniform(1.0, 1.2)
+
+    async def _wait(self, seconds: float) -> None:
+        """Sleep, but wake for a newer version or an order of the owner."""
+        await self._switch.unless_finishing(self._nap(seconds))
+
+    async def _nap(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._follower.changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,87 @@
+"""From settings to a running daemon: lock, key, invite, network, signals. The only place that builds real parts."""
+
+import asyncio
+import secrets
+import signal
+import time
+from pathlib import Path
+
+from node.config import NodeConfig
+from node.errors import BadConfig
+from node.lock import locked
+from node.log import set_up_logging
+from p2p.errors import LocalFault
+from p2p.exits import Exit
+from p2p.identity import load_or_create_key
+from p2p.invite import Invite
+from weights.durable import writing
+
+
+def run_folder(home: Path, run: bytes) -> Path:
+    """Where the data of one run lie."""
+    return home / "runs" / run.hex()[:16]
+
+
+def joined(home: Path) -> Invite:
+    """The invite joined last. Raises `BadConfig`."""
+    try:
+        return Invite.from_text((home / "invite").read_text())
+    except FileNotFoundError as error:
+        raise BadConfig(f"no run was joined in {home}: give an invite with echo2-node join INVITE") from error
+
+
+def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
+    """Run a node until it ends. Raises `NodeError`."""
+    set_up_logging(config.log, json_lines=config.json_logs)
+    with locked(config.home):
+        invite = _invite(config)
+        try:
+            return asyncio.run(_run(config, invite, passphrase, once=once))
+        except LocalFault as error:
+            raise BadConfig(str(error)) from error
+
+
+def _invite(config: NodeConfig) -> Invite:
+    """The one given, remembered for `run`; or the one remembered."""
+    if config.invite is None:
+        return joined(config.home)
+    try:
+        invite = Invite.from_text(config.invite)
+    except LocalFault as error:
+        raise BadConfig(str(error)) from error
+    with writing(config.home / "invite") as file:
+        file.write(invite.to_text().encode())
+    return invite
+
+
+async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
+    from node.daemon import NodeDaemon
+    from node.hardware import ChildEngine
+    from p2p.threaded import ThreadedPeer
+
+    key = load_or_create_key(config.home / "node.key", passphrase)
+    uplink = config.uplink * 1e6 / 8 if config.uplink is not None else None
+    network = ThreadedPeer(key, listen=list(config.listen), seed=secrets.randbits(64), uplink=uplink)
+    daemon = NodeDaemon(
+        config, invite, key, network, ChildEngine(config.gpu, threads=config.threads),
+        local=lambda: time.time_ns() // 1_000_000, seed=secrets.randbits(64), once=once,
+    )  # fmt: skip
+    interrupted = False
+
+    def on_interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        daemon.interrupt("Ctrl-C; once more ends at once")
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    loop.add_signal_handler(signal.SIGTERM, lambda: daemon.interrupt("the system asks to end"))
+    try:
+        ended = await daemon.run()
+    finally:
+        # All is delivered and closed: a signal that comes now would only spoil the exit code.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+    return Exit.INTERRUPTED if interrupted else ended
+

@@ -1,0 +1,86 @@
+"""The owner's switch: running, paused (for a while or until resumed), finishing.
+
+Finishing is final: no lease is asked for any more, what was made is delivered, then the node ends.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+
+class Switch:
+    """`now`: this machine's clock, milliseconds."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self._until: int | None = None
+        self._running, self._paused, self._finish = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._running.set()
+        self.why_finishing = ""
+
+    @property
+    def paused(self) -> bool:
+        return not self._running.is_set()
+
+    @property
+    def finishing(self) -> bool:
+        return self._finish.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """No new lease is wanted."""
+        return self.paused or self.finishing
+
+    @property
+    def why_paused(self) -> str:
+        if self._until is None:
+            return "paused by the owner until `echo2-node resume`"
+        return f"paused by the owner for {max(0, self._until - self._now()) // 1000} s more"
+
+    def pause(self, seconds: float | None) -> None:
+        """Pause for `seconds`, or until resumed."""
+        self._until = None if seconds is None else self._now() + int(seconds * 1000)
+        self._running.clear()
+        self._paused.set()
+
+    def resume(self) -> None:
+        self._until = None
+        self._paused.clear()
+        self._running.set()
+
+    def finish(self, why: str) -> None:
+        self.why_finishing = self.why_finishing or why
+        self._finish.set()
+
+    async def until_resumed(self) -> None:
+        """Wait for the owner, or for the pause's own end."""
+        while self.paused:
+            until = self._until
+            if until is None:
+                await self._tick(3600.0)
+            elif self._now() >= until:
+                self.resume()
+            else:
+                await self._tick((until - self._now()) / 1000)
+
+    async def until_paused(self) -> None:
+        await self._paused.wait()
+
+    async def unless_finishing(self, wait: Awaitable[object]) -> None:
+        """Wait for something, but no longer than until the owner wants an end."""
+        waiting = asyncio.ensure_future(wait)
+        ending = asyncio.ensure_future(self._finish.wait())
+        try:
+            await asyncio.wait({waiting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            for task in (waiting, ending):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _tick(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, 3600.0)):
+                await self._running.wait()

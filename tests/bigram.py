@@ -1,0 +1,134 @@
+"""The smallest policy there is: the next token depends on the last one, by a table. An `Engine` in numpy.
+
+Its weights are a real snapshot: one bf16 tensor "table" of V x V logits; so diffs, roots and edges are real, and a
+whole network of nodes runs in one process without torch. Sampling is the reference of engines.sampling_reference.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engines import sampling_reference
+from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.rollout import Rollout
+from tasks import registry
+from tasks.task import Score, sampled_mask
+from tasks.text import load as load_text
+from weights.diff import apply
+from weights.documents import TensorEntry
+from weights.snapshot import Snapshot, writing_snapshot
+
+VOCABULARY = 16
+
+
+def write_table(path: Path, table: NDArray[np.float32]) -> Snapshot:
+    """A snapshot file that holds `table`, V x V, truncated to bf16."""
+    bits = (np.ascontiguousarray(table, np.float32).view(np.uint32) >> 16).astype("<u2")
+    with writing_snapshot(path, [TensorEntry(name="table", dtype="BF16", shape=table.shape)], {}) as writer:
+        writer.write(bits.ravel())
+        writer.finish()
+    return Snapshot(path)
+
+
+def read_table(snapshot: Snapshot) -> NDArray[np.float32]:
+    """The table of a snapshot, V x V."""
+    bits = np.asarray(snapshot.bits("table"), np.uint32) << 16
+    size = int(np.sqrt(bits.size))
+    return bits.view(np.float32).reshape(size, size)
+
+
+def random_table(seed: int, size: int = VOCABULARY) -> NDArray[np.float32]:
+    """Logits that make every token likely enough."""
+    return np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32)
+
+
+def nudged(table: NDArray[np.float32], seed: int, share: float = 0.05) -> NDArray[np.float32]:
+    """A learner's step: some entries move a little."""
+    random = np.random.default_rng(seed)
+    return np.where(random.random(table.shape) < share, table * np.float32(1.25), table).astype(np.float32)
+
+
+class _OneTurn:
+    """An episode of one sampled turn, for models without a tokenizer."""
+
+    prompt: Sequence[int] = ()
+
+    def reply(self, sampled: Sequence[int]) -> None:
+        return None
+
+    def score(self) -> Score:
+        return Score(0.0, False)
+
+
+class BigramEngine:
+    """`engines.engine.Engine`. With a tokenizer.json in the model's folder, tasks of the registry are played."""
+
+    def __init__(self) -> None:
+        self._table: NDArray[np.float32] | None = None
+        self._model = Path()
+        self.held: Snapshot | None = None
+
+    def load(self, model: Path, snapshot: Path) -> Loaded:
+        self._model = model
+        return self._hold(Snapshot(snapshot))
+
+    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+        return self._hold(apply(Snapshot(base), payload, out, root))
+
+    def generate(self, job: Job) -> list[Sample]:
+        return [self._rollout(job, seed, greedy=False) for seed in job.seeds]
+
+    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        return [[self._rollout(job, seed, greedy=greedy) for seed in job.seeds] for job in jobs]
+
+    def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        return [self._score(job, seed, sample) for seed, sample in zip(job.seeds, samples, strict=True)]
+
+    def _hold(self, snapshot: Snapshot) -> Loaded:
+        self._table, self.held = read_table(snapshot), snapshot
+        return Loaded(root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes)
+
+    def _logits(self, last: int) -> NDArray[np.float32]:
+        if self._table is None:
+            raise EngineError("no weights are loaded")
+        return self._table[last]
+
+    def _rollout(self, job: Job, seed: bytes, *, greedy: bool) -> Sample:
+        rollout = Rollout(job, seed, self._episode(job))
+        while not rollout.over:
+            logits = self._logits(rollout.last if rollout.position else job.prompt[-1])
+            key = sampling_reference.key(seed, rollout.position)
+            token = int(np.argmax(logits)) if greedy else sampling_reference.choose(logits.tolist(), key)
+            rollout.step(token, float(log_softmax(logits)[token]))
+        return rollout.sample()
+
+    def _score(self, job: Job, seed: bytes, sample: Sample) -> SampleScore:
+        logprobs, margins = [], []
+        before = [job.prompt[-1], *sample.tokens]
+        for position, sampled in enumerate(sampled_mask(sample.turns)):
+            if not sampled:
+                continue
+            logits, token = self._logits(before[position]), sample.tokens[position]
+            key = sampling_reference.key(seed, position)
+            noisy = [
+                float(logit) + sampling_reference.gumbel(sampling_reference.bits(key, index))
+                for index, logit in enumerate(logits.tolist())
+            ]
+            logprobs.append(float(log_softmax(logits)[token]))
+            margins.append(max(noisy) - noisy[token])
+        return SampleScore(logprobs=logprobs, margins=margins)
+
+    def _episode(self, job: Job) -> _OneTurn:
+        tokenizer = self._model / "tokenizer.json"
+        if not tokenizer.exists():
+            return _OneTurn()
+        task = registry.get(job.task, job.task_version)
+        return task.episode("train" if job.split == "train" else "heldout", job.index, load_text(tokenizer, job.eos))  # type: ignore[return-value]
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """In float32, over one row."""
+    shifted = logits - logits.max()
+    return np.minimum(shifted - np.log(np.exp(shifted).sum(dtype=np.float32)), np.float32(0)).astype(np.float32)

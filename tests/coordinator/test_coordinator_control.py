@@ -1,0 +1,224 @@
+"""Sealed requests: who speaks, to whom, once."""
+
+import secrets
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.admission import submission_limit
+from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
+from p2p.envelope import seal
+from p2p.identity import public_bytes
+from p2p.messages import (
+    Answer,
+    Hello,
+    Lease,
+    Refusal,
+    Request,
+    SubmitAnswer,
+    TaskReference,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)
+from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, World, group, opened
+
+ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+COORDINATOR = public_bytes(KEYS["channel"])
+HELLO = Hello(
+    protocols=(1, 1),
+    software="echo2 0.1",
+    name="alice",
+    engine="transformers/float32/cpu",
+    device="a CPU",
+    tasks=[TaskReference(name="reverse", version=1)],
+    addresses=["/ip4/127.0.0.1/tcp/4001"],
+)
+
+
+class Papers:
+    def roots(self) -> list[bytes]:
+        return [b"root"]
+
+    def runspec(self) -> bytes:
+        return b"runspec"
+
+    def head(self) -> bytes | None:
+        return None
+
+    def peers(self) -> list[str]:
+        return ["/ip4/127.0.0.1/tcp/4002"]
+
+
+class Desk:
+    """A node's side of the control plane."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.control = Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now)
+
+    def request(self, method: str, body: bytes, **changes: Any) -> bytes:
+        fields = {"recipient": COORDINATOR, "id": secrets.token_bytes(16), "expires": self.world.now + 60_000}
+        message = Request(**({"method": method, "body": body} | fields | changes))
+        return seal("request", RUN, encode(message), ALICE_KEY)
+
+    def ask(self, method: str, body: bytes, **changes: Any) -> Answer:
+        return self.send(method, self.request(method, body, **changes))
+
+    def send(self, method: str, data: bytes) -> Answer:
+        answer = decode(self.control.answer(method, data, self.world.now), Answer)
+        assert (answer.body is None) != (answer.refusal is None)
+        return answer
+
+
+@pytest.fixture
+def desk(world: World) -> Desk:
+    return Desk(world)
+
+
+def body(answer: Answer, type_: type[Any]) -> Any:
+    assert answer.body is not None, answer.refusal
+    return decode(answer.body, type_)
+
+
+def refusal(answer: Answer) -> Refusal:
+    assert answer.refusal is not None
+    return answer.refusal
+
+
+def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: Desk) -> None:
+    welcome = body(desk.ask("hello", encode(HELLO)), Welcome)
+    assert (welcome.roots, welcome.runspec, welcome.head, welcome.now) == ([b"root"], b"runspec", None, desk.world.now)
+    answer = desk.ask("lease", encode(desk.world.ask()))
+    assert answer.body is not None
+    lease = opened("lease", answer.body, Lease)
+    taken = body(desk.ask("submit", encode(group(lease))), SubmitAnswer)
+    assert taken.received is not None
+    desk.world.decide_all()
+    verdicts = body(desk.ask("verdicts", encode(VerdictsAsk(leases=[lease.id]))), Verdicts)
+    assert verdicts.receipts[0] is not None
+    (row,) = desk.world.books.roster.rows([])
+    assert (row.name, row.version, row.accepted, row.weight, row.points) == ("alice", 0, 1, 140, 140)
+    assert (row.rollouts, row.tokens, row.connected) == (2, 18, False)
+
+
+def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(desk: Desk) -> None:
+    sent = desk.request("lease", encode(desk.world.ask()))
+    assert desk.send("lease", sent) == desk.send("lease", sent)
+    assert desk.world.books.counts(desk.world.now).running == 1
+
+
+def test_another_request_under_a_known_id_is_refused(desk: Desk) -> None:
+    desk.ask("lease", encode(desk.world.ask()), id=b"i" * 16)
+    assert refusal(desk.ask("lease", encode(desk.world.ask()), id=b"i" * 16)).code == "id-reused"
+
+
+def bent(desk: Desk, how: str) -> tuple[str, bytes]:
+    """(method, bytes) of a request that is wrong in one way."""
+    asked = encode(desk.world.ask())
+    good = Request(recipient=COORDINATOR, id=bytes(16), method="lease", expires=desk.world.now, body=asked)
+    other = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
+    made = {
+        "no bytes": b"",
+        "not sealed": encode(good),
+        "sealed, but no request": seal("request", RUN, b"\xc0", ALICE_KEY),
+        "another kind of document": seal("lease", RUN, encode(good), ALICE_KEY),
+        "another run": seal("request", bytes(32), encode(good), ALICE_KEY),
+        "two signatures": seal("request", RUN, encode(good), ALICE_KEY, other),
+        "no signature": seal("request", RUN, encode(good)),
+        "a bent signature": seal("request", RUN, encode(good), ALICE_KEY)[:-1] + b"\x00",
+        "another coordinator": desk.request("lease", asked, recipient=bytes(32)),
+        "another method": desk.request("submit", asked),
+        "long expired": desk.request("lease", asked, expires=desk.world.now - SKEW - 1),
+        "valid for too long": desk.request("lease", asked, expires=desk.world.now + SKEW + 1),
+        "a body that is none": desk.request("lease", b"\xc1"),
+    }
+    return "lease", made[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("no bytes", "malformed"),
+        ("not sealed", "malformed"),
+        ("sealed, but no request", "malformed"),
+        ("another kind of document", "bad-signature"),
+        ("another run", "bad-signature"),
+        ("two signatures", "bad-signature"),
+        ("no signature", "bad-signature"),
+        ("a bent signature", "bad-signature"),
+        ("another coordinator", "wrong-recipient"),
+        ("another method", "wrong-method"),
+        ("long expired", "clock"),
+        ("valid for too long", "clock"),
+        ("a body that is none", "malformed"),
+    ],
+)
+def test_a_wrong_request_changes_nothing(desk: Desk, how: str, code: str) -> None:
+    method, data = bent(desk, how)
+    assert refusal(desk.send(method, data)).code == code
+    assert desk.world.books.counts(desk.world.now).running == 0
+
+
+def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(desk: Desk) -> None:
+    for off in (-SKEW, SKEW):
+        assert desk.ask("lease", encode(desk.world.ask()), expires=desk.world.now + off).body is not None
+    assert body(desk.ask("hello", encode(HELLO), expires=0), Welcome).now == desk.world.now
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"protocols": (2, 3)}, "protocol", "update echo2 to protocol 1"),
+        ({"protocols": (0, 0)}, "protocol", "update echo2 to protocol 1"),
+        ({"tasks": []}, "task-version", "task reverse version 1"),
+        ({"tasks": [TaskReference(name="reverse", version=2)]}, "task-version", "update echo2"),
+        ({"engine": "llamacpp/q4/cuda"}, "engine", "admitted: transformers/float32"),
+    ],
+)
+def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str, Any], code: str, said: str) -> None:
+    answer = refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, **changes))))
+    assert (answer.code, answer.retry_after) == (code, None)
+    assert said in answer.sentence
+    assert desk.world.books.roster.rows([]) == []
+
+
+def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(desk: Desk) -> None:
+    books, now = desk.world.books, desk.world.now
+    books.roster.ban(ALICE, "it sent poison", now)
+    answer = refusal(desk.ask("lease", encode(desk.world.ask())))
+    assert (answer.code, "it sent poison" in answer.sentence) == ("banned", True)
+    books.roster.ban(ALICE, None, now)
+    assert desk.ask("lease", encode(desk.world.ask())).body is not None
+    assert [entry.kind for entry in books.ledger.entries()] == ["node.suspended"] * 2
+
+
+def test_the_memory_of_answers_is_bounded() -> None:
+    answers = Answers()
+    for number in range(MOST_ANSWERS + 10):
+        answers.keep(ALICE, number.to_bytes(16, "big"), b"h", b"answer", 10**9, 0)
+    assert answers.find(ALICE, bytes(16)) is None
+    assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) == (b"h", b"answer")
+    answers.keep(ALICE, b"n" * 16, b"h", b"answer", 2 * 10**9, 10**9 + SKEW + 1)
+    assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) is None
+
+
+async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> None:
+    served: dict[str, Any] = {}
+    limits: dict[str, int] = {}
+
+    class Line:
+        def serve(self, method: str, handler: Any, *, limit: int) -> None:
+            served[method], limits[method] = handler, limit
+
+    desk.control.serve(Line(), submission_limit(SPEC))  # type: ignore[arg-type]
+    assert set(served) == {"hello", "lease", "submit", "verdicts"}
+    assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
+    answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    assert answer.body is not None
+    answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    assert refusal(answer).code == "wrong-method"

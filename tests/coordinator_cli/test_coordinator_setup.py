@@ -1,0 +1,294 @@
+"""A run is made whole or not at all, and read back only whole: every damage is one line that names the fix."""
+
+import os
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator import authority, keys, setup
+from coordinator.authority import ROOT_LIFE, Untrusted
+from coordinator.config import ConfigFault
+from coordinator.folder import Busy, RunFolder, locked
+from p2p.envelope import seal
+from p2p.errors import LocalFault
+from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
+from p2p.invite import Invite
+from p2p.messages import Root, RunSpec, decode, encode
+from tests.coordinator_cli.conftest import NOW, make_run
+from weights.snapshot import Snapshot
+
+
+def load(home: Path) -> setup.Run:
+    return setup.load_run(home, env={}, now=NOW)
+
+
+def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> None:
+    run = load(home)
+    assert run.runspec.tasks[0].name == run.config.run.task == run.task.name == "reverse"
+    assert (run.runspec.vocabulary, run.runspec.eos) == (64, 1)
+    assert [asset.name for asset in run.runspec.assets] == ["config.json", "tokenizer.json"]
+    assert run.root.expires == NOW + ROOT_LIFE
+    assert {role: entry.threshold for role, entry in run.root.roles.items()} == dict.fromkeys(keys.ROLES, 1)
+
+
+def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:
+    run = load(home)
+    invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
+    assert (invite.run, invite.root_hash) == (run.id, authority.root_hash(run.roots[0]))
+    assert invite.addresses == [f"/ip4/192.0.2.1/tcp/4310/p2p/{peer_id(public_bytes(run.keys.channel))}"]
+    assert invite.addresses[0].endswith(run.peer_id)
+
+
+def test_every_key_file_is_the_owners_alone(home: Path) -> None:
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (home / "keys").iterdir()}
+    assert modes == {f"{role}.pem": 0o600 for role in keys.ROLES}
+
+
+def test_a_run_starts_without_its_root_key(home: Path) -> None:
+    (home / "keys/root.pem").unlink()
+    assert load(home).root.serial == 1
+
+
+def test_private_keys_are_in_no_repr(home: Path) -> None:
+    assert "Ed25519" not in repr(load(home).keys)
+
+
+def test_the_weights_are_imported_bit_for_bit_into_one_file(home: Path) -> None:
+    assert Snapshot(home / "model/model.safetensors").bits("weight").tobytes() == struct.pack("<2f", 1.0, -2.0)
+
+
+def test_a_run_is_made_in_an_empty_folder_that_is_there(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "new").mkdir()
+    number = (tmp_path / "new").stat().st_ino
+    make_run(tmp_path / "new", model)
+    assert (tmp_path / "new").stat().st_ino == number
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "new"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_run_is_never_made_over_another(home: Path, model: Path) -> None:
+    before = contents(home)
+    with pytest.raises(LocalFault, match="holds a run already, left as it is"):
+        make_run(home, model)
+    assert contents(home) == before
+    assert load(home).root.serial == 1
+
+
+BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config.json": (lambda m: (m / "config.json").unlink(), "has no config.json: save the model"),
+    "config.json is not JSON": (lambda m: (m / "config.json").write_text("{"), "config.json is not JSON"),
+    "config.json is a list": (lambda m: (m / "config.json").write_text("[]"), "is no JSON object"),
+    "config.json without eos": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 64}'),
+        "no usable eos_token_id",
+    ),
+    "eos that is no token": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 64, "eos_token_id": 99}'),
+        "end-of-sequence 99 is not among",
+    ),
+    "a vocabulary below the tokenizer's": (
+        lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),
+        "a tokenizer of 64 ids with a model of 9",
+    ),
+    "no tokenizer.json": (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "tokenizer.json is not one": (lambda m: (m / "tokenizer.json").write_text("{}"), "download it again"),
+    "no safetensors": (lambda m: (m / "model.safetensors").unlink(), "has no model.safetensors"),
+    "a torn safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\0" * 7), "not a safetensors file"),
+    "a folder that is not there": (lambda m: m.rename(m.with_name("moved")), "no model folder at"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_MODELS)
+def test_no_run_is_made_from_a_model_folder_with(what: str, model: Path, tmp_path: Path) -> None:
+    damage, sentence = BAD_MODELS[what]
+    damage(model)
+    place = tmp_path / "place"
+    place.mkdir()
+    with pytest.raises(LocalFault, match=sentence):
+        make_run(place / "run", model)
+    assert list(place.iterdir()) == []
+
+
+def test_no_run_is_made_where_nothing_can_be_written(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place, sentence in {
+        tmp_path / "file": "is not an empty folder",
+        tmp_path / "file" / "run": "cannot (read|write)",
+        tmp_path: "is not an empty folder",
+    }.items():
+        with pytest.raises(LocalFault, match=sentence):
+            make_run(place, model)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_no_run_is_made_of_an_unknown_task_or_of_more_groups_than_prompts(model: Path, tmp_path: Path) -> None:
+    for flags, sentence in (
+        ({"task": "reverze"}, "task reverze is not in this build, which has"),
+        ({"task": "single_sum", "batch_groups": 91, "heldout": 10}, "has 90 train prompts: set at most 90"),
+        ({"task": "single_sum", "batch_groups": 90, "heldout": 11}, "has 10 heldout prompts: set at most 10"),
+    ):
+        config = setup.settings_for(str(model), {"run": flags}, env={})
+        with pytest.raises(LocalFault, match=sentence):
+            setup.init(tmp_path / "run", str(model), config, now=NOW)
+    assert not (tmp_path / "run").exists()
+
+
+def replace_in_config(home: Path, old: str, new: str) -> None:
+    text = (home / "coordinator.toml").read_text()
+    assert old in text
+    (home / "coordinator.toml").write_text(text.replace(old, new))
+
+
+def put_other_key(home: Path) -> None:
+    (home / "keys/ledger.pem").unlink()
+    write_key(home / "keys/ledger.pem", generate_key())
+
+
+def root_of(home: Path) -> Root:
+    return load(home).root
+
+
+def put_second_root(home: Path, serial: int, run: bytes | None = None, stranger: bool = False) -> None:
+    root = msgspec.structs.replace(root_of(home), serial=serial)
+    key = generate_key() if stranger else load_key(home / "keys/root.pem")
+    (home / "root/2.root").write_bytes(seal("root", run or root.run, encode(root), key))
+
+
+def put_foreign_runspec(home: Path) -> None:
+    run = load(home)
+    (home / "run.spec").write_bytes(seal("runspec", run.id, encode(run.runspec), generate_key()))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
+    "no settings": (
+        lambda h: (h / "coordinator.toml").unlink(),
+        ConfigFault,
+        "no run in .*: make one with `echo2-coord init",
+    ),
+    "another S than signed": (
+        lambda h: replace_in_config(h, "staleness = 4", "staleness = 5"),
+        ConfigFault,
+        "run.staleness is 5, but this run was signed with 4, .* make another run",
+    ),
+    "another task than signed": (
+        lambda h: replace_in_config(h, 'task = "reverse"', 'task = "add"'),
+        ConfigFault,
+        "run.task is 'add', but this run was signed with 'reverse'",
+    ),
+    "other engines than signed": (
+        lambda h: replace_in_config(h, "transformers/float32", "llamacpp"),
+        ConfigFault,
+        "run.engines is",
+    ),
+    "more groups than prompts": (
+        lambda h: replace_in_config(h, "batch_groups = 4", "batch_groups = 9001"),
+        ConfigFault,
+        "run.batch_groups is 9001, but task reverse has 9000 train prompts",
+    ),
+    "a key open to others": (
+        lambda h: (h / "keys/policy.pem").chmod(0o644),
+        LocalFault,
+        "open to others: run chmod 600",
+    ),
+    "a missing key": (lambda h: (h / "keys/channel.pem").unlink(), LocalFault, "put it back from your backup"),
+    "another run's key": (put_other_key, LocalFault, "is not this run's ledger key"),
+    "a damaged key": (lambda h: (h / "keys/policy.pem").write_text("x"), LocalFault, "it is no PEM key"),
+    "no Root": (lambda h: (h / "root/1.root").unlink(), LocalFault, "no Root in"),
+    "a torn Root": (lambda h: (h / "root/1.root").write_bytes(b"\x94"), Untrusted, "Root 1 is damaged"),
+    "a second Root by a stranger": (
+        lambda h: put_second_root(h, 2, stranger=True),
+        Untrusted,
+        "Root 2 is damaged or not signed",
+    ),
+    "a second Root out of order": (
+        lambda h: put_second_root(h, 3),
+        Untrusted,
+        "Root 2 is of another run, out of order",
+    ),
+    "a second Root of another run": (
+        lambda h: put_second_root(h, 2, run=bytes(32)),
+        Untrusted,
+        "Root 2 is damaged or not signed",
+    ),
+    "no RunSpec": (lambda h: (h / "run.spec").unlink(), LocalFault, "run.spec.* put it back"),
+    "a RunSpec by a stranger": (put_foreign_runspec, Untrusted, "the RunSpec is not signed by this run's root key"),
+    "no model": (lambda h: (h / "model/model.safetensors").unlink(), LocalFault, "cannot read .*model.safetensors"),
+    "a torn model": (lambda h: (h / "model/model.safetensors").write_bytes(b"\xff" * 99), LocalFault, "header claims"),
+    "another tokenizer": (
+        lambda h: (h / "model/tokenizer.json").write_text("{}"),
+        Untrusted,
+        "tokenizer.json is not the file that the RunSpec signs",
+    ),
+    "no tokenizer": (lambda h: (h / "model/tokenizer.json").unlink(), LocalFault, "cannot read .*tokenizer.json"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_run_folder_does_not_load_with(what: str, home: Path) -> None:
+    damage, kind, sentence = DAMAGE[what]
+    damage(home)
+    before = contents(home)
+    with pytest.raises(LocalFault, match=sentence) as fault:
+        load(home)
+    assert type(fault.value) is kind
+    assert "\n" not in str(fault.value)
+    assert contents(home) == before
+
+
+def test_a_second_root_signed_by_the_first_is_taken(home: Path) -> None:
+    put_second_root(home, 2)
+    run = load(home)
+    assert (run.root.serial, len(run.roots)) == (2, 2)
+
+
+def test_a_run_whose_root_has_expired_does_not_load(home: Path) -> None:
+    with pytest.raises(Untrusted, match="Root 1 has expired"):
+        setup.load_run(home, env={}, now=NOW + ROOT_LIFE)
+
+
+def test_the_runspec_stays_valid_under_a_later_root_with_another_root_key(home: Path) -> None:
+    run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
+    roles = run.root.roles | keys.role_keys({"root": new})
+    root = msgspec.structs.replace(run.root, serial=2, roles=roles)
+    (home / "root/2.root").write_bytes(seal("root", run.id, encode(root), old, new))
+    assert load(home).runspec == run.runspec
+
+
+def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
+    run = load(home)
+    other = msgspec.structs.replace(run.runspec, run=bytes(32))
+    sealed = seal("runspec", run.id, encode(other), load_key(home / "keys/root.pem"))
+    assert decode(encode(other), RunSpec) == other
+    with pytest.raises(Untrusted):
+        authority.check_runspec(sealed, run.roots)
+
+
+@pytest.mark.parametrize(
+    ("secret", "sentence"),
+    [("wrong", "the passphrase is wrong"), (None, "needs a passphrase: set ECHO2_KEY_PASSPHRASE")],
+)
+def test_encrypted_keys_need_their_passphrase(secret: str | None, sentence: str, tmp_path: Path, model: Path) -> None:
+    make_run(tmp_path / "run", model, secret="right")
+    with pytest.raises(LocalFault, match=sentence):
+        setup.load_run(tmp_path / "run", env={}, now=NOW, secret=secret)
+    assert setup.load_run(tmp_path / "run", env={}, now=NOW, secret="right").root.serial == 1
+
+
+def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
+    with locked(RunFolder(home)):
+        with (
+            pytest.raises(Busy, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),
+            locked(RunFolder(home)),
+        ):
+            pass
+        assert (home / "lock").read_text() == f"{os.getpid()}\n"
+    with locked(RunFolder(home)):
+        pass

@@ -1,0 +1,76 @@
+"""The learner as the daemon runs it: a real child process behind its pipe."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.learner.calls import Hyper, Open, Opened, Stepped
+from engines.child import Child, ChildDied, ChildError
+from tests.coordinator_learner.tiny import batch
+
+ARGV = [sys.executable, "-m", "coordinator.learner.process"]
+
+
+def order(folder: Path, model: Path) -> Open:
+    return Open(
+        model=str(model),
+        folder=str(folder),
+        device="cpu",
+        hyper=Hyper(),
+        published="",
+        published_version=0,
+        published_root=b"",
+    )
+
+
+@pytest.fixture
+def started(repository: Path) -> Callable[[], Awaitable[Child]]:
+    async def start() -> Child:
+        child = Child(ARGV, name="learner", env={"PYTHONPATH": str(repository)})
+        await child.start()
+        return child
+
+    return start
+
+
+async def test_the_process_opens_steps_and_refuses(
+    tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
+) -> None:
+    learner = await started()
+    with pytest.raises(ChildError, match="NotOpen: open the learner first"):
+        await learner.call("step", batch(1), Stepped)
+    opened = await learner.call("open", order(tmp_path, model_folder), Opened)
+    assert opened.export is not None
+    with pytest.raises(ChildError, match="BadBatch: step 7 was asked for"):
+        await learner.call("step", batch(7), Stepped)
+    stepped = await learner.call("step", batch(1), Stepped)
+    assert stepped.export is not None
+    assert stepped.metrics["tokens"] == 60.0
+    assert await learner.stop() == 0
+
+
+@pytest.mark.slow
+async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
+    tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
+) -> None:
+    first = await started()
+    opened = await first.call("open", order(tmp_path, model_folder), Opened)
+    stepped = await first.call("step", batch(1), Stepped)
+    under_way = asyncio.create_task(first.call("step", batch(2), Stepped))
+    await asyncio.sleep(0)
+    first.kill()
+    with pytest.raises(ChildDied):
+        await under_way
+    assert opened.export is not None
+    published = msgspec.structs.replace(
+        order(tmp_path, model_folder), published=opened.export.snapshot, published_root=opened.export.root
+    )
+    second = await started()
+    again = await second.call("open", published, Opened)
+    assert again.step == 1
+    assert again.export == stepped.export
+    assert await second.stop() == 0

@@ -1,0 +1,25 @@
+"""A stand-in for a node: `node_stand_in.py HOME STORY`. On SIGINT it ends as a drained node does."""
+
+import signal
+import subprocess
+import sys
+import time
+
+
+def node(home: str, story: str) -> None:
+    """A node with a child that leads a session of its own, as an engine does, and outlives its parent."""
+    if story == "crash" and home.endswith("lucky-newt"):
+        sys.exit("echo2-node: the device caught fire")
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", home], start_new_session=True)
+
+    def drain(*_: object) -> None:
+        if story != "deaf":
+            sys.exit(130)
+
+    signal.signal(signal.SIGINT, drain)
+    while True:
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    node(sys.argv[1], sys.argv[2])

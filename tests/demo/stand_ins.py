@@ -1,0 +1,93 @@
+"""Stand-ins for the demo's processes: `stand_ins.py coordinator PORT STORY HOME`, and `stand_ins.py demo STORY` with
+them (the node stands in node_stand_in.py, which starts quickly).
+
+The coordinator's picture moves on by four steps with each request, so that a story needs no clock.
+"""
+
+import os
+import signal
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from coordinator.state import RunState  # noqa: E402 (the path above comes first)
+from tests import pictures  # noqa: E402
+
+if TYPE_CHECKING:
+    from coordinator.demo import Programs
+    from coordinator.demo_settings import DemoSettings
+
+STEPS = 40
+
+
+def picture(story: str, step: int) -> RunState:
+    """The run of a story at a step."""
+    made = min(step, 12 if story == "endless" else STEPS)
+    finished = made == STEPS
+    values = [0] if made < 8 else list(range(0, made + 1, 8))
+    evaluations = pictures.evaluations([0] * len(values) if story == "flat" else values)
+    return msgspec.structs.replace(
+        pictures.FINISHED if finished else pictures.BUSY,
+        step=made,
+        phase="finished" if finished else "learning",
+        evaluations=evaluations,
+        received=548 if story == "lost" else 547,
+        undecided=0 if finished else 3,
+        faults=["scorer ended with -9: no output"] if story == "fault" else [],
+    )
+
+
+def coordinator(port: int, story: str) -> None:
+    asked = 0
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal asked
+            asked += 1
+            body = msgspec.json.encode(picture(story, 4 * asked))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    HTTPServer(("127.0.0.1", port), Answer).serve_forever()
+
+
+def programs(story: str) -> "Programs":
+    from coordinator.demo import Programs
+
+    me = [sys.executable, str(HERE / "stand_ins.py")]
+
+    def make(home: Path, settings: "DemoSettings", seed: int) -> None:
+        home.mkdir()
+        if story == "long making":
+            time.sleep(600)
+
+    return Programs(
+        make=make,
+        coordinator=lambda home, port: [*me, "coordinator", str(port), story, str(home)],
+        node=lambda invite, home, name: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
+    )
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["coordinator", port, story, _]:
+            coordinator(int(port), story)
+        case ["demo", story]:
+            from coordinator import demo
+            from coordinator.demo_settings import DemoOptions
+
+            demo.POLL = 0.1  # type: ignore[misc]
+            sys.exit(demo.main(DemoOptions(), programs(story)))

@@ -1,0 +1,143 @@
+"""The demo as a person meets it, with stand-ins for its processes: what it says, its exit code, and what it leaves."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from coordinator import demo, demo_crew
+from coordinator.demo_settings import DemoOptions
+from p2p.exits import Exit
+from tests.demo.stand_ins import programs
+
+STAND_INS = Path(__file__).with_name("stand_ins.py")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the demo makes its folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(demo, "POLL", 0.05)
+    monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(place: Path) -> list[psutil.Process]:
+    """Those whose command line names the place: every stand-in's does."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(place) in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def played(story: str, options: DemoOptions | None = None) -> tuple[int, str]:
+    text = io.StringIO()
+    code = demo.main(options or DemoOptions(), programs(story), Console(file=text, width=200, highlight=False))
+    return code, text.getvalue()
+
+
+def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
+    code, said = played("good")
+    assert code == Exit.OK, said
+    assert "the leaderboard is at http://127.0.0.1:" in said
+    assert "late-lynx joins late" in said
+    assert "quiet-heron is killed (SIGKILL)" in said
+    assert "stopping brave-otter, lucky-newt, late-lynx: each drains first" in said
+    assert "sampled 0.170 → " in said
+    assert "brave-otter" in said
+    assert list(place.iterdir()) == []
+
+
+def test_without_faults_nobody_is_killed_and_nobody_comes_late(place: Path) -> None:
+    code, said = played("good", DemoOptions(faults=False, nodes=1))
+    assert code == Exit.OK, said
+    assert "killed" not in said
+    assert "late" not in said.partition("stopping")[0]
+
+
+@pytest.mark.parametrize(
+    ("story", "complaint"),
+    {
+        "flat": "held-out sampled accuracy rose by +0.000, wanted +0.100",
+        "lost": "548 groups were received, but 547 have a final state",
+        "fault": "a process of the coordinator died: scorer ended with -9",
+        "crash": "lucky-newt ended with exit code 1",
+        "deaf": "brave-otter did not end within",
+    }.items(),
+)
+def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
+    story: str, complaint: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_DRAIN", 0.5)
+    monkeypatch.setattr(demo_crew, "GRACE", 0.5)
+    code, said = played(story)
+    assert code == Exit.INTERNAL
+    assert f"FAILED    {complaint}" in said
+    (kept,) = place.iterdir()
+    assert f"are in {kept}" in said
+    assert (kept / "logs" / "coordinator.log").exists()
+
+
+def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:
+    _, said = played("crash")
+    assert "the last of lucky-newt's log:\n  echo2-node: the device caught fire" in said
+
+
+def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
+    code, said = played("endless", DemoOptions(seconds=0.5))
+    assert code == Exit.INTERNAL
+    assert "FAILED    not finished within 0 s: step 12 of 40, phase learning" in said
+
+
+def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:
+    code, said = played("good", DemoOptions(keep=True))
+    assert code == Exit.OK
+    (kept,) = place.iterdir()
+    assert (kept / "logs" / "brave-otter.log").exists()
+    assert f"are in {kept}" in said
+
+
+@pytest.mark.parametrize(
+    ("story", "when", "number"),
+    [
+        ("long making", "making the run", signal.SIGINT),
+        ("endless", "late-lynx joins late", signal.SIGINT),
+        ("endless", "late-lynx joins late", signal.SIGTERM),
+    ],
+    ids=["Ctrl-C while the model is made", "Ctrl-C in the middle", "SIGTERM in the middle"],
+)
+def test_an_interrupted_demo_leaves_no_process_and_no_folder(
+    story: str, when: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(STAND_INS), "demo", story]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if when in line:
+                break
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(30) == Exit.INTERRUPTED
+    assert "stopping" in rest
+    assert list(tmp_path.iterdir()) == []

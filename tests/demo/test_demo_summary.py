@@ -1,0 +1,149 @@
+"""What a demo says of itself, and when it was no good."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from coordinator.config import parse
+from coordinator.demo import environment
+from coordinator.demo_screen import EVERY, PlainScreen, drawn, progress_line
+from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
+from coordinator.setup import settings_for
+from coordinator.state import RunState
+from p2p.errors import LocalFault
+from tests import pictures
+
+
+def changed(**changes: object) -> RunState:
+    return msgspec.structs.replace(pictures.FINISHED, **changes)
+
+
+def test_a_good_run_has_no_shortcoming() -> None:
+    assert shortcomings(pictures.FINISHED, TINY) == []
+
+
+@pytest.mark.parametrize(
+    ("flaw", "case"),
+    {
+        "it learnt too little": ({"evaluations": pictures.evaluations([0, 1])}, "accuracy rose by +0.0"),
+        "it unlearnt": ({"evaluations": pictures.evaluations([40, 0])}, "accuracy rose by -0."),
+        "it was evaluated once": ({"evaluations": pictures.evaluations([0])}, "no two evaluations"),
+        "a group has no final state": ({"received": 549}, "549 groups were received, but 547"),
+        "a group is undecided": ({"undecided": 1}, "have a final state"),
+        "a refusal has no submission": ({"refused": {"late": 9}}, "but 552 have a final state"),
+        "steps are missing": ({"step": 39}, "39 of 40 steps"),
+        "a process died": ({"faults": ["learner ended with -9: no output"]}, "learner ended with -9"),
+    }.items(),
+)  # fmt: skip
+def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object], str]) -> None:
+    found = shortcomings(changed(**case[0]), TINY)
+    assert len(found) == 1, flaw
+    assert case[1] in found[0]
+
+
+def test_exactly_the_rise_that_was_asked_for_is_enough() -> None:
+    first, last = pictures.evaluations([0, 40])
+    enough = [msgspec.structs.replace(first, sampled=0.25), msgspec.structs.replace(last, sampled=0.375)]
+    assert gain(changed(evaluations=enough)) == 0.125
+    assert shortcomings(changed(evaluations=enough), TINY) == []
+
+
+def test_a_run_of_as_many_steps_as_time_gives_may_stop_early() -> None:
+    assert shortcomings(changed(step=12), SMOLLM2) == []
+
+
+def test_the_summary_tells_what_was_asked() -> None:
+    text = "\n".join(summary(pictures.FINISHED, 81.4))
+    wanted_words = (
+        "sampled 0.170 → 0.728",
+        "greedy  0.340 → 0.846",
+        "40 in 81 s",
+        "40 versions",
+        "idle 3.4 %",
+        "702,000 bytes of diffs instead of 29,681,600",
+        "42.3 × less",
+        "8,688 accepted in 543 groups",
+        "1 drift, 3 late",
+        "0: 31, 1: 188, 2: 142, 3: 40, 4: 8",
+        "brave-otter",
+        "3,911.0 points",
+    )
+    for wanted in wanted_words:
+        assert wanted in text
+
+
+def test_a_summary_of_a_run_that_never_began_has_no_numbers_from_nowhere() -> None:
+    text = "\n".join(summary(pictures.EMPTY, 0.0))
+    assert "not evaluated" in text
+    assert "nothing used" in text
+    assert "None" not in text
+
+
+def test_the_curve_is_a_markdown_table() -> None:
+    lines = curve(pictures.FINISHED)
+    assert lines[0] == "| step | reward | held out, sampled | held out, greedy | prompts |"
+    assert lines[1] == "| --- | --- | --- | --- | --- |"
+    assert lines[2] == "| 0 | – | 0.170 | 0.340 | 512 |"
+    assert lines[-1].startswith("| 40 | 0.7")
+    assert {line.count("|") for line in lines} == {6}
+
+
+def test_a_sparkline_has_the_lowest_block_at_the_bottom_and_the_highest_at_the_top() -> None:
+    assert sparkline([0, 0.5, 1, 2, -1], 0, 1) == "▁▅██▁"
+    assert sparkline([], 0, 1) == ""
+    assert sparkline([3, 3], 3, 3) == "▁▁"
+
+
+@given(st.lists(st.floats(0, 1), max_size=300))
+def test_a_sparkline_is_never_wider_than_allowed(values: list[float]) -> None:
+    assert len(sparkline(values, 0, 1, 40)) == min(len(values), 40)
+
+
+def test_a_line_every_five_seconds_and_every_event_at_once() -> None:
+    now, lines = 0.0, list[str]()
+    screen = PlainScreen(lines.append, lambda: now)
+    for second in range(12):
+        now = float(second)
+        screen.show(pictures.BUSY, now, "http://x")
+    screen.say("something happened")
+    assert len(lines) == 12 // EVERY + 2
+    assert lines[0] == progress_line(pictures.BUSY, 0.0)
+    assert lines[-1] == "something happened"
+
+
+@pytest.mark.parametrize("state", [pictures.EMPTY, pictures.BUSY, pictures.FINISHED], ids=["empty", "busy", "finished"])
+def test_the_live_picture_fits_an_old_terminal(state: RunState) -> None:
+    console = Console(width=80, height=24, record=True, force_terminal=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(drawn(state, 12.0, "http://127.0.0.1:12345/"))
+    lines = capture.get().splitlines()
+    assert len(lines) <= 24
+    assert any("http://127.0.0.1:12345/" in line for line in lines)
+
+
+@pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
+def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> None:
+    assert isinstance(settings, type(TINY))
+    flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
+    config = settings_for(settings.model, flags, env={})
+    assert config.run.steps == settings.steps
+    assert parse(flags, source="demo").run.task == settings.run["task"]
+
+
+@pytest.mark.parametrize("options", [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0)])
+def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
+    with pytest.raises(LocalFault, match="choose"):
+        settings_of(options)
+
+
+def test_nothing_of_the_users_settings_reaches_the_demo(tmp_path: Path) -> None:
+    found = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
+    assert found["PATH"] == "/bin"
+    assert [name for name in found if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]
+    assert found["OMP_NUM_THREADS"] == "1"
+    assert found["OMP_WAIT_POLICY"] == "passive"

@@ -1,0 +1,26 @@
+"""A whole run in one process: the shipped coordinator and nodes, an in-memory network, a fake clock."""
+
+from pathlib import Path
+
+from tests.clock import run_fake
+from tests.node.fake_coordinator import until
+from tests.swarm import make_swarm, working
+
+
+def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=12)
+        async with swarm.coordinating() as coordinator:
+            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            async with working(*nodes):
+                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+                await until(lambda: all(node.daemon.switch.finishing for node in nodes), 60)
+            state = coordinator.painter.paint()
+        assert state.step == state.version == 12
+        assert state.refused == {}
+        assert state.received == state.accepted == sum(row.accepted for row in state.nodes)
+        assert state.undecided == state.running == 0
+        assert sum(state.staleness) == 12 * 2
+        assert sum(row.weight for row in state.nodes) == sum(row.points for row in state.nodes) > 0
+
+    run_fake(main)

@@ -1,0 +1,347 @@
+"""The trusted set: what it takes, and every lie that it refuses, under its own error."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
+
+from node.records import Records
+from node.trust import Frozen, Mixed, Rollback, RootExpired, TrustedSet, WrongRoot
+from p2p.envelope import document_hash, seal
+from p2p.errors import BadSignature, Malformed
+from p2p.identity import generate_key, public_bytes
+from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
+from weights.documents import Edge, EdgeIndex, TensorEntry, Version
+
+RUN, NOW, YEAR = b"r" * 32, 1_000_000, 1 << 45
+OTHER_RUN = b"o" * 32
+
+
+def roles(**keys: Key) -> dict[str, RoleKeys]:
+    return {name: RoleKeys(keys=[public_bytes(key)], threshold=1) for name, key in keys.items()}
+
+
+@dataclass
+class Operator:
+    """Keys of a run, and documents signed with them; every field may be lied about."""
+
+    root: Key = field(default_factory=generate_key)
+    policy: Key = field(default_factory=generate_key)
+    channel: Key = field(default_factory=generate_key)
+    ledger: Key = field(default_factory=generate_key)
+
+    def root_document(self, serial: int = 0, *signers: Key, run: bytes = RUN, expires: int = YEAR) -> bytes:
+        own = roles(root=self.root, policy=self.policy, channel=self.channel, ledger=self.ledger)
+        document = Root(run=run, serial=serial, roles=own, expires=expires)
+        return seal("root", run, encode(document), *(signers or (self.root,)))
+
+    def runspec(self, name: str = "run", key: Key | None = None) -> bytes:
+        spec = RunSpec(
+            run=RUN, name=name, model="m", assets=[], eos=1, vocabulary=16,
+            tasks=[TaskReference(name="reverse", version=1)], staleness=4, group_size=2, limit=8,
+            compute_dtype="float32", engines=["x"], sampling="g", price_mode="points",
+        )  # fmt: skip
+        return seal("runspec", RUN, encode(spec), key or self.root)
+
+    def version(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
+        table = [TensorEntry(name="t", dtype="BF16", shape=(2,))]
+        document = Version(era=era, version=number, root=root or bytes([number]) * 32, tensors=table)
+        return seal("version", RUN, document.to_bytes(), key or self.policy)
+
+    def edge(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
+        document = Edge(
+            era=era, version=number, root=root or bytes([number]) * 32, codec="c/1", payload_hash=b"p" * 32, length=1,
+            chunk_size=1, chunk_root=b"c" * 32,
+        )  # fmt: skip
+        return seal("edge", RUN, document.to_bytes(), key or self.policy)
+
+    def index(self, number: int, *edges: bytes, era: int = 1) -> bytes:
+        return EdgeIndex(era=era, version=number, edges=[document_hash(edge) for edge in edges]).to_bytes()
+
+    def head(
+        self, version: bytes, number: int, sequence: int, *,
+        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000,
+        key: Key | None = None, run: bytes = RUN, step: int | None = None,
+    ) -> bytes:  # fmt: skip
+        document = Head(
+            era=era, version=number, version_hash=document_hash(version), index_hash=document_hash(index),
+            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=NOW,
+            expires=expires,
+        )  # fmt: skip
+        return seal("head", run, encode(document), key or self.channel)
+
+
+def rooted(operator: Operator) -> TrustedSet:
+    first = operator.root_document()
+    trusted = TrustedSet(RUN, hashlib.sha256(first).digest())
+    trusted.update_root(first)
+    return trusted
+
+
+def holding(operator: Operator, number: int = 5, sequence: int = 50) -> TrustedSet:
+    trusted = rooted(operator)
+    version = operator.version(number)
+    trusted.update_version(operator.head(version, number, sequence), version, NOW)
+    return trusted
+
+
+def test_a_chain_of_roots_from_the_invite_is_followed() -> None:
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    second = new.root_document(1, old.root, new.root)
+    assert trusted.update_root(second).serial == 1
+    assert trusted.channel == public_bytes(new.channel)
+    assert trusted.update_root(second).serial == 1
+    assert [root.serial for root in trusted.chain] == [0, 1]
+
+
+BAD_ROOTS: dict[str, tuple[Callable[[Operator, Operator], bytes], type[Exception]]] = {
+    "another run's Root": (lambda old, new: old.root_document(1, run=OTHER_RUN), WrongRoot),
+    "a stranger's Root": (lambda old, new: new.root_document(1), WrongRoot),
+    "signed by the old keys alone": (lambda old, new: new.root_document(1, old.root), WrongRoot),
+    "signed by the new keys alone": (lambda old, new: new.root_document(1, new.root), WrongRoot),
+    "a serial left out": (lambda old, new: new.root_document(2, old.root, new.root), WrongRoot),
+    "a second Root with the first serial": (lambda old, new: old.root_document(0, expires=YEAR + 1), WrongRoot),
+    "bytes of nothing": (lambda old, new: b"\xc1", Malformed),
+    "a Head in its place": (lambda old, new: old.head(old.version(1), 1, 1), Malformed),
+}
+
+
+@pytest.mark.parametrize("lie", BAD_ROOTS)
+def test_a_false_root_is_refused_and_changes_nothing(lie: str) -> None:
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    make, error = BAD_ROOTS[lie]
+    with pytest.raises(error):
+        trusted.update_root(make(old, new))
+    assert trusted.channel == public_bytes(old.channel)
+    assert len(trusted.roots) == 1
+
+
+def test_the_first_root_is_the_one_that_the_invite_names() -> None:
+    trusted = TrustedSet(RUN, hashlib.sha256(Operator().root_document()).digest())
+    with pytest.raises(WrongRoot, match="invite"):
+        trusted.update_root(Operator().root_document())
+    assert trusted.root is None
+
+
+def test_nothing_is_believed_before_a_root() -> None:
+    operator = Operator()
+    trusted = TrustedSet(RUN, b"h" * 32)
+    with pytest.raises(BadSignature):
+        trusted.update_runspec(operator.runspec())
+    with pytest.raises(BadSignature):
+        trusted.offer_head(operator.head(operator.version(1), 1, 1), NOW)
+
+
+def test_an_expired_root_vouches_for_nothing() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    with pytest.raises(RootExpired):
+        trusted.offer_head(operator.head(operator.version(6), 6, 60, expires=YEAR * 2), YEAR)
+
+
+def test_the_runspec_is_the_roots_and_never_changes() -> None:
+    operator = Operator()
+    trusted = rooted(operator)
+    assert trusted.update_runspec(operator.runspec()).name == "run"
+    assert trusted.update_runspec(operator.runspec()).name == "run"
+    with pytest.raises(BadSignature):
+        trusted.update_runspec(operator.runspec(key=operator.channel))
+    with pytest.raises(Mixed):
+        trusted.update_runspec(operator.runspec(name="another"))
+    assert trusted.runspec is not None
+    assert trusted.runspec.name == "run"
+
+
+Lie = Callable[[Operator], tuple[bytes, bytes]]
+"""(sealed Head, sealed Version) offered to a node that holds version 5 at sequence 50."""
+
+
+def _head_of(number: int, sequence: int, **changes: object) -> Lie:
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        era = changes.get("era", 1)
+        version = operator.version(number, era=era if isinstance(era, int) else 1)
+        return operator.head(version, number, sequence, **changes), version  # type: ignore[arg-type]
+
+    return make
+
+
+def _other_version(number: int, **changes: object) -> Lie:
+    """A Head for one Version, offered with another."""
+
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        return operator.head(operator.version(number), number, 60), operator.version(**{"number": number, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+def _named(version: Callable[[Operator], bytes], number: int) -> Lie:
+    """A Head that names a Version which is false in itself."""
+
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        made = version(operator)
+        return operator.head(made, number, 60), made
+
+    return make
+
+
+STRANGER = generate_key()
+LIES: dict[str, tuple[Lie, type[Exception]]] = {
+    "a Head signed by a stranger": (_head_of(6, 60, key=STRANGER), BadSignature),
+    "a Head of another run": (_head_of(6, 60, run=OTHER_RUN), BadSignature),
+    "a Head that is signed by the policy": (lambda o: _head_of(6, 60, key=o.policy)(o), BadSignature),
+    "rollback: an older version under a newer sequence": (_head_of(4, 60), Rollback),
+    "rollback: an older era": (_head_of(6, 60, era=0), Rollback),
+    "rollback: the same version under an older sequence": (_head_of(5, 49), Rollback),
+    "freeze: a Head that has expired": (_head_of(6, 60, expires=NOW), Frozen),
+    "fast-forward: a Head whose Version the channel signed": (
+        lambda o: _named(lambda o: o.version(1 << 40 & 0xFF | 9, root=b"f" * 32, key=o.channel), 9)(o), BadSignature
+    ),
+    "fast-forward: a Head that names an old Version as a new one": (_named(lambda o: o.version(5), 1 << 40), Mixed),
+    "mix-and-match: another Version than the Head names": (_other_version(6, root=b"x" * 32), Mixed),
+    "mix-and-match: a Version of another number": (_named(lambda o: o.version(7), 6), Mixed),
+    "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mixed),
+    "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mixed),
+    "two Heads with one sequence": (_head_of(5, 50, step=99), Mixed),
+    "an Edge where a Version belongs": (lambda o: _named(lambda o: o.edge(6), 6)(o), BadSignature),
+    "a Head cut short": (lambda o: (o.head(o.version(6), 6, 60)[:-10], o.version(6)), Malformed),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused_and_the_version_held_stays(lie: str) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    before = (trusted.head_sealed, trusted.version_sealed)
+    make, error = LIES[lie]
+    head, version = make(operator)
+    with pytest.raises(error):
+        trusted.update_version(head, version, NOW)
+    assert (trusted.head_sealed, trusted.version_sealed) == before
+    good = operator.version(6)
+    assert trusted.update_version(operator.head(good, 6, 70), good, NOW).version == 6
+
+
+def test_a_forged_head_alone_moves_nothing_forward() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    trusted.offer_head(operator.head(operator.version(9), 9, 90), NOW)
+    assert trusted.version is not None
+    assert trusted.version.version == 5
+    trusted.offer_head(operator.head(operator.version(5), 5, 51), NOW)
+    assert trusted.head is not None
+    assert (trusted.head.version, trusted.head.sequence) == (5, 51)
+
+
+def test_a_new_channel_key_makes_the_head_forgotten_and_keeps_the_version() -> None:
+    old = Operator()
+    trusted = holding(old, sequence=1 << 50)
+    new = Operator(root=old.root, policy=old.policy, ledger=old.ledger)
+    trusted.update_root(new.root_document(1))
+    assert trusted.head is None
+    trusted.offer_head(new.head(old.version(5), 5, 1), NOW)
+    with pytest.raises(Rollback):
+        trusted.offer_head(new.head(old.version(4), 4, 2), NOW)
+    with pytest.raises(BadSignature):
+        trusted.offer_head(old.head(old.version(6), 6, 1 << 51), NOW)
+
+
+def test_a_new_policy_key_heals_a_fast_forward_by_the_stolen_one() -> None:
+    old = Operator()
+    trusted = rooted(old)
+    far = old.version(200)
+    trusted.update_version(old.head(far, 200, 50), far, NOW)
+    new = Operator(root=old.root, ledger=old.ledger)
+    trusted.update_root(new.root_document(1))
+    honest = new.version(6)
+    assert trusted.update_version(new.head(honest, 6, 60), honest, NOW).version == 6
+
+
+def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    good, older = operator.edge(6), operator.edge(5)
+    index = operator.index(6, good, older)
+    version = operator.version(6)
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    held = trusted.edge_index(index, head)
+    assert [trusted.edge(edge, held).version for edge in (good, older)] == [6, 5]
+
+
+BAD_EDGES: dict[str, tuple[Callable[[Operator], bytes], type[Exception]]] = {
+    "an unsigned Edge": (lambda o: msgspec.msgpack.encode(["edge", RUN, b"payload", []]), BadSignature),
+    "an Edge signed by the channel": (lambda o: o.edge(6, key=o.channel), BadSignature),
+    "an Edge to another root than the Version's": (lambda o: o.edge(6, root=b"x" * 32), Mixed),
+    "an Edge past the Head": (lambda o: o.edge(7), Mixed),
+    "an Edge of a later era": (lambda o: o.edge(1, era=2), Mixed),
+    "a Version in its place": (lambda o: o.version(6), BadSignature),
+}
+
+
+@pytest.mark.parametrize("lie", BAD_EDGES)
+def test_a_false_edge_is_refused_even_when_the_index_names_it(lie: str) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    make, error = BAD_EDGES[lie]
+    edge = make(operator)
+    version, index = operator.version(6), operator.index(6, edge)
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    with pytest.raises(error):
+        trusted.edge(edge, trusted.edge_index(index, head))
+
+
+def test_an_index_or_edge_that_is_not_named_is_refused() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    version, index = operator.version(6), operator.index(6, operator.edge(6))
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    with pytest.raises(Mixed):
+        trusted.edge_index(operator.index(6), head)
+    with pytest.raises(Mixed):
+        trusted.edge(operator.edge(5), trusted.edge_index(index, head))
+    of_another_number = operator.index(5, operator.edge(5))
+    seven = operator.version(7)
+    trusted.update_version(operator.head(seven, 7, 70, index=of_another_number), seven, NOW)
+    with pytest.raises(Mixed):
+        trusted.edge_index(of_another_number, trusted.head or head)
+
+
+def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> None:
+    operator = Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin)
+    records.update_roots([first], NOW)
+    records.update_runspec(operator.runspec())
+    version = operator.version(5)
+    records.update_version(operator.head(version, 5, 50), version, NOW)
+    again = Records(tmp_path, RUN, pin).trusted
+    assert (again.head, again.version, again.runspec) == (
+        records.trusted.head, records.trusted.version, records.trusted.runspec
+    )  # fmt: skip
+    with pytest.raises(Rollback):
+        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
+
+
+def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
+    operator, thief = Operator(), Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin)
+    records.update_roots([first], NOW)
+    (tmp_path / "version").write_bytes(thief.version(99))
+    (tmp_path / "head").write_bytes(thief.head(thief.version(99), 99, 99))
+    assert Records(tmp_path, RUN, pin).trusted.version is None
+    (tmp_path / "root.000000").write_bytes(thief.root_document())
+    with pytest.raises(WrongRoot):
+        Records(tmp_path, RUN, pin)

@@ -1,0 +1,288 @@
+"""The wire types: golden bytes of each, and what must be refused without using memory for it."""
+
+import json
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p import wire
+from p2p.envelope import peek
+from p2p.errors import Malformed
+from p2p.messages import (
+    Answer,
+    Asset,
+    Documents,
+    DocumentsAsk,
+    Head,
+    HeadAnswer,
+    HeadAsk,
+    Hello,
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Received,
+    Refusal,
+    Request,
+    RoleKeys,
+    Rollout,
+    Root,
+    RunSpec,
+    Segment,
+    Submission,
+    SubmitAnswer,
+    TaskReference,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    Wire,
+    decode,
+    encode,
+)
+from p2p.network import Manifest
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "messages.json").read_text())
+
+RUN, NODE, ROOT = bytes(range(32)), b"n" * 32, b"r" * 32
+LEASE, NONCE, SEEDS = b"lease id 16 byte", b"nonce of 16 byte", [b"first seed 16 by", b"other seed 16 by"]
+THEN = 1_700_000_000_000
+MANIFEST = Manifest(hash=b"m" * 32, length=657, chunk_size=16384, chunk_root=b"c" * 32)
+TASK = TaskReference(name="single_sum", version=1)
+SEGMENT = Segment(version=12, root=ROOT, first=0)
+ROLLOUT = Rollout(
+    tokens=[3, 300, 70_000, 2], turns=[4], logprobs=struct.pack("<4f", -0.5, 0, -1, -2), segments=[SEGMENT]
+)
+KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
+
+INSTANCES: list[Wire] = [
+    KEYS,
+    Root(run=RUN, serial=1, roles={"root": KEYS, "policy": KEYS, "channel": KEYS, "ledger": KEYS}, expires=THEN),
+    Asset(name="config.json", manifest=MANIFEST),
+    TASK,
+    RunSpec(
+        run=RUN, name="a run", model="tiny", assets=[Asset(name="config.json", manifest=MANIFEST)], eos=2,
+        vocabulary=49_152, tasks=[TASK], staleness=2, group_size=2, limit=16, compute_dtype="float32",
+        engines=["transformers/float32"], sampling="gumbel-splitmix64/1", price_mode="points",
+    ),
+    Head(
+        era=1, version=12, version_hash=b"v" * 32, index_hash=b"i" * 32, step=12, sequence=THEN,
+        addresses=["/ip4/192.0.2.7/tcp/4001"], root_serial=1, issued=THEN, expires=THEN + 180_000,
+    ),
+    Request(recipient=NODE, id=NONCE, method="lease", expires=THEN, body=b"\x80"),
+    Refusal(code="no-room", sentence="Enough rollouts are under way.", retry_after=1000),
+    Answer(body=b"\x80"),
+    Hello(
+        protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
+        tasks=[TASK], addresses=["/ip4/192.0.2.9/tcp/4001"],
+    ),
+    Welcome(roots=[b"sealed"], runspec=b"sealed", head=None, peers=["/ip4/192.0.2.9/tcp/4001"], now=THEN),
+    DocumentsAsk(hashes=[b"v" * 32]),
+    Documents(documents=[b"sealed", None]),
+    HeadAsk(),
+    HeadAnswer(head=b"sealed"),
+    LeaseAsk(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
+    Lease(
+        id=LEASE, node=NODE, nonce=NONCE, task="single_sum", task_version=1, index=17, prompt=[1, 40, 7], seeds=SEEDS,
+        limit=16, era=1, version=12, root=ROOT, sent=THEN, expires=THEN + 300_000,
+    ),
+    SEGMENT,
+    ROLLOUT,
+    Submission(lease=LEASE, era=1, version=12, root=ROOT, rollouts=[ROLLOUT]),
+    Received(lease=LEASE, submission_hash=b"s" * 32, at=THEN),
+    Receipt(
+        run=RUN, node=NODE, lease=LEASE, era=1, version=12, submission_hash=b"s" * 32, verdict="accepted", code="ok",
+        reason="", trainable=True, weight=109, entry=7, entry_hash=b"e" * 32, at=THEN,
+    ),
+    SubmitAnswer(received=b"sealed", receipt=None),
+    VerdictsAsk(leases=[LEASE], confirmed=[NONCE]),
+    Verdicts(receipts=[None, b"sealed"], unknown=[NONCE]),
+]  # fmt: skip
+BY_NAME = {type(message).__name__: message for message in INSTANCES}
+
+
+@pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
+def test_a_message_has_the_bytes_of_the_golden_vectors(message: Wire) -> None:
+    golden = bytes.fromhex(VECTORS[type(message).__name__])
+    assert encode(message) == golden
+    assert decode(golden, type(message)) == message
+
+
+def test_every_wire_type_has_a_golden_vector() -> None:
+    assert {type_.__name__ for type_ in Wire.__subclasses__()} == set(BY_NAME) == set(VECTORS)
+
+
+@pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
+def test_a_field_of_a_later_program_is_ignored(message: Wire) -> None:
+    fields = msgspec.msgpack.decode(encode(message)) | {"invented_later": {"deep": [1, None, {}]}}
+    assert decode(msgspec.msgpack.encode(fields), type(message)) == message
+
+
+@pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
+def test_a_message_cut_anywhere_is_refused(message: Wire) -> None:
+    data = encode(message)
+    for length in range(len(data)):
+        with pytest.raises(Malformed):
+            decode(data[:length], type(message))
+
+
+@pytest.mark.parametrize("message", INSTANCES, ids=lambda message: type(message).__name__)
+def test_bytes_after_a_message_are_refused(message: Wire) -> None:
+    with pytest.raises(Malformed):
+        decode(encode(message) + b"\x80", type(message))
+
+
+LIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a run id of 31 bytes": ("Root", {"run": bytes(31)}),
+    "a run id of 33 bytes": ("Root", {"run": bytes(33)}),
+    "a run id that is text": ("Root", {"run": "r" * 32}),
+    "a negative serial": ("Root", {"serial": -1}),
+    "a time beyond 53 bits": ("Root", {"expires": 1 << 53}),
+    "a time with a fraction": ("Root", {"expires": 1.5}),
+    "a role without keys": ("RoleKeys", {"keys": []}),
+    "33 keys in a role": ("RoleKeys", {"keys": [bytes(32)] * 33}),
+    "a threshold of nobody": ("RoleKeys", {"threshold": 0}),
+    "17 roles": ("Root", {"roles": {f"role {i}": {"keys": [bytes(32)], "threshold": 1} for i in range(17)}}),
+    "a run without tasks": ("RunSpec", {"tasks": []}),
+    "a group of nobody": ("RunSpec", {"group_size": 0}),
+    "a group of 1025": ("RunSpec", {"group_size": 1025}),
+    "a nameless run": ("RunSpec", {"name": ""}),
+    "three protocol bounds": ("RunSpec", {"protocols": [1, 1, 1]}),
+    "17 addresses": ("Head", {"addresses": ["/ip4/192.0.2.7"] * 17}),
+    "an endless address": ("Head", {"addresses": ["a" * 401]}),
+    "a request id of 15 bytes": ("Request", {"id": bytes(15)}),
+    "a node with an endless name": ("Hello", {"name": "x" * 41}),
+    "65 hashes in one ask": ("DocumentsAsk", {"hashes": [bytes(32)] * 65}),
+    "a lease without seeds": ("Lease", {"seeds": []}),
+    "a seed of 17 bytes": ("Lease", {"seeds": [bytes(17)]}),
+    "a negative token": ("Rollout", {"tokens": [-1]}),
+    "a token beyond 31 bits": ("Rollout", {"tokens": [1 << 31]}),
+    "too many tokens": ("Rollout", {"tokens": [0] * ((1 << 20) + 1)}),
+    "a rollout without segments": ("Rollout", {"segments": []}),
+    "1025 rollouts": ("Submission", {"rollouts": [msgspec.msgpack.decode(encode(ROLLOUT))] * 1025}),
+    "257 leases in one ask": ("VerdictsAsk", {"leases": [bytes(16)] * 257}),
+    "a verdict that is a number": ("Receipt", {"verdict": 1}),
+    "true for a number": ("Receipt", {"weight": True}),
+    "a number for true": ("Receipt", {"trainable": 1}),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_message_that_breaks_a_bound_is_refused(lie: str) -> None:
+    name, fields = LIES[lie]
+    message = BY_NAME[name]
+    data = msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message)) | fields)
+    with pytest.raises(Malformed, match=f"^not a {name}: "):
+        decode(data, type(message))
+
+
+@pytest.mark.parametrize("type_", [type_ for type_ in Wire.__subclasses__() if type_ not in (Answer, HeadAsk)])
+def test_a_field_without_a_default_may_not_be_missing(type_: type[Wire]) -> None:
+    fields = msgspec.msgpack.decode(encode(BY_NAME[type_.__name__]))
+    for field in msgspec.structs.fields(type_):
+        if field.required:
+            rest = {name: value for name, value in fields.items() if name != field.encode_name}
+            with pytest.raises(Malformed, match=f"missing required field `{field.encode_name}`"):
+                decode(msgspec.msgpack.encode(rest), type_)
+
+
+MEGABYTE = 1 << 20
+
+
+def array(count: int, items: bytes = b"") -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + items
+
+
+def field(name: str, value: bytes) -> bytes:
+    """A map with one field."""
+    return b"\x81" + msgspec.msgpack.encode(name) + value
+
+
+BOMBS: dict[str, tuple[type, bytes]] = {
+    "a list of four thousand million tokens": (Lease, field("prompt", array(0xFFFFFFFF))),
+    "a list of four thousand million documents": (Documents, field("documents", array(0xFFFFFFFF))),
+    "a map of four thousand million roles": (Root, field("roles", b"\xdf\xff\xff\xff\xff")),
+    "four gigabytes in one field": (Root, field("run", b"\xc6\xff\xff\xff\xff")),
+    "a megabyte of empty maps for rollouts": (Submission, field("rollouts", array(MEGABYTE, b"\x80" * MEGABYTE))),
+    "a thousand empty maps for rollouts": (Submission, field("rollouts", array(1024, b"\x80" * 1024))),
+    "a megabyte of empty maps in an unknown field": (Root, field("later", array(MEGABYTE, b"\x80" * MEGABYTE))),
+    "an unknown list without end": (Root, field("later", array(0xFFFFFFFF))),
+    "an unknown map without end": (Root, field("later", b"\xdf\xff\xff\xff\xff")),
+    "a megabyte of nesting": (Root, field("later", b"\x91" * MEGABYTE)),
+    "nesting where a list belongs": (Submission, field("rollouts", b"\x91" * MEGABYTE)),
+    "a megabyte of unknown fields": (Root, b"\xdf\x00\x04\x00\x00" + b"\xa1x\x80\xa1x" * (MEGABYTE // 5)),
+    "text that is not UTF-8": (Refusal, field("code", b"\xa2\xff\xfe")),
+    "a field name that is not UTF-8": (Refusal, b"\x81\xa2\xff\xfe\x01"),
+    "an extension type": (Root, field("run", b"\xd8\x05" + bytes(16))),
+    "a byte that MessagePack never uses": (Root, b"\xc1"),
+    "nothing": (Root, b""),
+    "a number": (Root, b"\x00"),
+    "a list of no fields": (Root, b"\x90"),
+}
+
+
+def measured(attempt: Any, data: bytes) -> int:
+    """Bytes that an attempt to decode `data` allocated at its peak; it must raise `Malformed`."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(Malformed):
+            attempt(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_is_malformed_and_takes_no_more_memory_than_a_small_multiple_of_its_bytes(bomb: str) -> None:
+    type_, data = BOMBS[bomb]
+    with pytest.raises(Malformed):
+        decode(data, type_)
+    assert measured(lambda data: decode(data, type_), data) < 4 * len(data) + (1 << 18)
+
+
+def sealed(signatures: bytes) -> bytes:
+    return b"\x94\xa4head\xc4\x20" + bytes(32) + b"\xc4\x00" + signatures
+
+
+ENVELOPE_BOMBS = {
+    "signatures without end": sealed(array(0xFFFFFFFF)),
+    "a million empty signatures": sealed(array(MEGABYTE, b"\x92\xc4\x00\xc4\x00" * MEGABYTE)),
+    "a megabyte of empty maps for signatures": sealed(array(MEGABYTE, b"\x80" * MEGABYTE)),
+    "a kind that is not UTF-8": b"\x94\xa2\xff\xfe\xc4\x00\xc4\x00\x90",
+    "deep nesting after the last field": b"\x95" + sealed(b"\x90")[1:] + b"\x91" * MEGABYTE,
+}
+
+
+@pytest.mark.parametrize("bomb", ENVELOPE_BOMBS)
+def test_an_envelope_that_is_a_bomb_is_malformed_in_little_memory(bomb: str) -> None:
+    data = ENVELOPE_BOMBS[bomb]
+    assert measured(peek, data) < 4 * len(data) + (1 << 18)
+
+
+CHUNK_FRAME_BOMBS = {
+    "indices without end": b"\x92\xa1n" + array(0xFFFFFFFF),
+    "siblings without end": b"\x94\xa1c\x00" + array(0xFFFFFFFF),
+    "a name that is not UTF-8": b"\x92\xa1\xff\x00",
+    "a name of no message": b"\x92\xa1z\x00",
+    "deep nesting after the last field": b"\x93\xa1g\x00" + b"\x91" * MEGABYTE,
+}
+
+
+@pytest.mark.parametrize("bomb", CHUNK_FRAME_BOMBS)
+def test_a_chunk_frame_that_is_a_bomb_is_malformed_in_little_memory(bomb: str) -> None:
+    data = CHUNK_FRAME_BOMBS[bomb]
+    assert measured(wire.decode_from_holder, data) < 4 * len(data) + (1 << 18)
+    assert measured(wire.decode_from_downloader, data) < 4 * len(data) + (1 << 18)
+
+
+@given(st.binary(max_size=200), st.sampled_from([*Wire.__subclasses__()]))
+def test_no_bytes_raise_anything_but_malformed(data: bytes, type_: type[Wire]) -> None:
+    for attempt in (lambda: decode(data, type_), lambda: peek(data), lambda: wire.decode_from_holder(data)):
+        try:
+            attempt()
+        except Malformed:
+            continue

@@ -1,0 +1,176 @@
+"""Made-up pictures of runs, for tests of what shows them. Nothing here comes from a real run."""
+
+import math
+import random
+
+import msgspec
+
+from coordinator.state import CapacityView, Evaluation, NodeRow, RunState, StepPoint, VersionRow
+
+STARTED = 1_790_000_000_000
+CAPACITY = CapacityView(
+    step_seconds=None,
+    turnaround_seconds=None,
+    rollouts_per_step=256.0,
+    publish_every=1,
+    supply=0.0,
+    need=None,
+    advice="",
+)
+EMPTY = RunState(
+    run="9f" * 32,
+    name="reverse, the first run",
+    model="tiny",
+    parameters=567_936,
+    started=STARTED,
+    now=STARTED + 4_000,
+    phase="starting",
+    era=0,
+    version=0,
+    step=0,
+    steps_wanted=40,
+    staleness_limit=4,
+    group_size=16,
+    batch_groups=16,
+    idle=None,
+    buffered=0,
+    undecided=0,
+    running=0,
+    received=0,
+    accepted=0,
+    too_old=0,
+    refused={},
+    expired=0,
+    staleness=[],
+    steps=[],
+    evaluations=[],
+    versions=[],
+    capacity=CAPACITY,
+    diff_bytes=0,
+    full_bytes=0,
+    nodes=[],
+    invite="echo2-1-" + "mzxw6ytboi" * 14,
+    faults=[],
+)
+"""A run just after its start."""
+
+
+def node(number: int, **changes: object) -> NodeRow:
+    row = NodeRow(
+        id=f"12D3KooWQ{number:02d}fWkCj5sVQmYxXo4sN7dT6rJpLgBvHcEaUzR{number:02d}yK",
+        name=f"node {number}",
+        engine="transformers/float32",
+        device="cpu",
+        connected=True,
+        version=26,
+        accepted=100,
+        refused=0,
+        refusals={},
+        rollouts=1600,
+        tokens=9_700,
+        weight=1_600_000,
+        points=1_600_000,
+        last_seen=STARTED + 99_000,
+    )
+    return msgspec.structs.replace(row, **changes)
+
+
+def steps(count: int, seed: int = 1) -> list[StepPoint]:
+    chance = random.Random(seed)
+    points = []
+    for step in range(1, count + 1):
+        level = 0.18 + 0.62 * (1 - math.exp(-step / 14)) + chance.gauss(0, 0.035)
+        points.append(
+            StepPoint(
+                step=step,
+                at=STARTED + 3_500 * step,
+                reward=round(level, 4),
+                success=round(max(0.0, level - 0.12), 4),
+                staleness=1.2,
+                seconds=1.1,
+                metrics={"entropy": 0.8},
+            )
+        )
+    return points
+
+
+def evaluations(versions: list[int]) -> list[Evaluation]:
+    return [
+        Evaluation(
+            version=version,
+            at=STARTED + 3_500 * version,
+            prompts=512,
+            sampled=round(0.17 + 0.6 * (1 - math.exp(-version / 15)), 4),
+            greedy=round(0.34 + 0.52 * (1 - math.exp(-version / 11)), 4),
+        )
+        for version in versions
+    ]
+
+
+NODES = [
+    node(1, name="brave-otter", accepted=243, rollouts=3888, tokens=22_940, weight=3_911_000, points=3_911_000),
+    node(2, name="Känguru im Keller", device="NVIDIA GeForce RTX 3060, 12 GB", accepted=171, refused=3, version=25,
+         refusals={"late": 2, "drift": 1}, rollouts=2736, tokens=16_010, weight=2_702_000, points=2_702_000),
+    node(3, name="mac mini", device="Apple M2", accepted=98, rollouts=1568, tokens=9_200, weight=1_540_000,
+         points=1_540_000, last_seen=STARTED + 97_000),
+    node(4, name="", device="cpu", accepted=31, refused=1, refusals={"late": 1}, rollouts=496, tokens=2_950,
+         weight=490_000, points=490_000, connected=False, version=19, last_seen=STARTED + 61_000),
+    node(5, name="just-arrived", accepted=0, rollouts=0, tokens=0, weight=0, points=0, version=None),
+]  # fmt: skip
+
+BUSY = msgspec.structs.replace(
+    EMPTY,
+    now=STARTED + 100_000,
+    phase="learning",
+    era=1,
+    version=26,
+    step=26,
+    idle=0.034,
+    buffered=9,
+    undecided=3,
+    running=12,
+    received=550,
+    accepted=543,
+    too_old=2,
+    refused={"late": 3, "drift": 1},
+    expired=2,
+    staleness=[31, 188, 142, 40, 8],
+    steps=steps(26),
+    evaluations=evaluations([0, 8, 16, 24]),
+    versions=[
+        VersionRow(
+            version=version,
+            at=STARTED + 3_500 * version,
+            diff_bytes=None if version == 0 else 21_000 + 977 * (version * 7 % 13),
+            full_bytes=1_141_600,
+            first_node_seconds=None if version == 26 else round(0.21 + 0.013 * (version * 5 % 7), 3),
+        )
+        for version in range(27)
+    ],
+    capacity=msgspec.structs.replace(
+        CAPACITY,
+        step_seconds=1.13,
+        turnaround_seconds=2.4,
+        supply=251.0,
+        need=248.9,
+        advice="The nodes keep the learner busy.",
+    ),
+    diff_bytes=26 * 27_000,
+    full_bytes=26 * 1_141_600,
+    nodes=NODES,
+)
+"""A run in the middle of its way."""
+FINISHED = msgspec.structs.replace(
+    BUSY,
+    now=STARTED + 160_000,
+    phase="finished",
+    version=40,
+    step=40,
+    undecided=0,
+    running=0,
+    buffered=0,
+    received=547,
+    steps=steps(40),
+    evaluations=evaluations([0, 8, 16, 24, 32, 40]),
+)
+"""The same run at its end."""

@@ -1,0 +1,194 @@
+"""A whole network in one process: the real coordinator and real nodes, on the in-memory transport under a fake clock.
+
+Only the model is small: a bigram table (tests.bigram) stands for the policy, its learner nudges the table. Keys,
+documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buffer are what ships.
+"""
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+
+from coordinator import setup
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.setup import Run
+from engines.child import ChildDied
+from engines.engine import Job, Sample, SampleScore
+from p2p.invite import Invite
+from p2p.memory import MemoryNetwork
+from p2p.peer import Peer
+from tasks.text import char_tokenizer
+from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
+from tests.node.fake_coordinator import Node, make_node, until
+from weights.diff import encode, encode_full
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+VOCABULARY = 64
+
+
+def wall() -> float:
+    """The fake loop's clock as seconds since the epoch."""
+    return anyio.current_time()
+
+
+def model_folder(folder: Path) -> Path:
+    """A model folder as a hub has it, with a table for weights."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
+    )
+    char_tokenizer().save(str(folder / "tokenizer.json"))
+    write_table(folder / "model.safetensors", random_table(0, VOCABULARY))
+    return folder
+
+
+class BigramLearner:
+    """coordinator.processes.Learner without a process. Its checkpoint is this object: it outlives coordinators.
+
+    `crashes`: how many of the next steps die half-way. `seconds`: what a step takes."""
+
+    def __init__(self, folder: Path, *, seconds: float = 0.5) -> None:
+        self._folder, self.seconds = folder, seconds
+        self.crashes = 0
+        self.step_number, self.drawn = 0, list[bytes]()
+        self.batches: list[Batch] = []
+        self._export: Export | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def open(self, order: Open) -> Opened:
+        if not order.published:
+            base = Path(order.model) / "model.safetensors"
+            target = self._folder / "v0.safetensors"
+            shutil.copyfile(base, target)
+            snapshot = Snapshot(target)
+            encode_full(snapshot, self._folder / "v0.edge")
+            edge = ExportedEdge(base=None, base_root=None, payload=str(self._folder / "v0.edge"))
+            self._export = Export(version=0, root=snapshot.root, snapshot=str(target), edges=[edge], seconds=0.0)
+        pending = self._export
+        if pending is not None and order.published and pending.version <= order.published_version:
+            pending = None
+        return Opened(step=self.step_number, drawn=list(self.drawn), parameters=VOCABULARY**2, export=pending)
+
+    async def step(self, batch: Batch) -> Stepped:
+        await anyio.sleep(self.seconds)
+        if self.crashes:
+            self.crashes -= 1
+            raise ChildDied("learner", -9, "killed")
+        assert batch.step == self.step_number + 1
+        ids = [group.id for group in batch.groups]
+        assert not set(ids) & set(self.drawn), "a group is drawn twice"
+        self.batches.append(batch)
+        self.step_number, self.drawn = batch.step, self.drawn + ids
+        self._export = self._write(batch.step)
+        return Stepped(step=batch.step, metrics={"loss": 0.0}, seconds=self.seconds, export=self._export)
+
+    def _write(self, version: int) -> Export:
+        old = Snapshot(self._folder / f"v{version - 1}.safetensors")
+        new = write_table(self._folder / f"v{version}.safetensors", nudged(read_table(old), version))
+        payload = self._folder / f"v{version}.edge"
+        encode(old, new, payload)
+        edge = ExportedEdge(base=version - 1, base_root=old.root, payload=str(payload))
+        return Export(version=version, root=new.root, snapshot=str(new.path), edges=[edge], seconds=0.0)
+
+
+class BigramScorer:
+    """coordinator.processes.Scorer without a process. `crashes`: how many of the next scorings die."""
+
+    def __init__(self, *, seconds: float = 0.01) -> None:
+        self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
+
+    async def hold(self, model: Path, snapshot: Path) -> None:
+        self.engine.load(model, snapshot)
+
+    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        await anyio.sleep(self.seconds)
+        if self.crashes:
+            self.crashes -= 1
+            raise ChildDied("scorer", -9, "killed")
+        return self.engine.score(job, samples)
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        return self.engine.generate_many(jobs, greedy=greedy)
+
+
+@dataclass
+class Swarm:
+    """One run and its peers. `coordinator` is None while it is down."""
+
+    folder: Path
+    network: MemoryNetwork
+    learner: BigramLearner
+    scorer: BigramScorer
+    coordinator: Coordinator | None = None
+    nodes: list[Node] = field(default_factory=list)
+    _life: anyio.CancelScope | None = None
+
+    @property
+    def run(self) -> Run:
+        return setup.load_run(self.folder / "run", now=int(wall() * 1000), env={})
+
+    def invite(self) -> Invite:
+        return Invite.from_text(self.run.invite([f"/memory/{self.run.peer_id}"]))
+
+    @asynccontextmanager
+    async def coordinating(self) -> AsyncIterator[Coordinator]:
+        """The coordinator, up for the length of the block; what it leaves on disk is found by the next."""
+        run = self.run
+        network = Peer(self.network.transport(run.peer_id), seed=0)
+        async with AsyncExitStack() as stack:
+            store = stack.enter_context(Store(run.folder.store))
+            database = stack.enter_context(Database.open(run.folder.database))
+            made = Coordinator(
+                run, network, self.learner, self.scorer, store=store, database=database, clock=wall,
+                entropy=np.random.default_rng(int(wall())).bytes,
+            )  # fmt: skip
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(made.run)
+                await until(lambda: made.publisher.sealed_head)
+                self.coordinator = made
+                yield made
+                self.coordinator = None
+                tasks.cancel_scope.cancel()
+
+    def node(self, name: str, **config: Any) -> Node:
+        made = make_node(self.network, self.folder / name, self.invite(), local=lambda: int(wall() * 1000), **config)
+        self.nodes.append(made)
+        return made
+
+
+@asynccontextmanager
+async def working(*nodes: Node) -> AsyncIterator[None]:
+    """Run these daemons until the block ends."""
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(node.daemon.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
+    """A run that is ready to start. `run`: settings of its [run] section."""
+    model = model_folder(folder / "bigram")
+    settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
+    flags = {
+        "run": settings | {"engines": ("bigram",)} | run,
+        "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
+    }
+    config = setup.settings_for(str(model), flags, env={})
+    setup.init(folder / "run", str(model), config, now=1_000_000_000)
+    learner = BigramLearner(folder / "learner")
+    return Swarm(folder, MemoryNetwork(seed), learner, BigramScorer())
+
+
+def accepted(node: Node) -> int:
+    """Groups for which this node holds an accepting receipt."""
+    return node.daemon.outbox.counts().get("accepted", 0)

@@ -1,0 +1,435 @@
+"""docs/protocol against the code: what another implementation is written from must not drift.
+
+1. A table headed `Field of X` names exactly the fields of the struct X, in order, with their types and what absence
+   means, as `spelled` and `absence` derive them from the code. Every struct of the wire has one, and no table is left
+   over.
+2. The table of refusal codes is the one of coordinator/reasons.py, sentence by sentence. Tables headed `Columns of X`
+   are those of the SQLite files.
+3. Every block headed `text example NAME` holds `name = value` lines, which are computed again here.
+4. Constants that the text states are stated as the code has them (`CONSTANTS`).
+"""
+
+import hashlib
+import json
+import re
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec import inspect
+
+from coordinator import admission, control, ledger, verdicts
+from coordinator.database import SCHEMA as RUN_SCHEMA
+from coordinator.learner import checkpoint
+from coordinator.reasons import REASONS
+from engines import sampling_reference as noise
+from node import outbox
+from p2p import chunks, envelope, identity, invite, libp2p, merkle, messages, network, rpc, wire
+from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
+from weights import documents, snapshot, store
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "protocol"
+PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
+ALL = "\n".join(PAGES.values())
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tables(text: str) -> Iterator[list[list[str]]]:
+    """Each Markdown table as rows of cells, the header first, without the line of dashes."""
+    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in block.strip().splitlines()]
+        yield [rows[0], *rows[2:]]
+
+
+def headed(words: str) -> dict[str, list[list[str]]]:
+    """The rows of each table of which the first header is `words X`, by X."""
+    found: dict[str, list[list[str]]] = {}
+    for header, *rows in tables(ALL):
+        match = re.fullmatch(re.escape(words) + r" `?([\w.]+)`?", header[0])
+        if match:
+            assert match[1] not in found, f"two tables of {match[1]}"
+            found[match[1]] = rows
+    return found
+
+
+def code(cell: str) -> str:
+    return cell.strip("`")
+
+
+# --- structs ---------------------------------------------------------------------------------------------------------
+
+
+def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
+    """The public structs that a module defines."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, msgspec.Struct)
+        and value.__module__ == module.__name__ and not name.startswith("_")
+    ]  # fmt: skip
+
+
+BASES = {"Wire", "Document"}
+LOCAL = {"Traffic"}
+"""Structs of these modules that never leave the process."""
+DESCRIBED = {
+    type_.__name__: type_
+    for module in (messages, documents, wire, network, envelope, invite)
+    for type_ in structs(module)
+    if type_.__name__ not in BASES | LOCAL
+} | {"State": checkpoint.State, "Base": checkpoint.Base, "LeaseEnd": verdicts.LeaseEnd}
+
+
+def power(number: int) -> str:
+    if number >= 1 << 20 and number & (number - 1) == 0:
+        return f"2^{number.bit_length() - 1}"
+    return str(number)
+
+
+def bounds(low: int | None, high: int | None) -> str:
+    """Of a length: ` 32`, ` 1..32`, ` up to 32`, or nothing."""
+    if high is None:
+        return ""
+    return f" {high}" if low == high else f" {low}..{power(high)}" if low else f" up to {power(high)}"
+
+
+def spelled(kind: Any) -> str:
+    """A type, its unit left out, as the tables have it."""
+    match kind:
+        case inspect.BoolType():
+            return "bool"
+        case inspect.IntType():
+            return "int" + number_bounds(kind)
+        case inspect.FloatType():
+            return "float"
+        case inspect.StrType():
+            return "text" + bounds(kind.min_length, kind.max_length)
+        case inspect.BytesType():
+            return "bytes" + bounds(kind.min_length, kind.max_length)
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"list{bounds(kind.min_length, kind.max_length)} of {spelled(kind.item_type)}"
+        case inspect.TupleType():
+            return f"[{', '.join(map(spelled, kind.item_types))}]"
+        case inspect.DictType():
+            many = bounds(kind.min_length, kind.max_length)
+            return f"map{many} of {spelled(kind.key_type)} to {spelled(kind.value_type)}"
+        case inspect.StructType():
+            return str(kind.cls.__name__)
+        case inspect.LiteralType():
+            return "one of the names"
+        case inspect.UnionType():
+            return " or ".join("nil" if isinstance(t, inspect.NoneType) else spelled(t) for t in kind.types)
+    raise AssertionError(f"no words for {kind}")
+
+
+def number_bounds(kind: inspect.IntType) -> str:
+    """` < 2^53`, ` 1..32`, or nothing."""
+    low = 1 if kind.gt == 0 else kind.ge
+    if kind.lt is not None:
+        return f" < {power(kind.lt)}"
+    if kind.le is None:
+        return ""
+    high = f"2^{(kind.le + 1).bit_length() - 1}-1" if kind.le >= 1 << 62 else power(kind.le)
+    return f" {low}..{high}"
+
+
+def absence(field: msgspec.structs.FieldInfo) -> str:
+    """What a missing field means."""
+    if field.default is not msgspec.NODEFAULT:
+        return json.dumps(field.default).replace("null", "nil")
+    return "required" if field.default_factory is msgspec.NODEFAULT else json.dumps(field.default_factory())
+
+
+def rows_of(type_: type[msgspec.Struct]) -> list[tuple[str, str, str]]:
+    """(name, type, absence) of each field, as the tables must have them."""
+    kinds = {field.name: field.type for field in inspect.type_info(type_).fields}  # type: ignore[union-attr]
+    return [(field.encode_name, spelled(kinds[field.name]), absence(field)) for field in msgspec.structs.fields(type_)]
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_the_table_of_a_struct_names_its_fields_types_and_absences(name: str) -> None:
+    table = headed("Field of").get(name)
+    assert table is not None, f"docs/protocol has no table `Field of {name}`"
+    written = [(code(row[0]), row[1], code(row[2])) for row in table]
+    assert written == rows_of(DESCRIBED[name])
+    assert all(len(row) == 4 and row[3] for row in table), "every field has a meaning"
+
+
+def test_no_table_describes_a_struct_that_does_not_exist() -> None:
+    assert set(headed("Field of")) == set(DESCRIBED)
+
+
+# --- refusals, methods, roles ----------------------------------------------------------------------------------------
+
+
+def test_the_table_of_codes_is_that_of_the_code() -> None:
+    (rows,) = [rows for header, *rows in tables(ALL) if header[0] == "Code"]
+    written = {code(row[0]): (row[1], row[2], row[3]) for row in rows}
+    true = {
+        name: (reason.sentence or "(empty)", reason.fault, "yes" if reason.retry else "no")
+        for name, reason in REASONS.items()
+    }
+    assert written == true
+    assert len(rows) == len(true)
+
+
+def test_the_table_of_methods_names_every_method() -> None:
+    (rows,) = [rows for header, *rows in tables(PAGES["requests.md"]) if header[0] == "Method"]
+    assert {code(row[0]) for row in rows} == {*control.METHODS, "head", "documents"}
+
+
+def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
+    (rows,) = [rows for header, *rows in tables(PAGES["documents.md"]) if header[0] == "Kind"]
+    assert {code(row[0]): row[1] for row in rows} == envelope.ROLES
+
+
+# --- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+def columns(*schemas: str) -> dict[str, list[str]]:
+    """Table -> its columns, of a database made by these scripts."""
+    with sqlite3.connect(":memory:") as database:
+        for schema in schemas:
+            database.executescript(schema)
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")] for name in names}
+    database.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    {"run": RUN_SCHEMA, "store": store._SCHEMA, "outbox": outbox._SCHEMA}.items(),
+)
+def test_every_table_of_a_database_is_described_with_its_columns(file: str, schema: str) -> None:
+    described = headed("Columns of")
+    for table, names in columns(schema).items():
+        rows = described.get(f"{file}.{table}")
+        assert rows is not None, f"docs/protocol has no table `Columns of {file}.{table}`"
+        assert [name for row in rows for name in re.findall(r"`(\w+)`", row[0])] == names, f"{file}.{table}"
+
+
+def test_no_table_describes_a_table_that_does_not_exist() -> None:
+    schemas = {"run": RUN_SCHEMA, "store": store._SCHEMA, "outbox": outbox._SCHEMA}
+    there = {f"{file}.{table}" for file, schema in schemas.items() for table in columns(schema)}
+    assert set(headed("Columns of")) == there
+
+
+# --- constants -------------------------------------------------------------------------------------------------------
+
+
+CONSTANTS: dict[str, str] = {
+    "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
+    "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
+    "requests.md: skew": f"{control.SKEW // 60_000} minutes",
+    "requests.md: small request": f"{control.SMALL >> 10} KiB",
+    "requests.md: answers remembered": f"{control.MOST_ANSWERS} answers",
+    "requests.md: status beat": f"every {rpc.BEAT:g} s",
+    "requests.md: requests a peer": f"{rpc.PER_PEER} at once",
+    "requests.md: gossip limit": f"{libp2p.GOSSIP_LIMIT >> 10} KiB",
+    "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
+    "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
+    "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
+    "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
+    "documents.md: invite length": f"{invite.LONGEST} characters",
+    "leases-and-rollouts.md: margin": f"| `margin` | {admission.EXACT.margin:g} |",
+    "leases-and-rollouts.md: drift_most": f"| `drift_most` | {admission.EXACT.drift_most:g} |",
+    "leases-and-rollouts.md: drift_median": f"| `drift_median` | {admission.EXACT.drift_median:g} |",
+    "leases-and-rollouts.md: close_rate": f"| `close_rate` | {admission.EXACT.close_rate:g} |",
+    "leases-and-rollouts.md: close_chance": f"| `close_chance` | {admission.EXACT.close_chance:g} |",
+    "leases-and-rollouts.md: given tokens": f"{admission.MOST_GIVEN} tokens",
+    "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
+}
+
+
+@pytest.mark.parametrize("what", CONSTANTS)
+def test_a_stated_number_is_that_of_the_code(what: str) -> None:
+    page, _, _ = what.partition(":")
+    assert CONSTANTS[what] in PAGES[page]
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+def examples() -> dict[str, dict[str, str]]:
+    """name -> its `name = value` lines; a line that begins with spaces goes on with the one before."""
+    found: dict[str, dict[str, str]] = {}
+    for name, body in re.findall(r"^```text example ([\w-]+)\n(.*?)^```", ALL, re.MULTILINE | re.DOTALL):
+        body = re.sub(r"\n +", "", body)
+        assert name not in found, f"two examples {name}"
+        found[name] = dict(line.split(" = ", 1) for line in re.sub(r" += ", " = ", body).splitlines() if " = " in line)
+    return found
+
+
+def envelope_example() -> dict[str, str]:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    run, payload = bytes(range(32)), bytes.fromhex("82a365726101a776657273696f6e0c")
+    sealed = envelope.seal("head", run, payload, key)
+    return {
+        "private key": bytes(range(32)).hex(),
+        "public key": identity.public_bytes(key).hex(),
+        "peer id": identity.peer_id(identity.public_bytes(key)),
+        "run": run.hex(),
+        "payload": payload.hex(),
+        "signed bytes": envelope.signed_bytes("head", run, payload).hex(),
+        "sealed": sealed.hex(),
+        "document hash": envelope.document_hash(sealed).hex(),
+    }
+
+
+def refusal_example() -> dict[str, str]:
+    refusal = messages.Refusal(code="finished", sentence=REASONS["finished"].sentence)
+    return {"answer": messages.encode(messages.Answer(refusal=refusal)).hex()}
+
+
+def sampling_example() -> dict[str, str]:
+    seed, position, logits = bytes.fromhex("d26ec5ac459d28f567ad2177324558ef"), 0, [0.5, 0.0, 2.0, -1.0]
+    key = noise.key(seed, position)
+    bits = [noise.bits(key, token) for token in range(4)]
+    gumbels = [noise.gumbel(value) for value in bits]
+    scores = [struct.unpack("<f", struct.pack("<f", a + b))[0] for a, b in zip(logits, gumbels, strict=True)]
+    w = [min(f32(f32(float(value)) + 0.5) * 2.0**-31, 1 - 2.0**-24) for value in bits]
+    return {
+        "seed": seed.hex(),
+        "position": str(position),
+        "key": f"{key:016x}",
+        "word 0": f"{noise.word(key, 0):016x}",
+        "word 1": f"{noise.word(key, 1):016x}",
+        "bits": " ".join(map(str, bits)),
+        "w": " ".join(f"{value:.9g}" for value in w),
+        "gumbel": " ".join(f"{value:.9g}" for value in gumbels),
+        "logits": " ".join(f"{value:g}" for value in logits),
+        "scores": " ".join(f"{value:.9g}" for value in scores),
+        "token": str(noise.choose(logits, key)),
+    }
+
+
+def f32(value: float) -> float:
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
+
+
+def root_example() -> dict[str, str]:
+    data = struct.pack("<2f", 1.0, 2.0)
+    entry = documents.TensorEntry(name="w", dtype="F32", shape=(2,))
+    aliases = {"tied": "w"}
+    digest = chunks.digest(data)
+    covered = b"".join(
+        [
+            b"echo2/content-root/1\0", struct.pack("<I", 1), *map(counted, ("w", "F32")),
+            struct.pack("<IQ", 1, 2), digest, struct.pack("<I", 1), *map(counted, ("tied", "w")),
+        ]
+    )  # fmt: skip
+    root = snapshot.root_of([entry], aliases, [digest])
+    assert chunks.digest(covered) == root
+    return {"data": data.hex(), "tensor hash": digest.hex(), "hashed": covered.hex(), "content root": root.hex()}
+
+
+def counted(text: str) -> bytes:
+    return struct.pack("<I", len(text.encode())) + text.encode()
+
+
+def merkle_example() -> dict[str, str]:
+    leaves = [b"a", b"b", b"c"]
+    first, second, third = (merkle.leaf_hash(leaf, chunks.digest) for leaf in leaves)
+    proof = merkle.proof(leaves, 2, chunks.digest)
+    return {
+        "leaf a": first.hex(),
+        "leaf b": second.hex(),
+        "leaf c": third.hex(),
+        "node ab": proof[0].hex(),
+        "root": merkle.root(leaves, chunks.digest).hex(),
+        "proof of c": proof[0].hex(),
+        "proof of a": f"{second.hex()} {third.hex()}",
+    }
+
+
+def frames_example() -> dict[str, str]:
+    return {
+        "ask": wire.encode(wire.Ask(bytes(32))).hex(),
+        "want 0, 7": wire.encode(wire.Want((0, 7))).hex(),
+        "have 0, 2, 9 of 10": wire.encode(wire.Have(wire.pack_bitmap(0b1000000101, 10))).hex(),
+        "new 3": wire.encode(wire.New((3,))).hex(),
+        "gone 300": wire.encode(wire.Gone(300)).hex(),
+    }
+
+
+def ledger_example() -> dict[str, str]:
+    node = identity.peer_id(identity.public_bytes(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))))
+    postings = ledger.transfer(ledger.ESCROW, ledger.accrued(node), 109)
+    first = ledger.canonical(
+        1, 1000, "points.issued", "points:1", ledger.transfer(ledger.FUND, ledger.ESCROW, 500), b"\x80"
+    )
+    second = ledger.canonical(2, 2000, "lease.accepted", "lease:00", postings, b"\x80")
+    one = ledger.chained(ledger.ORIGIN, first)
+    assert one == hashlib.sha256(bytes(32) + first).digest()
+    return {
+        "entry 1": first.hex(),
+        "hash 1": one.hex(),
+        "entry 2": second.hex(),
+        "hash 2": ledger.chained(one, second).hex(),
+        "balances": f"fund:operator -500, escrow:run 391, {ledger.accrued(node)} 109",
+    }
+
+
+def weight_example() -> dict[str, str]:
+    return {f"{tokens} tokens": f"{verdicts.weight(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
+
+
+EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
+    "envelope": envelope_example,
+    "refusal": refusal_example,
+    "sampling": sampling_example,
+    "content-root": root_example,
+    "merkle": merkle_example,
+    "frames": frames_example,
+    "ledger": ledger_example,
+    "weight": weight_example,
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_worked_example_is_what_the_code_computes(name: str) -> None:
+    assert examples()[name] == EXAMPLES[name]()
+
+
+def test_no_example_is_left_uncomputed() -> None:
+    assert set(examples()) == set(EXAMPLES)
+
+
+# --- vectors, modules, pages -----------------------------------------------------------------------------------------
+
+
+def test_every_golden_vector_is_named_and_every_name_is_one() -> None:
+    there = {path.name for path in (ROOT / "tests" / "vectors").iterdir()}
+    assert set(re.findall(r"`(?:tests/vectors/)?([\w-]+\.json)`", PAGES["README.md"])) == there
+
+
+def test_every_source_file_that_the_pages_name_exists() -> None:
+    named = set(re.findall(r"`((?:p2p|weights|engines|coordinator|node|tasks|tests)/[\w/]+\.py)`", ALL))
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_every_kind_of_ledger_entry_is_described() -> None:
+    written = {
+        kind
+        for path in (ROOT / "coordinator").glob("*.py")
+        for kind in re.findall(r"(?:append|_append)\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
+    }
+    (rows,) = [rows for header, *rows in tables(PAGES["ledger.md"]) if header[0] == "Kind of entry"]
+    assert {code(row[0]) for row in rows} == written
+
+
+def test_the_overview_links_every_page() -> None:
+    linked = set(re.findall(r"\]\((\w[\w-]*\.md)", PAGES["README.md"]))
+    assert set(PAGES) - {"README.md"} <= linked
