@@ -16,6 +16,7 @@ after it.
 """
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,7 @@ Bits = NDArray[np.unsignedinteger[Any]]
 _DENSE: Final = 2
 """From one change in so many elements on, planes of old ^ new are smaller."""
 _LEVEL: Final = 1
+_PIECE: Final = 1 << 18
 _WINDOW: Final = 64 << 20
 _native: native.Native | None = native.best()
 
@@ -53,6 +55,17 @@ class Patch(msgspec.Struct, frozen=True):
         new = old.copy()
         new[self.index] = self.bits
         return new
+
+    def pieces(self, old: Bits) -> Iterator[Bits]:
+        """The new frame, in pieces that fit a cache."""
+        if self.index is None:
+            yield self.bits
+            return
+        for at in range(0, len(old), _PIECE):
+            low, high = np.searchsorted(self.index, [at, at + _PIECE])
+            piece = old[at : at + _PIECE].copy()
+            piece[self.index[low:high] - np.uint32(at)] = self.bits[low:high]
+            yield piece
 
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
         """(positions, new bits) of the elements that differ from `old`."""
@@ -105,7 +118,7 @@ def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
 
 
 @contextlib.contextmanager
-def using(build: native.Native | None) -> Any:
+def using(build: native.Native | None) -> Iterator[None]:
     """Run a block with another build, or with numpy alone (None): for tests and benchmarks."""
     global _native
     before, _native = _native, build

@@ -91,8 +91,8 @@ def apply(
     """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
-    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory: a frame, and what changes in
-    a frame for each of `threads` (None: one a core).
+    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory: what
+    changes in a frame, for each of `threads` (None: one a core).
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
     reader = Reader(payload)
     table = open_payload(reader, base, expect_root)
@@ -103,7 +103,8 @@ def apply(
     with writing_snapshot(out, table.tensors, table.aliases) as writer:
         for frame, patch in patches(reader, base, table.tensors, threads):
             old = base.span(frame.start, frame.elements, frame.width) if base else None
-            writer.write(patch.bits if old is None else patch.onto(old))
+            for piece in [patch.bits] if old is None else patch.pieces(old):
+                writer.write(piece)
         if writer.finish() != expect_root:
             raise BadPayload("payload decodes to other weights than it claims")
     return Snapshot(out, root=expect_root)

@@ -14,7 +14,7 @@ What makes `apply` safe against a kill, or a failure of power, at any moment:
 4. The journal is renamed to `undo/N`: the step is done.
 
 A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, and is removed when the map is fsynced. Memory
-beyond model and payload: a frame, and what changes in a frame for each thread. A reader of the map sees a step half
+beyond model and payload: what changes in a frame, for each thread. A reader of the map sees a step half
 done: hold it off meanwhile, or give it `weights.tensors.patch`.
 """
 
@@ -140,7 +140,8 @@ class Rolling:
         with _writing_journal(self._folder / "forward", base.root, expect_root) as journal:
             for frame, patch in patches(reader, base, table.tensors, threads):
                 old = base.span(frame.start, frame.elements, frame.width)
-                hasher.write(patch.onto(old))
+                for piece in patch.pieces(old):
+                    hasher.write(piece)
                 index, new = patch.changes(old)
                 journal.add(_Record(frame.start, index, old[index], new))
             if hasher.finish() != expect_root:
