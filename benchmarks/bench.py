@@ -9,6 +9,7 @@
 """
 
 import importlib.metadata
+import logging
 import os
 import platform
 import statistics
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
+import structlog
 
 
 class Measured(NamedTuple):
@@ -53,13 +55,15 @@ class Claim:
 
 
 def one_thread() -> None:
-    """For this process and its children; call before torch is imported."""
+    """For this process and its children, and no progress bars either; call before torch is imported."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["OMP_WAIT_POLICY"] = "passive"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
 def header(title: str, packages: Sequence[str] = ()) -> None:
-    """Print what is measured, and on what."""
+    """Print what is measured, and on what; from now on log lines are warnings at the least."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     print(f"# {title}")
     print(f"{_cpu()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.platform()}")

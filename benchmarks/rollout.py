@@ -15,7 +15,6 @@ take turns in one run, on one thread each.
 
 import argparse
 import json
-import logging
 import statistics
 import sys
 import tempfile
@@ -28,7 +27,6 @@ from benchmarks import bench, volunteer
 
 bench.one_thread()
 
-import structlog  # noqa: E402
 import torch  # noqa: E402
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
@@ -201,7 +199,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="random weights, 24 new tokens, fewer repeats")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     name = "random weights of SmolLM2-135M's shape" if quick else "SmolLM2-135M-Instruct"
     bench.header(f"rollout: tokens per CPU second, {name}, float32", ["torch", "transformers", "libp2p"])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

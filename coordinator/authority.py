@@ -3,7 +3,8 @@
 1. The first Root has serial 1 and is signed by its own threshold; each later one has the next serial and is signed by
    the thresholds of the one before and of its own.
 2. A Root that has expired vouches for nothing: the coordinator does not start under one.
-3. The RunSpec is signed by the newest Root's `root` role, or by an earlier one's: it never changes.
+3. The RunSpec never changes, and is signed by the newest Root's `root` role: after a new root key it is sealed again,
+   because whoever stole the old key could sign another.
 """
 
 import hashlib
@@ -71,18 +72,16 @@ def check_roots(roots: Sequence[bytes], now: int) -> Root:
     return held
 
 
-def check_runspec(sealed: bytes, roots: Sequence[bytes]) -> RunSpec:
-    """The RunSpec, signed by the root role of one of the Roots (rule 3), which `check_roots` has let pass.
-    Raises `Untrusted`."""
-    for root in (decode(peek(data).payload, Root) for data in reversed(roots)):
-        signers = root.roles[ROOT]
-        try:
-            spec = decode(open_sealed(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
-        except PeerFault:
-            continue
-        if spec.run == root.run:
-            return spec
-    raise Untrusted("the RunSpec is not signed by this run's root key")
+def check_runspec(sealed: bytes, root: Root) -> RunSpec:
+    """The RunSpec, signed by the root role of the newest Root (rule 3). Raises `Untrusted`."""
+    signers = root.roles[ROOT]
+    try:
+        spec = decode(open_sealed(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
+    except PeerFault as error:
+        raise Untrusted("the RunSpec is not signed by this run's root key") from error
+    if spec.run != root.run:
+        raise Untrusted("the RunSpec is another run's")
+    return spec
 
 
 def root_hash(sealed: bytes) -> bytes:

@@ -12,6 +12,8 @@ Rules
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import sys
 import time
@@ -54,6 +56,10 @@ from weights.store import Store
 FIRST_ERA = 1
 TICK = 1.0
 """Seconds from one look at expired leases to the next."""
+TIDY = 30.0
+"""Seconds from one look at what may be dropped to the next."""
+CHALLENGE_WINDOW = 24 * 3600 * 1000
+"""Milliseconds for which the tokens of a decided group are kept, so that a verdict can be run again."""
 
 log = structlog.get_logger("coordinator")
 
@@ -176,9 +182,8 @@ class Coordinator:
             clock=clock,
         )
         papers = Papers(run, self.publisher, self.books)
-        control = Control(
-            Desk(self.books, self.history, self._arrived), papers, run.runspec, public_bytes(run.keys.channel), self._now
-        )
+        desk = Desk(self.books, self.history, self._arrived)
+        control = Control(desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))
 
     async def run(self) -> None:
@@ -210,15 +215,23 @@ class Coordinator:
         return self._run.invite(await self._network.addresses())
 
     async def _tick(self) -> None:
-        keep_at = 0.0
+        tidied = -math.inf
         while True:
             self.books.tick(self._now())
             self.painter.connected = set(await self._network.peers())
             self.painter.invite = await self.invite()
-            if self._clock() >= keep_at:
-                keep_at = self._clock() + 30
+            if self._clock() - tidied >= TIDY:
+                tidied = self._clock()
                 await self.publisher.retain(self._needed(), self._run.config.store.budget_bytes)
+                self._forget_tokens()
             await asyncio.sleep(TICK)
+
+    def _forget_tokens(self) -> None:
+        """Tokens that neither a restarted learner nor an appeal can ask for."""
+        latest = self.publisher.latest
+        if latest is not None:
+            covered = itertools.chain.from_iterable(self.training.covered)
+            self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
 
     def _needed(self) -> set[tuple[int, int]]:
         """Versions that leases, undecided groups or late joiners may still ask for."""

@@ -1,4 +1,4 @@
-"""The run's one file of record: run.db, SQLite in WAL mode with synchronous=FULL.
+"""The run's one file of record: run.sqlite, SQLite in WAL mode with synchronous=FULL.
 
 Rules
 1. What `transaction` has committed survives kill -9 and power loss; what it has not committed never happened.
@@ -75,7 +75,7 @@ _SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY)"
 
 
 class DatabaseFault(LocalFault):
-    """run.db cannot be used; the message names the file and the fix."""
+    """run.sqlite cannot be used; the message names the file and the fix."""
 
 
 class Corrupt(DatabaseFault):
@@ -95,7 +95,7 @@ class WrongSchema(DatabaseFault):
 
 
 class Database:
-    """An open run.db. Use from one thread. `path`: the file."""
+    """An open run.sqlite. Use from one thread. `path`: the file."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, lock: int | None) -> None:
         self._connection = connection

@@ -34,7 +34,7 @@ from coordinator.demo_screen import Screen, screen_for, working
 from coordinator.demo_settings import DemoOptions, DemoSettings, settings_of
 from coordinator.state import RunState
 from engines.remote import python_path
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import Unreachable
 from p2p.exits import Exit
 
 POLL: Final = 0.5
@@ -71,7 +71,7 @@ def real_programs() -> Programs:
 
 
 def main(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> int:
-    """Run the demo to its end; the exit code. Raises `LocalFault` for impossible options."""
+    """Run the demo to its end; the exit code. Raises `LocalFault` where the run cannot be made."""
     settings = settings_of(options)
     console = console or Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
@@ -85,7 +85,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
             try:
                 code = _demo(options, settings, programs or real_programs(), crew, folder, console)
                 keep = keep or code != Exit.OK
-            except (DemoFault, CrewFault, LocalFault) as fault:
+            except (DemoFault, CrewFault) as fault:
                 keep = True
                 _tell(console, crew, fault)
             except KeyboardInterrupt:

@@ -15,7 +15,9 @@ from coordinator.demo_summary import sparkline
 from coordinator.state import RunState
 
 EVERY = 5.0
-"""Seconds from one plain line to the next."""
+"""Least seconds from one plain line to the next."""
+QUIET = 30.0
+"""The same, while nothing happens."""
 
 
 class Screen(Protocol):
@@ -33,14 +35,16 @@ class PlainScreen:
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._write, self._clock = write, clock
-        self._last: float | None = None
+        self._last: tuple[float, int, int] | None = None
 
     def say(self, line: str) -> None:
         self._write(line)
 
     def show(self, state: RunState, seconds: float, url: str) -> None:
-        if self._last is None or self._clock() - self._last >= EVERY:
-            self._last = self._clock()
+        now = (self._clock(), state.step, state.accepted)
+        pause = EVERY if self._last is None or now[1:] != self._last[1:] else QUIET
+        if self._last is None or now[0] - self._last[0] >= pause:
+            self._last = now
             self._write(progress_line(state, seconds))
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
+from coordinator import database
 from coordinator.authority import Untrusted
 from coordinator.folder import Busy
 from p2p.errors import BadSignature, LocalFault, Stale, Unreachable
@@ -21,7 +22,7 @@ DEBUG = "ECHO2_DEBUG"
 _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((KeyboardInterrupt,), Exit.INTERRUPTED),
     ((Untrusted, BadSignature, Stale), Exit.TRUST),
-    ((Busy, DiskFull, StoreBusy), Exit.TEMPORARY),
+    ((Busy, DiskFull, StoreBusy, database.DiskFull, database.InUse), Exit.TEMPORARY),
     ((LocalFault, BadSnapshot, StoreCorrupt), Exit.CONFIG),
     ((Unreachable,), Exit.UNREACHABLE),
 )

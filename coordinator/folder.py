@@ -5,8 +5,9 @@
     root/1.root ...    every signed Root since the first
     run.spec           the RunSpec, signed by root
     model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-    run.sqlite         leases, submissions, verdicts, ledger
-    history.jsonl      steps and evaluations, for the page
+    run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
+    head               the last signed Head
+    history.jsonl      steps, evaluations and versions, for people
     store/             snapshots and payloads of the published versions
     learner/           the learner's checkpoints and exports
     logs/              coordinator.jsonl
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2p.errors import LocalFault
+from weights.durable import room
 
 
 class Busy(LocalFault):
@@ -82,7 +84,7 @@ class RunFolder:
 def locked(folder: RunFolder) -> Iterator[None]:
     """Hold the run for this process. The kernel lets go when the process ends, however it ends.
 
-    Raises `Busy` where another coordinator holds it, `LocalFault` where the folder cannot be written.
+    Raises `Busy` where another coordinator holds it, `LocalFault` where the folder cannot be written, `DiskFull`.
     """
     try:
         descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -96,8 +98,9 @@ def locked(folder: RunFolder) -> Iterator[None]:
             raise Busy(
                 f"another coordinator (process {owner}) runs in {folder.path}: stop it first, or name another folder"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with room(folder.lock):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)

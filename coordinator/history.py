@@ -3,7 +3,7 @@
 Rules
 1. One line a record, appended and flushed: what a crash tears is at most the last line, which is skipped at start.
 2. A step made again after a restart replaces the earlier one (same number), as does an evaluation of a version.
-3. Nothing is decided from it: it is for people. What decisions need stands in run.db and in the checkpoint.
+3. Nothing is decided from it: it is for people. What decisions need stands in run.sqlite and in the checkpoint.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""How the run goes, as run.db tells it: turnaround, supply, counts. Measured, never configured; times in ms."""
+"""How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms."""
 
 from collections.abc import Sequence
 

@@ -46,6 +46,9 @@ class Scorer(Protocol):
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]: ...
 
+    async def renew(self) -> None:
+        """Let this process go; the next call finds a new one."""
+
 
 class Supervised:
     """A child that is started when first called and again after it died (rules 1 and 2)."""
@@ -140,3 +143,6 @@ class ScorerChild:
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return await self.child.call("generate_many", GenerateManyCall(jobs=jobs, greedy=greedy), list[list[Sample]])
+
+    async def renew(self) -> None:
+        await self.child.stop()

@@ -105,6 +105,7 @@ class Publisher:
             return latest
         made, edges = await anyio.to_thread.run_sync(self._make, era, export)
         await self._share(edges)
+        log.info("version stored", era=era, version=made.version)
         self._latest = made
         await self.announce()
         return made
@@ -133,6 +134,7 @@ class Publisher:
             file.write(sealed)
         self.sealed_head = sealed
         self._changed.set()
+        log.info("head out", version=latest.version, sequence=self._head.sequence)
         await self._network.publish(head_topic(self._signing.run), sealed)
 
     async def run(self) -> None:

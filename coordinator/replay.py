@@ -8,7 +8,7 @@ Rules
 1. Oldest version first, then in the order of receipt; never the same group twice.
 2. Too old groups are shed: not drawn, not counted as buffered, paid all the same. The newest are never shed.
 3. The set of drawn groups is the learner's checkpoint's. Here it lives in memory: `rebuild` sets it at each start of a
-   learner, `draw` adds to it, and nothing of it is written to run.db.
+   learner, `draw` adds to it, and nothing of it is written to run.sqlite.
 4. A group in which all rewards are equal teaches nothing. It is drawn like the others; with `refill` it never is, and
    another takes its place.
 """

@@ -5,6 +5,8 @@ Rules
    waited for `PATIENCE` seconds.
 2. Groups are taken by version, oldest first, so that the scorer changes its weights as seldom as it can.
 3. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
+4. A group at which the scorer fails is tried again by a new one. Only a group at which that fails too is refused, by
+   the operator's fault: one bad group must not stop all the others.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from coordinator.history import History
 from coordinator.intake import Undecided
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
-from engines.child import ChildDied
+from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample
 
 PATIENCE = 2.0
@@ -47,6 +49,7 @@ class Scoring:
     decided: asyncio.Event
     """Set here whenever a verdict was given."""
     _wanted_since: float | None = None
+    _failed: bytes | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -81,9 +84,22 @@ class Scoring:
             log.error("a version is gone that a group waits for", version=lease.version)
         else:
             await self.scorer.hold(self.model, snapshot)
-            scores = await self.scorer.score(self._job(group), self._samples(group))
-            self.books.decide(group, scores, self._now())
+            await self._score(group)
         self.decided.set()
+
+    async def _score(self, group: Undecided) -> None:
+        lease = group.lease.id
+        try:
+            scores = await self.scorer.score(self._job(group), self._samples(group))
+        except ChildError as error:
+            log.error("the scorer failed at a group", lease=lease.hex(), reason=str(error))
+            if self._failed != lease:
+                self._failed = lease
+                await self.scorer.renew()
+                return
+            self.books.give_up(group, self._now())
+        else:
+            self.books.decide(group, scores, self._now())
 
     def _job(self, group: Undecided) -> Job:
         lease = group.lease

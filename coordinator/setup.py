@@ -161,7 +161,7 @@ def read_documents(place: RunFolder, now: int) -> tuple[tuple[bytes, ...], Root,
     roots = tuple(_read(path) for path in _root_files(place))
     root = authority.check_roots(roots, now)
     sealed = _read(place.runspec)
-    return roots, root, sealed, authority.check_runspec(sealed, roots)
+    return roots, root, sealed, authority.check_runspec(sealed, root)
 
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:

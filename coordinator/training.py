@@ -8,6 +8,7 @@ Rules
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,13 @@ class Training:
     meter: Meter = field(default_factory=Meter)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    covered: deque[list[bytes]] = field(default_factory=deque)
+    """Groups drawn by the last steps that a durable checkpoint covers; older ones are too stale to be drawn at all."""
+    _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.covered = deque(maxlen=self.books.terms.staleness + 2)
 
     async def run(self) -> None:
         """Learn until the course is over or cancelled. A learner that dies is opened again (rule 1)."""
@@ -111,6 +118,9 @@ class Training:
             raise RuntimeError("the learner opened without a version, and none is published")
         self.books.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
         self._stand(opened.step, published, rebuild=opened.drawn)
+        recent = (self.books.terms.staleness + 2) * self.books.terms.batch_groups
+        self.covered.append(opened.drawn[-recent:])
+        self._uncovered = []
         log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
 
     async def _learn(self) -> None:
@@ -135,9 +145,15 @@ class Training:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.meter.waiting += began - self._drawing_since
+        log.info("step begun", step=at.step + 1, groups=len(groups))
         stepped = await self.learner.step(Batch(step=at.step + 1, groups=groups, published=self._latest().version))
+        exporting = stepped.export.seconds if stepped.export else 0.0
+        log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
+        self._uncovered += [group.id for group in groups]
         if stepped.export:
+            self.covered.append(self._uncovered)
+            self._uncovered = []
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()

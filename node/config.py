@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from node.errors import BadConfig
 
 PREFIX: Final = "ECHO2_"
-NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_KEY_PASSPHRASE"}
+NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
 """Variables of ours that are no settings of a node."""
 
 

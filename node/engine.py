@@ -131,7 +131,7 @@ class SupervisedEngine:
     async def hold(self, held: Held) -> None:
         """Within a turn: from now on the engine's version is `held`."""
         self.held = held
-        if held.root != self._root:  # a full payload was unpacked beside the engine, which still has the weights of before
+        if held.root != self._root:  # a full payload was unpacked beside the engine, which has the weights of before
             self._loaded = False
         if not self._loaded:
             await self._ready()

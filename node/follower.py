@@ -94,6 +94,7 @@ class Follower:
         if not self._candidate or order(head) > order(_head_of(self._candidate)):
             self._candidate, self._source = sealed, peer
             self._news.set()
+            _log.debug("head heard", version=head.version, sequence=head.sequence)
         return True
 
     async def search(self) -> None:
@@ -152,9 +153,11 @@ class Follower:
         chain = path_to(edges, roots, version.root)
         if chain is None:
             raise NoWay(f"no chain of edges leads to version {version.version} from what is held")
+        _log.debug("way found", version=version.version, edges=len(chain))
         payloads = [await self._fetch(edge) for edge in chain]
         # One turn for all: nothing is generated under a version on the way, which may be older than the one held.
         async with self._engine.turn():
+            _log.debug("applying", version=version.version, edges=len(chain))
             for edge, payload in zip(chain, payloads, strict=True):
                 await self._apply(edge, payload)
             if not self._holds(version):  # these very weights are held, under the number of another version
@@ -205,6 +208,7 @@ class Follower:
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
         await self._network.share(manifest_of_edge(edge), path)
+        _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
 
     async def _apply(self, edge: Edge, payload: Path) -> None:

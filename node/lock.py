@@ -11,7 +11,8 @@ from node.errors import BadConfig, TryLater
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold `home` for the block. Raises `TryLater` when a daemon holds it, `BadConfig` when it cannot be written."""
+    """Hold `home` for the block. Raises `TryLater` when a daemon holds it, or its disk is full; `BadConfig` when it
+    cannot be written."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -25,8 +26,11 @@ def locked(home: Path) -> Iterator[None]:
             raise TryLater(
                 f"a node already runs in {home} (process {holder or '?'}): stop it, or choose another --home"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            raise TryLater(f"no room to write {home / 'lock'} ({error.strerror}): free space there") from error
         yield
     finally:
         os.close(descriptor)

@@ -10,14 +10,15 @@ Rules
 4. At most `limit` submissions wait; then `full` is true and the node makes no more.
 """
 
+import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from node.errors import BadConfig
+from node.errors import BadConfig, TryLater
 from node.trust import Mixed
 from p2p.envelope import document_hash
 from p2p.messages import Receipt, Received, Refusal, decode
@@ -49,17 +50,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """Open one per node; every method is durable when it returns."""
+    """Open one per node; every method is durable when it returns. Each may raise `TryLater`: no room on the disk."""
 
     def __init__(self, path: Path, *, node: bytes, limit: int) -> None:
         """`node`: this node's public key. Raises `BadConfig` where the file is damaged."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._node, self._limit = node, limit
+        self._path = path
         try:
-            self._database = sqlite3.connect(path, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.executescript(_SCHEMA)
+            with self._room():
+                self._database = sqlite3.connect(path, isolation_level=None)
+                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute("PRAGMA synchronous = FULL")
+                self._database.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; unanswered work in it is lost") from error
 
@@ -68,14 +71,14 @@ class Outbox:
 
     def put(self, lease: bytes, body: bytes, now: int) -> None:
         """Queue an encoded Submission; a second one for the same lease is dropped."""
-        self._database.execute(
+        self._do(
             "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made) VALUES (?, 'queued', ?, ?, ?)",
             (lease, document_hash(body), body, now),
         )
 
     def queued(self) -> tuple[bytes, bytes] | None:
         """(lease, body) of the oldest submission to be sent."""
-        row = self._database.execute(
+        row = self._do(
             "SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1"
         ).fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
@@ -83,21 +86,21 @@ class Outbox:
     def undecided(self, most: int) -> list[bytes]:
         """Leases whose submission was received and has no verdict, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
-        return [bytes(row[0]) for row in self._database.execute(query, (most,))]
+        return [bytes(row[0]) for row in self._do(query, (most,))]
 
     def unconfirmed(self, most: int) -> list[bytes]:
         """Leases whose Receipt is stored here, and the coordinator does not know that yet."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
-        return [bytes(row[0]) for row in self._database.execute(query, (most,))]
+        return [bytes(row[0]) for row in self._do(query, (most,))]
 
     def waiting(self) -> int:
         """Submissions without a final answer."""
         query = "SELECT count(*) FROM submissions WHERE state IN ('queued', 'received')"
-        return int(self._database.execute(query).fetchone()[0])
+        return int(self._do(query).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
         """Submissions by state."""
-        return dict(self._database.execute("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
+        return dict(self._do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
 
     @property
     def full(self) -> bool:
@@ -107,14 +110,14 @@ class Outbox:
         """Newest first. `most`: how many, -1 for all."""
         query = "SELECT lease, state, code, reason, made, decided, receipt FROM submissions ORDER BY made DESC LIMIT ?"
         names = ("lease", "state", "code", "reason", "made", "decided", "receipt")
-        return [Row(**dict(zip(names, row, strict=True))) for row in self._database.execute(query, (most,))]
+        return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (most,))]
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
         """The coordinator's acknowledgement. Raises `BadSignature`, `Mixed`, `Malformed`."""
         received = decode(open_(sealed, "received"), Received)
         if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
             raise Mixed("an acknowledgement of another submission")
-        self._database.execute(
+        self._do(
             "UPDATE submissions SET state = 'received', received = ? WHERE lease = ? AND state = 'queued'",
             (sealed, lease),
         )
@@ -125,7 +128,7 @@ class Outbox:
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
             raise Mixed("a Receipt of another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
-        self._database.execute(
+        self._do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = ?, body = NULL "
             "WHERE lease = ?",
             (state, receipt.code, receipt.reason, sealed, now, lease),
@@ -134,7 +137,7 @@ class Outbox:
 
     def take_refusal(self, lease: bytes, refusal: Refusal, now: int) -> None:
         """A Refusal without `retry_after`: final, without a Receipt."""
-        self._database.execute(
+        self._do(
             "UPDATE submissions SET state = 'refused', code = ?, reason = ?, decided = ?, body = NULL "
             "WHERE lease = ? AND state IN ('queued', 'received')",
             (refusal.code, refusal.sentence, now, lease),
@@ -143,14 +146,32 @@ class Outbox:
     def requeue(self, leases: list[bytes]) -> None:
         """The coordinator never received these."""
         query = "UPDATE submissions SET state = 'queued' WHERE lease = ? AND state = 'received'"
-        self._database.executemany(query, [(lease,) for lease in leases])
+        self._do_many(query, [(lease,) for lease in leases])
 
     def confirmed(self, leases: list[bytes]) -> None:
         """The coordinator knows that these Receipts are stored here."""
-        self._database.executemany(
+        self._do_many(
             "UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases]
         )
 
+    def _do(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        with self._room():
+            return self._database.execute(query, values)
+
+    def _do_many(self, query: str, values: list[tuple[bytes]]) -> None:
+        with self._room():
+            self._database.executemany(query, values)
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Translate what SQLite says of a full disk; what was stored before is whole."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise TryLater(f"the disk refuses {self._path} ({error}): free space there, or check it") from error
+            raise
+
     def _hash(self, lease: bytes) -> bytes:
-        row = self._database.execute("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
+        row = self._do("SELECT hash FROM submissions WHERE lease = ?", (lease,)).fetchone()
         return bytes(row[0]) if row else b""

@@ -124,11 +124,13 @@ class Rollouts:
         assert device is not None
         ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
         asked = self._clock.local()
+        _log.debug("lease asked", version=held.version)
         payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
         lease = check_lease(
             payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now()
         )
         self._clock.observe(lease.sent, asked, signed=True)
+        _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
     async def _work(self, lease: Lease) -> None:
@@ -145,6 +147,8 @@ class Rollouts:
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None
                 _log.info("generating the lease again", lease=lease.id.hex())
+        longest = max(len(sample.tokens) for sample in samples)
+        _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
         self._courier.put(lease.id, submission_of(lease, samples))
         self.done += 1
         if self._once:

@@ -20,7 +20,7 @@ from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from coordinator.setup import Run
-from engines.child import ChildDied
+from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample, SampleScore
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
@@ -101,10 +101,13 @@ class BigramLearner:
 
 
 class BigramScorer:
-    """coordinator.processes.Scorer without a process. `crashes`: how many of the next scorings die."""
+    """coordinator.processes.Scorer without a process. `crashes`: how many of the next scorings die. `poisoned`: indices
+    of prompts at which it fails."""
 
     def __init__(self, *, seconds: float = 0.01) -> None:
         self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
+        self.poisoned: set[int] = set()
+        self.renewed = 0
 
     async def hold(self, model: Path, snapshot: Path) -> None:
         self.engine.load(model, snapshot)
@@ -114,10 +117,15 @@ class BigramScorer:
         if self.crashes:
             self.crashes -= 1
             raise ChildDied("scorer", -9, "killed")
+        if job.index in self.poisoned:
+            raise ChildError("EngineError", "this prompt breaks it")
         return self.engine.score(job, samples)
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return self.engine.generate_many(jobs, greedy=greedy)
+
+    async def renew(self) -> None:
+        self.renewed += 1
 
 
 @dataclass

@@ -111,7 +111,7 @@ class World:
         entropy: Entropy | None = None,
         **terms: Any,
     ) -> None:
-        self.path = folder / "run.db"
+        self.path = folder / "run.sqlite"
         self.spec = spec
         self.now = T0
         self._terms = terms

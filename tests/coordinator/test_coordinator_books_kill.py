@@ -35,7 +35,7 @@ def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
 
 def check(folder: Path, acknowledged: list[list[str]]) -> None:
     """Every acknowledgement of all lives so far is in the database, once."""
-    with Database.open(folder / "run.db") as database:
+    with Database.open(folder / "run.sqlite") as database:
         Ledger(database).verify()
         received = dict(
             database.all("SELECT lower(hex(lease)), lower(hex(hash)) FROM submissions WHERE received NOT NULL")

@@ -1,4 +1,4 @@
-"""run.db: what survives, and what one line an operator reads when it cannot be used."""
+"""run.sqlite: what survives, and what one line an operator reads when it cannot be used."""
 
 import sqlite3
 import subprocess
@@ -21,17 +21,17 @@ def write_much(database: Database) -> None:
 
 
 def test_what_is_committed_is_there_after_a_restart_and_nothing_else(tmp_path: Path) -> None:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         with database.transaction():
             database.set_fact("kept", 1)
         with pytest.raises(sqlite3.IntegrityError), database.transaction():
             fail_after_writing(database)
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         assert (database.fact("kept"), database.fact("lost")) == (1, None)
 
 
 def test_a_part_of_a_transaction_can_fail_alone(tmp_path: Path) -> None:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         with database.transaction():
             database.set_fact("kept", 1)
             with pytest.raises(sqlite3.IntegrityError), database.transaction():
@@ -40,20 +40,20 @@ def test_a_part_of_a_transaction_can_fail_alone(tmp_path: Path) -> None:
 
 
 def test_it_is_as_durable_as_it_says(tmp_path: Path) -> None:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         settings = {name: database.value(f"PRAGMA {name}") for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
 def test_a_damaged_file_is_named_with_the_fix(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
+    path = tmp_path / "run.sqlite"
     path.write_bytes(b"this is no database, it is a letter" * 200)
-    with pytest.raises(Corrupt, match=r"run\.db is damaged .*: keep a copy, then restore a backup or run `sqlite3"):
+    with pytest.raises(Corrupt, match=r"run\.sqlite is damaged .*: keep a copy, then restore a backup or run `sqlite3"):
         Database.open(path)
 
 
 def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
+    path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():
         write_much(database)
     data = bytearray(path.read_bytes())
@@ -64,7 +64,7 @@ def test_a_torn_page_is_found_at_open(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_told_who_is_in(tmp_path: Path) -> None:
-    path = tmp_path / "run.db"
+    path = tmp_path / "run.sqlite"
     code = f"from pathlib import Path; from coordinator.database import *; Database.open(Path({str(path)!r}))"
     with Database.open(path):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
@@ -76,8 +76,8 @@ def test_a_second_process_is_told_who_is_in(tmp_path: Path) -> None:
 
 def test_a_lock_held_by_a_shell_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.database.BUSY_SECONDS", 0.01)
-    with Database.open(tmp_path / "run.db") as database:
-        shell = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    with Database.open(tmp_path / "run.sqlite") as database:
+        shell = sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)
         shell.execute("BEGIN IMMEDIATE")
         with pytest.raises(InUse, match="locked by another process"), database.transaction():
             pass
@@ -85,7 +85,7 @@ def test_a_lock_held_by_a_shell_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         database.set_fact("before", 1)
         database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
         with pytest.raises(DiskFull, match="free disk space"), database.transaction():
@@ -96,20 +96,20 @@ def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         database.do(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(WrongSchema, match="use the version that made it"):
-        Database.open(tmp_path / "run.db")
+        Database.open(tmp_path / "run.sqlite")
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(DatabaseFault, match="cannot write beside"):
-        Database.open(tmp_path / "nowhere" / "run.db")
+        Database.open(tmp_path / "nowhere" / "run.sqlite")
     with pytest.raises(DatabaseFault, match="is this the folder of a run"):
-        Database.read(tmp_path / "run.db")
+        Database.read(tmp_path / "run.sqlite")
 
 
 def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    Database.open(tmp_path / "run.db").close()
-    with Database.read(tmp_path / "run.db") as database, pytest.raises(DatabaseFault, match="readonly"):
+    Database.open(tmp_path / "run.sqlite").close()
+    with Database.read(tmp_path / "run.sqlite") as database, pytest.raises(DatabaseFault, match="readonly"):
         database.set_fact("x", 1)

@@ -34,7 +34,7 @@ class Note(msgspec.Struct, frozen=True):
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with Database.open(tmp_path / "run.db") as database:
+    with Database.open(tmp_path / "run.sqlite") as database:
         yield Ledger(database)
 
 

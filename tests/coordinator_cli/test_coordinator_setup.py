@@ -254,11 +254,14 @@ def test_a_run_whose_root_has_expired_does_not_load(home: Path) -> None:
         setup.load_run(home, env={}, now=NOW + ROOT_LIFE)
 
 
-def test_the_runspec_stays_valid_under_a_later_root_with_another_root_key(home: Path) -> None:
+def test_after_a_new_root_key_the_runspec_must_be_sealed_again(home: Path) -> None:
     run, old, new = load(home), load_key(home / "keys/root.pem"), generate_key()
     roles = run.root.roles | keys.role_keys({"root": new})
     root = msgspec.structs.replace(run.root, serial=2, roles=roles)
     (home / "root/2.root").write_bytes(seal("root", run.id, encode(root), old, new))
+    with pytest.raises(Untrusted, match="RunSpec is not signed"):
+        load(home)
+    (home / "run.spec").write_bytes(seal("runspec", run.id, encode(run.runspec), new))
     assert load(home).runspec == run.runspec
 
 
@@ -268,7 +271,7 @@ def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
     sealed = seal("runspec", run.id, encode(other), load_key(home / "keys/root.pem"))
     assert decode(encode(other), RunSpec) == other
     with pytest.raises(Untrusted):
-        authority.check_runspec(sealed, run.roots)
+        authority.check_runspec(sealed, run.root)
 
 
 @pytest.mark.parametrize(

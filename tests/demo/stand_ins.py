@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from coordinator.state import RunState  # noqa: E402 (the path above comes first)
+from p2p.errors import LocalFault  # noqa: E402
 from tests import pictures  # noqa: E402
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def programs(story: str) -> "Programs":
         home.mkdir()
         if story == "long making":
             time.sleep(600)
+        if story == "no making":
+            raise LocalFault("the model could not be made")
 
     return Programs(
         make=make,

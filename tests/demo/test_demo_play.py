@@ -15,6 +15,7 @@ from rich.console import Console
 
 from coordinator import demo, demo_crew
 from coordinator.demo_settings import DemoOptions
+from p2p.errors import LocalFault
 from p2p.exits import Exit
 from tests.demo.stand_ins import programs
 
@@ -94,6 +95,12 @@ def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
     (kept,) = place.iterdir()
     assert f"are in {kept}" in said
     assert (kept / "logs" / "coordinator.log").exists()
+
+
+def test_a_run_that_cannot_be_made_is_the_users_to_put_right_and_leaves_nothing(place: Path) -> None:
+    with pytest.raises(LocalFault, match="could not be made"):
+        played("no making")
+    assert list(place.iterdir()) == []
 
 
 def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:

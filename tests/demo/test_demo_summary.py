@@ -10,10 +10,11 @@ from rich.console import Console
 
 from coordinator.config import parse
 from coordinator.demo import environment
-from coordinator.demo_screen import EVERY, PlainScreen, drawn, progress_line
+from coordinator.demo_screen import PlainScreen, drawn, progress_line
 from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
 from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
-from coordinator.setup import settings_for
+from coordinator.modelfolder import task_named
+from coordinator.setup import check_sizes, settings_for
 from coordinator.state import RunState
 from p2p.errors import LocalFault
 from tests import pictures
@@ -104,16 +105,21 @@ def test_a_sparkline_is_never_wider_than_allowed(values: list[float]) -> None:
     assert len(sparkline(values, 0, 1, 40)) == min(len(values), 40)
 
 
-def test_a_line_every_five_seconds_and_every_event_at_once() -> None:
-    now, lines = 0.0, list[str]()
-    screen = PlainScreen(lines.append, lambda: now)
-    for second in range(12):
+def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> None:
+    now, seen = 0.0, list[float]()
+    screen = PlainScreen(lambda line: seen.append(now), lambda: now)
+    for second in range(100):
         now = float(second)
-        screen.show(pictures.BUSY, now, "http://x")
+        screen.show(changed(step=min(second, 12)), now, "http://x")
+    assert seen == [0, 5, 10, 15, 45, 75]
+
+
+def test_what_happens_is_said_at_once() -> None:
+    lines = list[str]()
+    screen = PlainScreen(lines.append, lambda: 0.0)
+    screen.show(pictures.BUSY, 1.0, "http://x")
     screen.say("something happened")
-    assert len(lines) == 12 // EVERY + 2
-    assert lines[0] == progress_line(pictures.BUSY, 0.0)
-    assert lines[-1] == "something happened"
+    assert lines == [progress_line(pictures.BUSY, 1.0), "something happened"]
 
 
 @pytest.mark.parametrize("state", [pictures.EMPTY, pictures.BUSY, pictures.FINISHED], ids=["empty", "busy", "finished"])
@@ -131,6 +137,7 @@ def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> Non
     assert isinstance(settings, type(TINY))
     flags = {"run": {"steps": settings.steps, **settings.run}, "learner": settings.learner}
     config = settings_for(settings.model, flags, env={})
+    check_sizes(config, task_named(config.run.task))
     assert config.run.steps == settings.steps
     assert parse(flags, source="demo").run.task == settings.run["task"]
 

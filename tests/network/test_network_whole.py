@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from coordinator.daemon import Coordinator
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import make_swarm, working
@@ -24,3 +25,27 @@ def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> Non
         assert sum(row.weight for row in state.nodes) == sum(row.points for row in state.nodes) > 0
 
     run_fake(main)
+
+
+def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_and_stops_nobody(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4)
+        async with swarm.coordinating() as coordinator:
+            swarm.scorer.poisoned = {lease_index(coordinator, 1)}
+            node = swarm.node("alice")
+            async with working(node):
+                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+            state = coordinator.painter.paint()
+        assert state.refused == {"not-scorable": 1}
+        assert swarm.scorer.renewed == 1
+        assert state.undecided == 0
+
+    run_fake(main)
+
+
+def lease_index(coordinator: Coordinator, position: int) -> int:
+    """Which prompt the lease at this position of the run will get."""
+    prompts = coordinator.books.leases._prompts
+    return prompts.at(position).index

@@ -1,0 +1,237 @@
+"""How long until nodes work under a new version? `python -m benchmarks.loop [--quick]`
+
+The time from the end of the step that made a version to the first token of a node under it, split by stage, and the
+learner's idle share, in a run like the demo's: the tiny model, a coordinator and three nodes as real processes over
+libp2p on the loopback, nobody killed. No bar is asked for yet.
+
+    export and encode       snapshot and diffs, in the learner           checkpoint      durable; the learner's answer
+    sign and store          files, Version, Edges                        Head signed     and written to disk
+    Head on its way         gossip, and the node's check                 documents       Version, EdgeIndex, Edges
+    payload                 chunks of the diff                           apply           in the engine
+    running group ends      a lease is worked off under one version      lease           one round trip
+    lease refused           waits until there is room for another group
+    first token             not reported by engines: the group's time divided by the tokens of its longest rollout
+
+Times are read from the log lines of the processes; all share this machine's clock. A row counts each pair of a version
+and a node that got a lease under it; nodes that took a later version in one go are not among its pairs. Everything is
+in seconds by the clock, so the machine's load matters: it is printed.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks import bench
+from coordinator import status
+from coordinator.demo import Programs, environment, free_port, real_programs
+from coordinator.demo_crew import Crew, CrewFault
+from coordinator.demo_settings import TINY, DemoSettings
+from coordinator.state import RunState
+from p2p.errors import Unreachable
+
+STAGES: Final = (
+    "export and encode", "checkpoint", "sign and store", "Head signed", "Head on its way", "documents",
+    "payload", "running group ends", "apply", "lease refused", "lease", "first token",
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """A log line. `at`: seconds since the epoch."""
+
+    name: str
+    at: float
+    fields: Mapping[str, Any]
+
+    @property
+    def version(self) -> int | None:
+        return self.fields.get("version")
+
+
+class Way(NamedTuple):
+    """From the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
+
+    version: int
+    node: str
+    seconds: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.seconds)
+
+
+def events(lines: Iterable[str]) -> list[Event]:
+    """What JSON log lines tell, in their order; other lines are passed over."""
+    found = []
+    for line in lines:
+        try:
+            fields = json.loads(line)
+            found.append(Event(fields["event"], datetime.fromisoformat(fields["timestamp"]).timestamp(), fields))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
+    """Version -> when its step ended, and its export, the learner's answer, the store, the Head were done."""
+    begun: dict[int, float] = {}
+    found: dict[int, list[float]] = {}
+    for event in coordinator:
+        step = event.fields.get("step")
+        if event.name == "step begun" and step is not None:
+            begun[step] = event.at
+        elif event.name == "step made" and step in begun and event.fields["export_seconds"]:
+            ended = begun[step] + event.fields["seconds"]
+            found[step] = [ended, ended + event.fields["export_seconds"], event.at]
+        elif event.name in ("version stored", "head out") and event.version is not None:
+            marks = found.get(event.version, [])
+            if len(marks) == {"version stored": 3, "head out": 4}[event.name]:
+                marks.append(event.at)
+    return {version: marks for version, marks in found.items() if len(marks) == 5}
+
+
+def ways(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> list[Way]:
+    """Every pair of a version and a node that got a lease under it."""
+    born = births(coordinator)
+    found = []
+    for node, own in nodes.items():
+        for version, marks in born.items():
+            after = _arrival(own, version)
+            if after is not None:
+                # Two processes write these lines: a node may be done with something before the other has told of it.
+                in_order = accumulate([*marks, *after], max)
+                found.append(Way(version, node, tuple(later - sooner for sooner, later in pairwise(in_order))))
+    return found
+
+
+def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
+    """When a node had heard, found a way, fetched, the engine, applied, last asked, a lease, a first token; or None."""
+    first: dict[str, Event] = {}
+    fetched = asked = None
+    for event in own:
+        if event.name == "payload fetched" and "applying" not in first:
+            fetched = event.at
+        if event.version != version:
+            continue
+        if event.name == "lease asked" and "lease received" not in first:
+            asked = event.at
+        first.setdefault(event.name, event)
+    wanted = ("head heard", "way found", "applying", "version held", "lease received", "group generated")
+    if fetched is None or asked is None or not all(name in first for name in wanted):
+        return None
+    heard, found, applying, held, leased, generated = (first[name] for name in wanted)
+    token = leased.at + (generated.at - leased.at) / generated.fields["longest"]
+    return [heard.at, found.at, fetched, applying.at, held.at, asked, leased.at, token]
+
+
+def p90(values: Sequence[float]) -> float:
+    """The nearest rank."""
+    return sorted(values)[math.ceil(0.9 * len(values)) - 1]
+
+
+def firsts(found: Sequence[Way]) -> list[Way]:
+    """The quickest node of each version."""
+    return [
+        min((way for way in found if way.version == version), key=lambda way: way.total)
+        for version in sorted({way.version for way in found})
+    ]
+
+
+def rows(found: Sequence[Way]) -> Iterator[tuple[str, float, float, float, float]]:
+    """(stage, median and p90 over the first node of each version, the same over all nodes), and the sum's row."""
+    quick = firsts(found)
+    for place, stage in enumerate(STAGES):
+        some, every = ([way.seconds[place] for way in group] for group in (quick, found))
+        yield stage, statistics.median(some), p90(some), statistics.median(every), p90(every)
+    some, every = ([way.total for way in group] for group in (quick, found))
+    yield "all of it", statistics.median(some), p90(some), statistics.median(every), p90(every)
+
+
+def report(found: Sequence[Way], final: RunState) -> int:
+    """Table and closing lines; the exit status."""
+    if not found:
+        print("loop: no node got a lease under a version that a step made: nothing to report")
+        return 1
+    columns = ["stage, seconds", "first node, median", "p90", "all nodes, median", "p90"]
+    table = list(rows(found))
+    bench.table(columns, table)
+    print(f"{len({way.version for way in found})} versions of {final.version}, {len(found)} pairs of version and node")
+    _, median, slow, every, slowest = table[-1]
+    print(f"loop: end of step to a first token {median:.2f} s (p90 {slow:.2f} s), reported, no bar")
+    print(f"loop: end of step to every node's first token {every:.2f} s (p90 {slowest:.2f} s), reported, no bar")
+    idle = "unknown" if final.idle is None else f"{100 * final.idle:.0f} %"
+    print(f"loop: learner idle {idle} of its time since its first step, reported, no bar")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="10 steps instead of 25")
+    steps = 10 if parser.parse_args(arguments).quick else 25
+    settings = dataclasses.replace(TINY, steps=steps, seconds=600)
+    bench.header(
+        f"loop: from the end of a step to the first token under it, {settings.nodes} nodes, {steps} steps",
+        ["torch", "transformers", "libp2p"],
+    )
+    with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
+        final, found = _play(settings, Path(folder))
+    print(f"load at the end {os.getloadavg()[0]:.1f}\n")
+    return report(found, final)
+
+
+def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
+    """The demo's processes without its mishaps. Raises `CrewFault`."""
+    programs, logs = _logging_programs(), folder / "logs"
+    logs.mkdir()
+    programs.make(folder / "run", settings, 0)
+    crew, port = Crew(logs, environment(os.environ, folder)), free_port()
+    try:
+        crew.start("coordinator", programs.coordinator(folder / "run", port))
+        final = _finished(crew, programs, settings, folder, f"http://127.0.0.1:{port}")
+    finally:
+        crew.stop()
+    told = {path.stem: events(path.read_text(errors="replace").splitlines()) for path in logs.glob("node-*.log")}
+    own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
+    return final, ways(events(own.splitlines()), told)
+
+
+def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path, url: str) -> RunState:
+    """The run's picture once all steps are made; the nodes join as soon as there is an invite."""
+    names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
+    until = time.monotonic() + settings.seconds
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        crew.check(may_end=names)
+        with suppress(Unreachable):
+            state = status.decode(status.fetch(url))
+            if state.phase in ("finishing", "finished"):
+                return state
+            if state.invite and not crew.names()[1:]:
+                for name in names:
+                    crew.start(name, programs.node(state.invite, folder / name, name))
+    raise CrewFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
+
+
+def _logging_programs() -> Programs:
+    """The real ones; nodes tell more, in JSON."""
+    real = real_programs()
+
+    def node(invite: str, home: Path, name: str) -> list[str]:
+        return [*real.node(invite, home, name), "--log", "debug", "--json-logs"]
+
+    return dataclasses.replace(real, node=node)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

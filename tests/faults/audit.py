@@ -1,0 +1,88 @@
+"""What must hold at every moment of a run, whatever was killed: read from the files, beside those who write them.
+
+Rules
+1. Every Receipt that a node holds is, byte for byte, the coordinator's verdict of that lease.
+2. A lease has at most one verdict and at most one end in the ledger, and the two name each other.
+3. The ledger verifies, and its accounts hold what the accepted verdicts weigh.
+4. No honest node was refused anything that it submitted, and none submitted two things for one lease.
+5. A node's (era, version) never goes back.
+6. The learner's checkpoint has drawn whole batches, no group twice, and only groups that were accepted and trainable.
+"""
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from coordinator.database import Database
+from coordinator.ledger import Ledger, accrued
+from coordinator.verdicts import LeaseEnd
+from p2p.identity import load_key, peer_id, public_bytes
+from tests.faults.processes import Coordinator, Run, Volunteer
+
+_REFUSED = "SELECT DISTINCT node, code FROM verdicts WHERE verdict = 'refused'"
+_CONFLICTS = "SELECT l.node FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.conflicts > 0"
+
+
+def check_books(run: Run) -> None:
+    """Rules 1 to 5, at any time."""
+    # Receipts first: what a node holds now was durable at the coordinator before.
+    held = {volunteer.name: receipts(volunteer) for volunteer in run.volunteers}
+    honest = {public_bytes(load_key(volunteer.home / "node.key", None)) for volunteer in run.volunteers}
+    with closing(Database.read(run.coordinator.folder.database)) as database:
+        database.do("BEGIN")  # one state of the file for all that follows
+        verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
+        for name, mine in held.items():
+            assert {lease: verdicts.get(lease) for lease in mine} == mine, f"{name} holds what the coordinator does not"
+        check_ledger(database)
+        refused = {(node, code) for node, code in database.all(_REFUSED) if node in honest}
+        assert not refused, f"honest nodes were refused: {sorted(code for _, code in refused)}"
+        assert not honest & {row[0] for row in database.all(_CONFLICTS)}, "an honest node submitted two things"
+    for volunteer in run.volunteers:
+        versions = volunteer.held()
+        assert versions == sorted(versions), f"{volunteer.name} went back"
+
+
+def check_ledger(database: Database) -> None:
+    """Rules 2 and 3."""
+    ledger = Ledger(database)
+    ledger.verify()
+    entries = [entry for entry in ledger.entries() if entry.kind.startswith("lease.")]
+    ends = {entry.seq: msgspec.msgpack.decode(entry.facts, type=LeaseEnd) for entry in entries}
+    assert max(Counter(end.lease for end in ends.values()).values(), default=0) <= 1, "a lease ended twice"
+    earned = Counter[bytes]()
+    for lease, node, verdict, weight, entry in database.all("SELECT lease, node, verdict, weight, entry FROM verdicts"):
+        assert ends[entry].lease == lease
+        assert ends[entry].weight == weight
+        assert (ends[entry].code == "ok") == (verdict == "accepted")
+        earned[node] += weight
+    assert {node: ledger.balance(accrued(peer_id(node))) for node in earned} == dict(earned)
+
+
+def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
+    """Lease -> sealed Receipt, from the node's outbox."""
+    path: Path = volunteer.data / "outbox.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return dict(database.execute("SELECT lease, receipt FROM submissions WHERE receipt IS NOT NULL").fetchall())
+
+
+def check_draws(coordinator: Coordinator) -> int:
+    """Rule 6, once the coordinator has ended; the learner's step."""
+    from coordinator.learner.checkpoint import load
+    from coordinator.setup import load_run
+
+    complaints: list[str] = []
+    found = load(coordinator.folder.learner / "checkpoints", complaints.append)
+    assert found is not None
+    assert complaints == []
+    state = found.state
+    batch = load_run(coordinator.home, now=0, env={}).config.run.batch_groups
+    assert len(set(state.drawn)) == len(state.drawn) == state.step * batch
+    with closing(Database.read(coordinator.folder.database)) as database:
+        rows = database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted' AND trainable = 1")
+        published = database.value("SELECT max(version) FROM versions")
+    assert set(state.drawn) <= {row[0] for row in rows}
+    assert state.step == published
+    return state.step

@@ -1,0 +1,281 @@
+"""A whole run as real processes on 127.0.0.1: what `echo2-coord run` and `echo2-node join` start, with logs in files.
+
+Every process that was ever seen is remembered by pid and start, so that a test can say that none outlived its parent,
+and the end of a test can end them all, one by one.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from coordinator import setup
+from coordinator.folder import RunFolder
+from coordinator.learner.calls import WarmUp
+from coordinator.modelfolder import TINY
+from coordinator.state import NodeRow, RunState
+from p2p.identity import load_key, peer_id, public_bytes
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 90.0
+"""Seconds that anything may take: a start of torch on two busy cores takes fifteen."""
+ROLES = {"learner": "coordinator.learner.process", "scorer": "engines.host", "engine": "engines.host"}
+"""Child -> the module that its command line names."""
+_SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
+
+
+def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENCE) -> T:
+    """What `condition` returns once that is true; it may fail to connect meanwhile."""
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            found = condition()
+        except OSError:
+            found = None
+        if found:
+            return found
+        assert time.monotonic() < ends, f"waited {seconds:g} s in vain until {what}"
+        time.sleep(0.05)
+
+
+def make_template(folder: Path) -> Path:
+    """A run folder to copy: the smallest model, twenty steps of warm-up, one learner step well under a second."""
+    flags: dict[str, dict[str, Any]] = {
+        "run": {
+            "name": "faults", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
+            "evaluate_every": 100, "staleness": 64,
+        },
+        "network": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
+        "leases": {"minimum_seconds": 30.0, "maximum_seconds": 60.0, "per_node": 4},
+    }  # fmt: skip
+    config = setup.settings_for(TINY, flags, env={})
+    warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
+    setup.init(folder, TINY, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """One command of ours as a process. `log`: where both of its outputs go, over all of its lives."""
+
+    def __init__(self, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
+        self.argv, self.log, self._env = argv, log, env or {}
+        self.popen: subprocess.Popen[bytes] | None = None
+        self._seen: set[psutil.Process] = set()
+
+    def start(self, *more: str, **options: Any) -> None:
+        """Start it, with `more` arguments this time."""
+        assert self.popen is None or self.popen.poll() is not None
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **self._env}
+        with self.log.open("ab") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *self.argv, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
+                start_new_session=True, **options,
+            )  # fmt: skip
+
+    @property
+    def process(self) -> psutil.Process:
+        assert self.popen is not None
+        return psutil.Process(self.popen.pid)
+
+    @property
+    def alive(self) -> bool:
+        return self.popen is not None and self.popen.poll() is None
+
+    def children(self) -> list[psutil.Process]:
+        """All that lives below it now; remembered."""
+        try:
+            found = self.process.children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        self._seen.update(found)
+        return found
+
+    def child(self, role: str) -> psutil.Process:
+        """The living child of this role, waited for."""
+        return until(f"{self.log.stem} has a {role}", lambda: self._child(role))
+
+    def _child(self, role: str) -> psutil.Process | None:
+        for process in self.children():
+            try:
+                if ROLES[role] in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    return process
+            except psutil.NoSuchProcess:
+                continue
+        return None
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.popen is not None
+        self.children()
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL for it alone, and wait for it. What is below it must end by itself."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Its exit code."""
+        assert self.popen is not None
+        return self.popen.wait(seconds)
+
+    def kill_children(self, *roles: str) -> None:
+        """SIGKILL for the children of these roles; others are waited for."""
+        victims = [self.child(role) for role in roles]
+        for victim in victims:
+            victim.kill()
+        until("the killed ones are gone", lambda: not any(map(_runs, victims)))
+        for role in roles:
+            self.child(role)
+
+    def orphans(self) -> list[psutil.Process]:
+        """Of all that ever lived below it, what still runs although it does not belong to the process of now."""
+        mine = set(self.children()) if self.alive else set()
+        return [process for process in self._seen - mine if _runs(process)]
+
+    def end(self) -> None:
+        """For teardown: end everything, one by one, however it stands."""
+        if self.popen is not None and self.alive:
+            self.kill()
+        for process in self._seen:
+            if _runs(process):
+                process.kill()
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        return self.log.read_text(errors="replace").strip().splitlines()[-1]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Log lines that are JSON."""
+        found = []
+        for line in self.log.read_text(errors="replace").splitlines() if self.log.exists() else []:
+            if line.startswith("{"):
+                found.append(json.loads(line))
+        return found
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Coordinator(Program):
+    """A coordinator on a copy of the template."""
+
+    def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
+        """`disk`: where its home lies, if not in `folder`, where its log is."""
+        self.home = Path(shutil.copytree(template, (disk or folder) / "run"))
+        self.web = free_port()
+        super().__init__(
+            ["coordinator.cli", "run", "--home", str(self.home), "--port", str(self.web)], folder / "coordinator.log"
+        )
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.home)
+
+    def state(self) -> RunState:
+        """The picture that the page shows. Raises OSError while there is none."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self.web}/api/v1/run", timeout=5) as answer:
+            return msgspec.json.decode(answer.read(), type=RunState)
+
+    def past(self, version: int) -> RunState:
+        """The picture once a version above `version` is out."""
+
+        def newer() -> RunState | None:
+            state = self.state()
+            return state if state.version > version else None
+
+        return until(f"version {version + 1} is out", newer)
+
+    def invite(self) -> str:
+        return until("the coordinator has an invite", lambda: self.state().invite or None)
+
+    def row(self, node: "Volunteer") -> NodeRow:
+        return next(row for row in self.state().nodes if row.id == node.peer_id)
+
+
+class Volunteer(Program):
+    """A node with a home of its own."""
+
+    def __init__(
+        self, folder: Path, name: str, env: dict[str, str] | None = None, *, disk: Path | None = None
+    ) -> None:
+        self.home, self.name = (disk or folder) / name, name
+        listen = ["--listen", "/ip4/127.0.0.1/tcp/0"]
+        argv = ["node.cli", "join", "--gpu", "cpu", "--home", str(self.home), "--name", name, "--json-logs", *listen]
+        super().__init__(argv, folder / f"{name}.log", env)
+
+    @property
+    def peer_id(self) -> str:
+        return peer_id(public_bytes(load_key(self.home / "node.key", None)))
+
+    @property
+    def data(self) -> Path:
+        """Its folder of this run."""
+        (folder,) = (self.home / "runs").iterdir()
+        return folder
+
+    def held(self) -> list[tuple[int, int]]:
+        """(era, version) in the order in which it held them, over all of its lives."""
+        return [(line["era"], line["version"]) for line in self.lines() if line.get("event") == "version held"]
+
+    def accepted(self) -> int:
+        return sum(line.get("event") == "group accepted" for line in self.lines())
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """`echo2-node COMMAND --json` from outside."""
+        argv = [sys.executable, "-m", "node.cli", command, "--json", "--home", str(self.home)]
+        done = subprocess.run(argv, capture_output=True, timeout=PATIENCE, check=True, cwd=ROOT)
+        return dict(json.loads(done.stdout))
+
+
+class Run:
+    """One coordinator and its volunteers. `disk`: where the coordinator's home lies, if not in `folder`."""
+
+    def __init__(self, template: Path, folder: Path, disk: Path | None = None) -> None:
+        self.folder = folder
+        self.coordinator = Coordinator(template, folder, disk)
+        self.volunteers: list[Volunteer] = []
+
+    def volunteer(self, name: str, disk: Path | None = None) -> Volunteer:
+        """A new node, started."""
+        made = Volunteer(self.folder, name, disk=disk)
+        self.volunteers.append(made)
+        made.start(self.coordinator.invite())
+        return made
+
+
+@contextmanager
+def running(template: Path, folder: Path, *names: str, disk: Path | None = None) -> Iterator[Run]:
+    """A coordinator and nodes at work; ended, whatever happened."""
+    run = Run(template, folder, disk)
+    try:
+        run.coordinator.start()
+        for name in names:
+            run.volunteer(name)
+        yield run
+    finally:
+        for program in [*run.volunteers, run.coordinator]:
+            program.end()

@@ -1,0 +1,26 @@
+"""Put on PYTHONPATH, it makes the engine process of a node lie in turns. Its daemon is honest, and knows nothing."""
+
+import sys
+
+if "engines.host" in sys.orig_argv:
+    import itertools
+
+    import msgspec
+
+    from engines.engine import Job, Sample
+    from engines.transformers import TransformersEngine
+
+    honest = TransformersEngine.generate
+    turns = itertools.cycle(("drift", "drift-median", "incomplete", "ok"))
+
+    def lying(self: TransformersEngine, job: Job) -> list[Sample]:
+        """Samples, of which the first says too little of its log-probabilities; or one too few."""
+        first, *others = honest(self, job)
+        code = next(turns)
+        if code == "incomplete":
+            return others
+        by = {"drift": 0.01, "drift-median": 5e-4, "ok": 0.0}[code]
+        lower = [value - by for value in first.logprobs]
+        return [msgspec.structs.replace(first, logprobs=lower), *others]
+
+    TransformersEngine.generate = lying
