@@ -274,31 +274,36 @@ static int put_all(Bits *codes, Bits *fields, Code code, const uint32_t *values,
     uint64_t unary, plain;
     cost(code, values, count, &unary, &plain);
     if (reserve(codes, unary) || reserve(fields, plain)) return MEMORY;
+    /* Copies, which no store through a pointer to bytes can be taken to change. */
+    Bits to_codes = *codes, to_fields = *fields;
     for (int64_t i = 0; i < count; i++) {
         uint64_t value = values[i], q = quotient(code, value);
-        put_unary(codes, q);
-        if (code.elias) put(fields, value + ((uint64_t)1 << code.k), code.k + (int)q);
-        else if (code.k) put(fields, value, code.k);
+        put_unary(&to_codes, q);
+        if (code.elias) put(&to_fields, value + ((uint64_t)1 << code.k), code.k + (int)q);
+        else if (code.k) put(&to_fields, value, code.k);
     }
+    codes->bits = to_codes.bits, fields->bits = to_fields.bits;
     return 0;
 }
 
 /* -- encode ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint32_t *ranks;
-    int32_t *steps;
+    uint32_t rank;
+    int32_t step;
+} Change;
+
+typedef struct {
+    Change *changes;
     int64_t count, room;
 } List;
 
 static int room_for(List *list, int64_t more) {
     if (list->count + more <= list->room) return 0;
     int64_t room = (list->count + more) * 2;
-    uint32_t *ranks = realloc(list->ranks, (size_t)room * sizeof *ranks);
-    if (ranks) list->ranks = ranks;
-    int32_t *steps = ranks ? realloc(list->steps, (size_t)room * sizeof *steps) : NULL;
-    if (!steps) return MEMORY;
-    list->steps = steps, list->room = room;
+    Change *changes = realloc(list->changes, (size_t)room * sizeof *changes);
+    if (!changes) return MEMORY;
+    list->changes = changes, list->room = room;
     return 0;
 }
 
@@ -352,21 +357,20 @@ static int scan_changes(Encoder *to, const uint16_t *old, const uint16_t *new, i
         int at = to->changed[i], c = scan->classes[at], slot = scan->slot[c];
         uint32_t rank = to->before[at >> 6][slot] + (uint32_t)ones(to->members[at >> 6][slot] & below(at & 63));
         uint32_t few_rank = to->few_ranks[slot == MAX_COMMON ? rank : 0];
-        List *list = &to->lists[c];
-        list->ranks[list->count] = slot == MAX_COMMON ? few_rank : rank;
-        list->steps[list->count++] = place(new[at]) - place(old[at]);
+        Change change = {slot == MAX_COMMON ? few_rank : rank, place(new[at]) - place(old[at])};
+        to->lists[c].changes[to->lists[c].count++] = change;
     }
     return 0;
 }
 
 /* Gaps between the `count` ranks; or, where fewer elements stay below the last change, between those. */
 static int64_t gaps_of(const List *list, uint32_t *gaps, int *staying) {
-    int64_t below_last = (int64_t)list->ranks[list->count - 1] + 1 - list->count, at = 0;
+    int64_t below_last = (int64_t)list->changes[list->count - 1].rank + 1 - list->count, at = 0;
     *staying = below_last < list->count;
     uint32_t next = 0, run = 0;
     for (int64_t i = 0; i < list->count; i++) {
-        uint32_t gap = list->ranks[i] - next;
-        next = list->ranks[i] + 1;
+        uint32_t gap = list->changes[i].rank - next;
+        next = list->changes[i].rank + 1;
         if (!*staying) gaps[at++] = gap;
         else for (; gap; gap--, run = 0) gaps[at++] = run;
         run++;
@@ -377,7 +381,7 @@ static int64_t gaps_of(const List *list, uint32_t *gaps, int *staying) {
 static int put_sizes(Bits *head, Bits *codes, Bits *fields, const List *list, uint32_t *sizes, uint32_t *gaps) {
     int64_t count = list->count, large = 0, last = -1;
     for (int64_t i = 0; i < count; i++) {
-        sizes[i] = (uint32_t)(list->steps[i] < 0 ? -list->steps[i] : list->steps[i]) - 1;
+        sizes[i] = (uint32_t)abs(list->changes[i].step) - 1;
         if (sizes[i]) gaps[large++] = (uint32_t)(i - last - 1), last = i;
     }
     uint32_t *rest = gaps + large;
@@ -400,6 +404,15 @@ static int put_sizes(Bits *head, Bits *codes, Bits *fields, const List *list, ui
     return put_all(codes, fields, in_list, gaps, large) || put_all(codes, fields, code, rest, large) ? MEMORY : 0;
 }
 
+static void put_signs(Bits *fields, const List *list) {
+    for (int64_t i = 0; i < list->count; i += 32) {
+        int64_t end = i + 32 < list->count ? i + 32 : list->count;
+        uint64_t signs = 0;
+        for (int64_t j = i; j < end; j++) signs |= (uint64_t)(list->changes[j].step < 0) << (j - i);
+        put(fields, signs, (int)(end - i));
+    }
+}
+
 static int put_class(Bits *head, Bits *codes, Bits *fields, const List *list) {
     uint32_t *sizes = malloc((size_t)list->count * 3 * sizeof *sizes), *gaps = sizes + list->count;
     int failed = !sizes, staying;
@@ -410,7 +423,7 @@ static int put_class(Bits *head, Bits *codes, Bits *fields, const List *list) {
         if (!failed) put(head, (uint64_t)(code.k | (staying ? 128 : 0)), 8);
         failed = failed || (staying && put_number(head, (uint64_t)listed));
         failed = failed || put_all(codes, fields, code, gaps, listed) || reserve(fields, (uint64_t)list->count);
-        for (int64_t i = 0; !failed && i < list->count; i++) put(fields, list->steps[i] < 0, 1);
+        if (!failed) put_signs(fields, list);
         failed = failed || put_sizes(head, codes, fields, list, sizes, gaps);
     }
     free(sizes);
@@ -445,7 +458,7 @@ API int64_t echo2_encode(const uint16_t *old, const uint16_t *new, int64_t n, in
         length = scan_changes(to, old + at, new + at, (int)(n - at < PIECE ? n - at : PIECE));
     for (int c = 0; to && c < CLASSES; c++) changes += to->lists[c].count;
     if (!length && changes) length = assemble(to, out);
-    for (int c = 0; to && c < CLASSES; c++) free(to->lists[c].ranks), free(to->lists[c].steps);
+    for (int c = 0; to && c < CLASSES; c++) free(to->lists[c].changes);
     free(to);
     return length;
 }
