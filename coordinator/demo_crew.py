@@ -75,12 +75,7 @@ class Crew:
         """Raises `CrewFault` for one that ended against rule 2. `may_end`: those with nothing left to do."""
         free = set(may_end)
         for name, member in self._members.items():
-            code = member.process.poll()
-            if code is None or member.killed or (code in FINE and (member.told or name in free)):
-                continue
-            if member.told and code == -member.told:  # it came before the program had a handler, or after
-                continue
-            raise CrewFault(f"{name} {ended_with(code)}", [name])
+            _check(name, member, name in free)
 
     def kill(self, name: str) -> None:
         """SIGKILL, on purpose."""
@@ -110,7 +105,7 @@ class Crew:
         self.tell(name, number)
         if self.wait([name], seconds):
             raise CrewFault(f"{name} did not end within {seconds:.0f} s", [name])
-        self.check([name])
+        _check(name, self._members[name], may_end=False)
 
     def stop(self, grace: float = GRACE) -> None:
         """End all that still run, in order if they will, and leave nothing (rule 3)."""
@@ -149,6 +144,15 @@ class Crew:
         if member.process.poll() is None:  # else its id may be another's by now
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(member.process.pid, number)
+
+
+def _check(name: str, member: _Member, may_end: bool) -> None:
+    code = member.process.poll()
+    if code is None or member.killed or (code in FINE and (member.told or may_end)):
+        return
+    if member.told and code == -member.told:  # it came before the program had a handler, or after
+        return
+    raise CrewFault(f"{name} {ended_with(code)}", [name])
 
 
 def ended_with(code: int) -> str:

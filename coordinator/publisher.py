@@ -25,13 +25,15 @@ from p2p.identity import public_bytes
 from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
 from p2p.network import Manifest, Network
 from weights import codec
-from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
+from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
 from weights.snapshot import Snapshot
-from weights.store import Store, StoredDocument
+from weights.store import Store
 
 HEAD_LIFE = 180.0
 """Seconds that a Head is fresh."""
+REACH = 128
+"""Edges that an EdgeIndex lists beside the anchor: who missed fewer versions than these span comes by diffs alone."""
 ANSWER_BYTES = 48 << 20
 """Documents in one answer; what exceeds it is None, and may be asked for again."""
 
@@ -60,7 +62,7 @@ class Published:
 
 
 class Publisher:
-    """Holds the newest Head, and answers "head" and "documents"."""
+    """Holds the newest Head, and answers "head" and "documents". Each edge is verified once, when it is read back."""
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class Publisher:
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
         self._latest = self._restored_version()
+        self._edges = self._restored_edges()
         network.serve("head", self._answer_head, limit=1024)
         network.serve("documents", self._answer_documents, limit=4096)
 
@@ -140,7 +143,7 @@ class Publisher:
     async def run(self) -> None:
         """Share what is held, and keep the Head fresh until cancelled (rule 4)."""
         await self._network.ready()
-        await self._share(self._edges())
+        await self._share(list(self._edges.values()))
         while True:
             await self.announce()
             await self._sleep_unless_announced(HEAD_LIFE / 3)
@@ -193,16 +196,17 @@ class Publisher:
             chunk_root=manifest.chunk_root,
         )
         sealed = seal("edge", self._signing.run, document.to_bytes(), self._signing.policy)
-        self._store.put_document("edge", era, export.version, sealed)
+        self._edges[self._store.put_document("edge", era, export.version, sealed)] = document
         return document
 
     def _index(self) -> list[bytes]:
-        """Hashes of the edges that a follower may combine into a way here: every one of which the payload is held,
-        the newest `MAX_EDGES`, but always the newest full one."""
-        held = [(stored.hash, edge) for stored, edge in self._stored_edges() if self._store.payload(edge.payload_hash)]
-        full = [digest for digest, edge in held if edge.base is None][-1:]
-        newest = [digest for digest, _ in held if digest not in full]
-        return full + newest[len(full) - MAX_EDGES :]
+        """Hashes of the edges that a follower may combine into a way here, as far as their payloads are held: the
+        newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
+        payloads = {file.hash for file in self._store.payloads()}
+        held = {digest: edge for digest, edge in self._edges.items() if edge.payload_hash in payloads}
+        full = [digest for digest, edge in held.items() if edge.base is None][-1:]
+        anchors = [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
+        return list(dict.fromkeys([*full, *anchors, *list(held)[-REACH:]]))
 
     def _adopted(self, path: Path) -> Path:
         """A second name for one of the learner's files, which the store may move. The learner keeps its own."""
@@ -217,13 +221,12 @@ class Publisher:
             if path is not None:
                 await self._network.share(manifest_of_edge(edge), path)
 
-    def _edges(self) -> list[Edge]:
-        return [edge for _, edge in self._stored_edges()]
-
-    def _stored_edges(self) -> list[tuple[StoredDocument, Edge]]:
+    def _restored_edges(self) -> dict[bytes, Edge]:
         keys = {public_bytes(self._signing.policy)}
-        documents = self._store.documents("edge")
-        return [(d, Edge.from_bytes(open_sealed(d.sealed, "edge", self._signing.run, keys))) for d in documents]
+        return {
+            stored.hash: Edge.from_bytes(open_sealed(stored.sealed, "edge", self._signing.run, keys))
+            for stored in self._store.documents("edge")
+        }
 
     def _restored_head(self) -> Head | None:
         try:

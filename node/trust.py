@@ -25,7 +25,7 @@ from typing import TypeVar
 from p2p.envelope import ROLES, document_hash, open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
-from weights.documents import Edge, EdgeIndex, Version
+from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
@@ -65,6 +65,7 @@ class TrustedSet:
         self.head_sealed = b""
         self.version: Version | None = None
         self.version_sealed = b""
+        self._edges: dict[bytes, Edge] = {}
 
     @property
     def chain(self) -> list[Root]:
@@ -161,9 +162,14 @@ class TrustedSet:
 
     def edge(self, sealed: bytes, index: EdgeIndex) -> Edge:
         """Rule 7. Raises `Mixed`, `BadSignature`, `Malformed`."""
-        if document_hash(sealed) not in index.edges:
+        digest = document_hash(sealed)
+        if digest not in index.edges:
             raise Mixed("the EdgeIndex does not name this Edge")
-        edge = _document(self.open(sealed, "edge"), Edge)
+        # Most edges of an index were in the one before: the same bytes are verified once.
+        edge = self._edges.get(digest) or _document(self.open(sealed, "edge"), Edge)
+        self._edges[digest] = edge
+        while len(self._edges) > MAX_EDGES:
+            del self._edges[next(iter(self._edges))]
         if (edge.era, edge.version) > (index.era, index.version):
             raise Mixed("the Edge leads past the version that the index is for")
         version = self.version
@@ -191,6 +197,7 @@ class TrustedSet:
         return self.root
 
     def _adopt(self, new: Root, sealed: bytes) -> None:
+        self._edges.clear()  # verified under the Root before
         old = self.root
         if old is not None and old.roles["channel"] != new.roles["channel"]:
             self.head, self.head_sealed = None, b""

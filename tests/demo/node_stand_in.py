@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 def node(home: str, story: str) -> None:
@@ -17,8 +18,8 @@ def node(home: str, story: str) -> None:
             sys.exit(130)
 
     signal.signal(signal.SIGINT, drain)
-    while True:
-        time.sleep(600)
+    while story != "leaving" or not (Path(home).parent / "finished").exists():
+        time.sleep(0.02 if story == "leaving" else 600)
 
 
 if __name__ == "__main__":

@@ -45,14 +45,17 @@ def picture(story: str, step: int) -> RunState:
     )
 
 
-def coordinator(port: int, story: str) -> None:
+def coordinator(port: int, story: str, home: Path) -> None:
     asked = 0
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             nonlocal asked
             asked += 1
-            body = msgspec.json.encode(picture(story, 4 * asked))
+            state = picture(story, 4 * asked)
+            if state.phase == "finished":
+                (home.parent / "finished").touch()  # by which nodes that leave by themselves know
+            body = msgspec.json.encode(state)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -86,8 +89,8 @@ def programs(story: str) -> "Programs":
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["coordinator", port, story, _]:
-            coordinator(int(port), story)
+        case ["coordinator", port, story, home]:
+            coordinator(int(port), story, Path(home))
         case ["demo", story]:
             from coordinator import demo
             from coordinator.demo_settings import DemoOptions

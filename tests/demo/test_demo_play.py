@@ -67,6 +67,13 @@ def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_BY_THEMSELVES", 20.0)
+    code, said = played("leaving")
+    assert code == Exit.OK, said
+    assert "stopping" not in said
+
+
 def test_without_faults_nobody_is_killed_and_nobody_comes_late(place: Path) -> None:
     code, said = played("good", DemoOptions(faults=False, nodes=1))
     assert code == Exit.OK, said
