@@ -160,7 +160,18 @@ static void classify(Scan *scan, const uint16_t *restrict old, int n) {
     const int shift = scan->shift;
     const uint8_t mask = (uint8_t)scan->mask, lo = (uint8_t)scan->lo;
     uint8_t *restrict classes = scan->classes;
-    for (int i = 0; i < n; i++) {
+    int i = 0;
+#if defined(__AVX512VBMI2__) && defined(__AVX512BW__)
+    const __m128i by = _mm_cvtsi32_si128(shift);
+    const __m512i low = _mm512_set1_epi8((char)lo), kept = _mm512_set1_epi8((char)mask), top = _mm512_set1_epi8(15);
+    for (; i + 64 <= n; i += 64) {
+        __m256i a = _mm512_cvtepi16_epi8(_mm512_srl_epi16(_mm512_loadu_si512(old + i), by));
+        __m256i b = _mm512_cvtepi16_epi8(_mm512_srl_epi16(_mm512_loadu_si512(old + i + 32), by));
+        __m512i both = _mm512_and_si512(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1), kept);
+        _mm512_storeu_si512(classes + i, _mm512_min_epu8(_mm512_subs_epu8(both, low), top));
+    }
+#endif
+    for (; i < n; i++) {
         uint8_t exponent = (uint8_t)(old[i] >> shift) & mask;
         exponent = (uint8_t)((exponent > lo ? exponent : lo) - lo);
         classes[i] = exponent < CLASSES - 1 ? exponent : CLASSES - 1;
