@@ -13,6 +13,8 @@ from weights.errors import BadPayload
 Numbers = NDArray[np.int64]
 MAX_WIDTH: Final = 48
 """Bits of a field."""
+_PIECE: Final = 1 << 16
+"""Fields whose temporaries stay in a core's cache."""
 
 
 def unary(values: Numbers) -> bytes:
@@ -59,9 +61,11 @@ def from_fields(data: memoryview, widths: Numbers) -> Numbers:
         return np.empty(0, np.int64)
     padded = np.frombuffer(bytes(data) + bytes(16), np.uint8)
     # Eight bytes from each byte on: a field begins in the first of them, and is at most 48 bits long.
-    windows: NDArray[Any] = np.ndarray(len(padded) - 8, "<u8", padded.tobytes(), strides=(1,))
-    starts = ends - widths
-    shifted = windows[starts >> 3] >> (starts & 7).astype(np.uint64)
-    masks = (np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1)
-    found: Numbers = (shifted & masks).astype(np.int64)
+    windows: NDArray[Any] = np.ndarray(len(padded) - 8, "<u8", padded.data, strides=(1,))
+    found = np.empty(len(ends), np.int64)
+    for at in range(0, len(ends), _PIECE):
+        width = widths[at : at + _PIECE]
+        start = ends[at : at + _PIECE] - width
+        shifted = windows[start >> 3] >> (start & 7).astype(np.uint64)
+        found[at : at + _PIECE] = shifted & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1))
     return found

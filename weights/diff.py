@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
-    number of threads (None: one a core), with the same version of zstd. Memory: what changes in a frame, a thread.
+    number of threads (None: one a core), with the same version of zstd. Memory a thread: see `weights.codec`.
     Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
@@ -91,8 +91,8 @@ def apply(
     """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
-    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory: what
-    changes in a frame, for each of `threads` (None: one a core).
+    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
+    `threads` (None: one a core): see `weights.codec`.
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
     reader = Reader(payload)
     table = open_payload(reader, base, expect_root)

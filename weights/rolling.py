@@ -14,7 +14,7 @@ What makes `apply` safe against a kill, or a failure of power, at any moment:
 4. The journal is renamed to `undo/N`: the step is done.
 
 A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, and is removed when the map is fsynced. Memory
-beyond model and payload: what changes in a frame, for each thread. A reader of the map sees a step half
+beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half
 done: hold it off meanwhile, or give it `weights.tensors.patch`.
 """
 

@@ -53,8 +53,11 @@ class Scan:
 
     def _members(self, of: int) -> tuple[Words, NDArray[np.int32]]:
         """A bit for each element, and how many are set up to the end of each word."""
-        parts = [plane if of >> bit & 1 else ~plane for bit, plane in enumerate(self._planes)]
-        members = np.bitwise_and.reduce(parts)
+        # Inverted until the end: who lacks one of the bits, or has one too many.
+        others = np.zeros(self._planes.shape[1], np.uint64)
+        for bit, plane in enumerate(self._planes):
+            others |= ~plane if of >> bit & 1 else plane
+        members = np.invert(others, out=others)
         members[-1] &= (np.uint64(1) << np.uint64(self._count & 63)) - np.uint64(1)
         return members, np.cumsum(np.bitwise_count(members), dtype=np.int32)
 

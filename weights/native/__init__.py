@@ -1,4 +1,4 @@
-"""The body of a `CLASSES` frame in C: what `weights.classes` does, the same bytes, 10 times as fast; or absent.
+"""The body of a `CLASSES` frame in C: what `weights.classes` does, the same bytes, about 10 times as fast; or absent.
 
 `hatch_build.py` compiles `classes.c` where there is a compiler, once for each level of the processor, and nothing is
 lost where there is none. ctypes lets go of the interpreter's lock while C runs, so frames run on all cores.
