@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -159,11 +159,15 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
         clock=time.monotonic,
     )  # fmt: skip
     network = ThreadedPeer(run.keys.channel, run.config.network.listen)
-    with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+    with (
+        Store(run.folder.store) as store,
+        Database.open(run.folder.database) as database,
+        closing(History(run.folder.history)) as history,
+    ):
         books = _books(run, database)
         desk = Desk(books, database)
         publisher = _publisher(run, store, network)
-        scoring = _scoring(run, scorer, books, publisher, desk)
+        scoring = _scoring(run, scorer, books, publisher, history, desk)
         control = Control(desk, Papers(run, publisher, books), run.runspec, public_bytes(run.keys.channel), _now)
         control.serve(network, submission_limit(run.runspec))
         async with asyncio.TaskGroup() as group:
@@ -231,12 +235,14 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
     return Publisher(signing, store, network, head_file=run.folder.path / "head", addresses=addresses, clock=time.time)
 
 
-def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, desk: Desk) -> Scoring:
+def _scoring(
+    run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, desk: Desk
+) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
     return Scoring(
         scorer=ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype), books=books, publisher=publisher,
-        history=History(run.folder.history), exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+        history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
         model=run.folder.model, evaluate_every=1, eos=run.runspec.eos, clock=time.time, arrived=desk.arrived,
         decided=asyncio.Event(),
     )  # fmt: skip

@@ -56,6 +56,8 @@ from weights.store import Store
 FIRST_ERA = 1
 TICK = 1.0
 """Seconds from one look at expired leases to the next."""
+STOPPED = 5_000
+"""Milliseconds between two ticks from which on this process was not there: stopped, or its machine suspended."""
 TIDY = 30.0
 """Seconds from one look at what may be dropped to the next."""
 CHALLENGE_WINDOW = 24 * 3600 * 1000
@@ -71,16 +73,25 @@ class Desk:
     books: Books
     history: History
     arrived: asyncio.Event
+    _here: int | None = None
+
+    def here(self, now: int) -> None:
+        """At each tick, and before an answer: after a stop, open leases get its time back, as after a restart."""
+        if self._here is not None and now - self._here > STOPPED:
+            log.warning("was stopped", away_seconds=self.books.leases.resume(now) / 1000)
+        self._here = now
 
     @property
     def roster(self) -> Roster:
         return self.books.roster
 
     def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+        self.here(now)
         self.history.first_asked(ask.version, now)
         return self.books.lease(node, ask, now)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        self.here(now)
         answer = self.books.submit(node, data, now)
         self.arrived.set()
         return answer
@@ -182,8 +193,8 @@ class Coordinator:
             clock=clock,
         )
         papers = Papers(run, self.publisher, self.books)
-        desk = Desk(self.books, self.history, self._arrived)
-        control = Control(desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
+        self.desk = Desk(self.books, self.history, self._arrived)
+        control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))
 
     async def run(self) -> None:
@@ -217,6 +228,7 @@ class Coordinator:
     async def _tick(self) -> None:
         tidied = -math.inf
         while True:
+            self.desk.here(self._now())
             self.books.tick(self._now())
             self.painter.connected = set(await self._network.peers())
             self.painter.invite = await self.invite()

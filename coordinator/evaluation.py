@@ -7,7 +7,7 @@ Rules
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from coordinator.processes import Scorer
 from coordinator.state import Evaluation
 from engines.engine import Job, Sample
 from tasks.task import Task, Text, Transcript, replay
+
+SLICE = 128
+"""Answers that are generated at once: verdicts wait no longer than these take."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,24 @@ class Exam:
 
 
 async def evaluate(
-    exam: Exam, scorer: Scorer, *, model: Path, snapshot: Path, version: int, clock: Callable[[], float]
+    exam: Exam,
+    scorer: Scorer,
+    *,
+    model: Path,
+    snapshot: Path,
+    version: int,
+    clock: Callable[[], float],
+    between: Callable[[], Awaitable[None]],
 ) -> Evaluation:
-    """Let `scorer` sit the exam under a version's snapshot. Raises `ChildDied`."""
+    """Let `scorer` sit the exam under a version's snapshot. `between`: what goes first, after every `SLICE` answers; it
+    may have the scorer hold another version. Raises `ChildDied`."""
     jobs = exam.jobs()
-    await scorer.hold(model, snapshot)
-    sampled = await scorer.generate_many(jobs, greedy=False)
-    greedy = await scorer.generate_many(jobs, greedy=True)
-    return Evaluation(
-        version=version,
-        at=int(clock() * 1000),
-        prompts=len(jobs),
-        sampled=exam.successes(jobs, sampled),
-        greedy=exam.successes(jobs, greedy),
-    )
+    shares = []
+    for greedy in (False, True):
+        answers: list[list[Sample]] = []
+        for start in range(0, len(jobs), SLICE):
+            await between()
+            await scorer.hold(model, snapshot)
+            answers += await scorer.generate_many(jobs[start : start + SLICE], greedy=greedy)
+        shares.append(exam.successes(jobs, answers))
+    return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

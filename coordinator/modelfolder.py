@@ -20,6 +20,7 @@ import msgspec
 
 from coordinator.learner.calls import Import, WarmedUp, WarmUp
 from engines.child import Child, ChildDied, ChildError
+from engines.remote import python_path
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
 from p2p.messages import Asset
@@ -125,7 +126,7 @@ def make_smollm2(out: Path) -> WarmedUp:
 
 async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
     """One call to a learner process of its own. Raises `LocalFault` for what it could not do."""
-    child = Child([sys.executable, "-m", "coordinator.learner.process"], name="learner")
+    child = Child([sys.executable, "-m", "coordinator.learner.process"], name="learner", env=python_path())
     await child.start()
     try:
         return await child.call(method, order, WarmedUp)

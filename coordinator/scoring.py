@@ -1,8 +1,8 @@
 """The scorer at work: every received group is judged under the exact version that its lease names, then evaluations.
 
 Rules
-1. Verdicts come before evaluations: an exam is sat between two rounds of scoring, when nothing waits, or when it has
-   waited for `PATIENCE` seconds.
+1. Verdicts come before evaluations: an exam is sat when nothing waits, or when it has waited for `PATIENCE` seconds,
+   in slices, between which every group that has come is judged.
 2. Groups are taken by version, oldest first, so that the scorer changes its weights as seldom as it can.
 3. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
 4. A group at which the scorer fails is tried again by a new one. Only a group at which that fails too is refused, by
@@ -72,9 +72,12 @@ class Scoring:
             await self._examine(version)
             return True
         self._wanted_since = None if version is None else self._wanted_since or self.clock()
-        for group in waiting:
-            await self._judge(group)
+        await self._judge_waiting()
         return bool(waiting) or version is not None
+
+    async def _judge_waiting(self) -> None:
+        for group in self.books.undecided():
+            await self._judge(group)
 
     async def _judge(self, group: Undecided) -> None:
         lease = group.lease
@@ -144,7 +147,13 @@ class Scoring:
         snapshot = self.publisher.snapshot(latest.era, latest.version, latest.root)
         assert snapshot is not None
         found = await evaluate(
-            self.exam, self.scorer, model=self.model, snapshot=snapshot, version=version, clock=self.clock
+            self.exam,
+            self.scorer,
+            model=self.model,
+            snapshot=snapshot,
+            version=version,
+            clock=self.clock,
+            between=self._judge_waiting,
         )
         self.history.add(found)
         self._wanted_since = None

@@ -70,7 +70,7 @@ class Task(Protocol):
     def episode(self, split: Split, index: int, text: Text) -> Episode: ...
 
     def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
-        """A single-turn answer with eos, each answer character wrong with probability `noise`: supervised warm-up only."""
+        """A single-turn answer with eos, each character wrong with probability `noise`: supervised warm-up only."""
 
 
 class Transcript(NamedTuple):

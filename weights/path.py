@@ -17,8 +17,8 @@ def path_to(edges: Iterable[Edge], held: Collection[bytes], head: bytes) -> list
     """Edges to apply in order to come from a snapshot in `held` (content roots), or from nothing, to root `head`.
 
     Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the newest versions: two
-    versions may have the same weights. [] if `head` is held; None if no chain leads there. Dijkstra (1959); each edge is
-    looked at once."""
+    versions may have the same weights. [] if `head` is held; None if no chain leads there. Dijkstra (1959); each edge
+    is looked at once."""
     if head in held:
         return []
     leaving: dict[bytes | None, list[Edge]] = {}

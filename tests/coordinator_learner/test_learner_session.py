@@ -3,9 +3,11 @@
 import os
 import random
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from subprocess import PIPE, Popen
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from safetensors.torch import load_file
 from coordinator.learner.batch import BadBatch
 from coordinator.learner.calls import Export, Hyper
 from coordinator.learner.session import WrongOrder, check_hyper
+from tests.coordinator_learner.lives import Life
 from tests.coordinator_learner.tiny import Main, batch
 from weights.diff import apply
 from weights.snapshot import Snapshot
@@ -270,58 +273,45 @@ def test_a_setting_that_cannot_be_is_named(sentence: str) -> None:
         check_hyper(msgspec.structs.replace(Hyper(), **changes))
 
 
-def run_until_killed(main: Main, journal: Path, told: int) -> NoReturn:
-    """In a child process: open, publish, step, publish, ... A line of the journal is a publication, durable. A byte to
-    `told` says that the session is open, and that another step is made."""
-
-    def publish(export: Export) -> None:
-        with journal.open("ab") as file:
-            file.write(msgspec.json.encode(export) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        main.publish(export)
-
-    session = main.open(publish=False)
-    opened = session.opened()
-    if opened.export is not None:
-        publish(opened.export)
-    for number in range(opened.step + 1, 10_000):
-        os.write(told, b".")
-        export = main.step(session, number, publish=False).export
-        if export is not None:
-            publish(export)
-    os._exit(0)
-
-
-def live_and_die(main: Main, journal: Path, chance: random.Random, steps: int) -> None:
+def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random.Random, steps: int) -> None:
     """A life in a process of its own, ended by SIGKILL: while it opens, or within a step after `steps` others."""
-    hears, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            run_until_killed(main, journal, told)
-        finally:
-            os._exit(1)
-    os.close(told)
+    assert zygote.stdin
+    assert zygote.stdout
+    life = Life(folder=str(main.folder), model=str(main.model), hyper=HYPER, journal=str(journal))
+    zygote.stdin.write(msgspec.json.encode(life) + b"\n")
+    zygote.stdin.flush()
+    child = int(zygote.stdout.readline())
     started = time.monotonic()
     for _ in range(steps):
-        if not os.read(hears, 1):
-            break
+        assert zygote.stdout.readline() == b".\n", "it works until it is killed"
     typical = (time.monotonic() - started) / steps if steps else 0.2
     time.sleep(chance.uniform(0, typical))
     os.kill(child, signal.SIGKILL)
-    os.close(hears)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "it was killed, it did not fail"
+    while (line := zygote.stdout.readline()) == b".\n":
+        pass
+    assert line == b"killed by 9\n", "it was killed, it did not fail"
 
 
-def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(main: Main, tmp_path: Path) -> None:
+@pytest.fixture
+def zygote(repository: Path) -> Iterator[Popen[bytes]]:
+    """The process that lives are forked from: it has imported everything, and has but one thread."""
+    argv = [sys.executable, "-m", "tests.coordinator_learner.lives"]
+    with Popen(argv, stdin=PIPE, stdout=PIPE, cwd=repository, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
+    main: Main, tmp_path: Path, zygote: Popen[bytes]
+) -> None:
     """Sixteen lives; after each, what a new one would find is checked against the journal."""
     journal, chance = tmp_path / "journal", random.Random(12)
     journal.touch()
     last_step = -1
     for life in range(16):
-        live_and_die(main, journal, chance, life % 4)
+        live_and_die(zygote, main, journal, chance, life % 4)
         main.published = [msgspec.json.decode(line, type=Export) for line in journal.read_bytes().splitlines()]
         versions = [export.version for export in main.published]
         assert versions == sorted(set(versions)), "no version is published twice"

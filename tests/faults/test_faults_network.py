@@ -115,9 +115,11 @@ def test_a_coordinator_that_is_stopped_for_half_a_minute_costs_no_node(run: Run)
 def test_everything_killed_at_once_and_started_again_goes_on(run: Run) -> None:
     for program in (run.coordinator, *run.volunteers):
         program.kill()
-    for program in (run.coordinator, *run.volunteers):
-        until("no orphan is left", lambda p=program: not p.orphans(), 15)
-        program.start()
+    until("no orphan is left", lambda: not any(p.orphans() for p in (run.coordinator, *run.volunteers)), 15)
+    run.coordinator.start()
+    invite = run.coordinator.invite()  # everybody has another port now, and nobody knows a port of anybody
+    for volunteer in run.volunteers:
+        volunteer.start(invite)
     goes_on(run)
 
 

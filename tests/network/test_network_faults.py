@@ -99,6 +99,24 @@ def test_a_frozen_node_holds_up_nobody_and_goes_on_when_thawed(tmp_path: Path) -
     story(tmp_path, tell)
 
 
+def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
+    """As SIGSTOP or a suspended machine would: it neither ticks nor answers, and is then there again at once."""
+
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        coordinator = swarm.coordinator
+        assert coordinator is not None
+        tick, here = coordinator.books.tick, coordinator.desk.here
+        swarm.network.freeze(swarm.run.peer_id)
+        coordinator.books.tick = coordinator.desk.here = lambda now: 0  # type: ignore[method-assign,assignment]
+        await anyio.sleep(60)
+        coordinator.books.tick, coordinator.desk.here = tick, here  # type: ignore[method-assign]
+        swarm.network.thaw(swarm.run.peer_id)
+        await steps(swarm, 2)
+        assert coordinator.painter.paint().expired == 0
+
+    story(tmp_path, tell)
+
+
 def test_a_run_over_a_line_that_loses_a_third_of_everything_goes_on(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         for node in nodes:
