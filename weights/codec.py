@@ -1,25 +1,23 @@
-"""What changed within a frame, as bytes: the codec `gaps-zstd/1`. Pure; knows no file and no tensor name.
+"""What changed within a frame, as bytes: the codec `classes/1`. Knows no file and no tensor name.
 
-A frame is at most `FRAME` consecutive elements of one width (1, 2, 4 or 8 bytes), seen as unsigned integers of their
-bits. Encoding takes the old and the new frame; decoding takes the old frame and the bytes, and gives a `Patch`. That is
-the whole boundary: a codec that models the old bits better fits behind the same two functions and another `NAME`.
+A frame is at most `FRAME` consecutive elements of one dtype, seen as unsigned integers of their bits. Encoding takes
+the old and the new frame; decoding takes the old frame and the bytes, and gives a `Patch`. Both are pure: the same
+input gives the same output on any machine, with numpy alone and with the native build. At rho 1.6 % decoding takes a
+quarter of a frame's memory with the native build, and 1.4 frames with numpy alone.
 
     kind        body
     SAME        empty
-    SPARSE      u32 changes K, u32 length of the gap bytes, zstd(gap bytes) with its u32 length, zstd(steps)
+    CLASSES     changes by the exponents of the old weights: `weights.classes` (BF16 and F16 only)
     XOR         zstd of the byte planes of old ^ new
     FULL        zstd of the byte planes of new (there is no old frame)
 
-A gap is how many elements are skipped before a change, in bytes: each 255 skips 255 more, any other byte ends the gap.
-A step is new - old modulo 2^bits, zigzag (90 % of the changes of a learner's step are one unit in the last place), K of
-them in byte planes: all low bytes first. What `decode` enforces before it touches memory, else `BadPayload`:
-
-1. K and the gap bytes are no more than a frame of this size can have.
-2. zstd declares exactly the size that the counts give, and yields it, with nothing after it.
-3. Positions are inside the frame; each step changes something.
+BF16 and F16 are CLASSES unless half of the elements change. What `decode` enforces before it touches memory, else
+`BadPayload`: the rules of `weights.classes`; zstd declares exactly the size of the frame, and yields it, with nothing
+after it.
 """
 
-import struct
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -27,19 +25,22 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from weights import classes, native
+from weights.documents import ITEM_BYTES
 from weights.errors import BadPayload
 
-NAME: Final = "gaps-zstd/1"
-FRAME: Final = 4 << 20
+NAME: Final = "classes/1"
+FRAME: Final = 16 << 20
 """Elements. Bounds the memory of encoding and decoding."""
-SAME, SPARSE, XOR, FULL = range(4)
+SAME, CLASSES, XOR, FULL = range(4)
 
 Bits = NDArray[np.unsignedinteger[Any]]
-_DENSE: Final = 8
-"""From one change in so many elements on, planes of old ^ new are tried instead of positions."""
+_DENSE: Final = 2
+"""From one change in so many elements on, planes of old ^ new are smaller."""
 _LEVEL: Final = 1
+_PIECE: Final = 1 << 18
 _WINDOW: Final = 64 << 20
-_SPARSE_HEAD: Final = struct.Struct("<III")
+_native: native.Native | None = native.best()
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -56,6 +57,17 @@ class Patch(msgspec.Struct, frozen=True):
         new[self.index] = self.bits
         return new
 
+    def pieces(self, old: Bits) -> Iterator[Bits]:
+        """The new frame, in pieces that fit a cache."""
+        if self.index is None:
+            yield self.bits
+            return
+        for at in range(0, len(old), _PIECE):
+            low, high = np.searchsorted(self.index, [at, at + _PIECE])
+            piece = old[at : at + _PIECE].copy()
+            piece[self.index[low:high] - np.uint32(at)] = self.bits[low:high]
+            yield piece
+
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
         """(positions, new bits) of the elements that differ from `old`."""
         if self.index is not None:
@@ -64,79 +76,63 @@ class Patch(msgspec.Struct, frozen=True):
         return index, self.bits[index]
 
 
-def encode(old: Bits | None, new: Bits) -> tuple[int, bytes]:
-    """(kind, body) of a frame. The same frames give the same bytes, with the same version of zstd."""
+def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
+    """(kind, body) of a frame of a safetensors dtype. The same frames give the same bytes (XOR and FULL: with the same
+    version of zstd)."""
     if old is None:
         return FULL, _pack(_planes(new))
-    index = np.flatnonzero(old != new)
-    if not len(index):
-        return SAME, b""
-    if len(index) * _DENSE > len(new):
+    layout = classes.LAYOUTS.get(dtype)
+    if layout is None:
+        return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
+    if _native is None:
+        body = classes.encode(old, new, layout) if (old != new).any() else b""
+    else:
+        body = _native.encode(old, new, *layout)
+    if body and classes.count(memoryview(body), len(old), layout) * _DENSE > len(old):
         return XOR, _pack(_planes(old ^ new))
-    gaps = _gap_bytes(index)
-    packed = _pack(gaps.tobytes())
-    steps = _pack(_planes(_zigzag(new[index] - old[index])))
-    return SPARSE, _SPARSE_HEAD.pack(len(index), len(gaps), len(packed)) + packed + steps
+    return (CLASSES, body) if body else (SAME, b"")
 
 
-def decode(kind: int, body: memoryview, old: Bits | None, count: int, width: int) -> Patch:
-    """What becomes of a frame of `count` elements of `width` bytes. Raises `BadPayload`."""
-    dtype = np.dtype(f"<u{width}")
+def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int) -> Patch:
+    """What becomes of a frame of `count` elements. Raises `BadPayload`."""
+    width = np.dtype(f"<u{ITEM_BYTES[dtype]}")
     if kind == FULL and old is None:
-        return Patch(None, _from_planes(_unpack(body, count * width), dtype))
-    if old is None or kind not in (SAME, SPARSE, XOR):
+        return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width))
+    layout = classes.LAYOUTS.get(dtype)
+    if old is None or kind not in (SAME, CLASSES, XOR) or (kind == CLASSES and layout is None):
         raise BadPayload(f"frame of kind {kind} does not belong here")
     if kind == XOR:
-        return Patch(None, _from_planes(_unpack(body, count * width), dtype) ^ old)
-    if kind == SPARSE:
-        return _decode_sparse(body, old)
+        return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
+    if kind == CLASSES and layout is not None:
+        return _decode_classes(body, old, layout)
     if len(body):
         raise BadPayload("a frame without changes has a body")
-    return Patch(np.empty(0, np.uint32), np.empty(0, dtype))
+    return Patch(np.empty(0, np.uint32), np.empty(0, width))
 
 
-def _decode_sparse(body: memoryview, old: Bits) -> Patch:
-    if len(body) < _SPARSE_HEAD.size:
-        raise BadPayload("sparse frame is cut short")
-    changes, gap_bytes, packed = _SPARSE_HEAD.unpack_from(body)
-    if not 0 < changes <= len(old) or gap_bytes > changes + len(old) // 255:
-        raise BadPayload(f"sparse frame claims {changes} changes in {gap_bytes} gap bytes for {len(old)} elements")
-    rest = body[_SPARSE_HEAD.size :]
-    index = _from_gap_bytes(np.frombuffer(_unpack(rest[:packed], gap_bytes), np.uint8), changes, len(old))
-    steps = _from_planes(_unpack(rest[packed:], changes * old.itemsize), old.dtype)
-    if not steps.all():
-        raise BadPayload("sparse frame lists an element that does not change")
-    return Patch(index, old[index] + _unzigzag(steps))
+def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
+    """How many elements a frame changes, from its body alone; None where only decoding tells. Raises `BadPayload`."""
+    layout = classes.LAYOUTS.get(dtype)
+    if kind == CLASSES and layout is not None:
+        return classes.count(body, count, layout)
+    return 0 if kind == SAME else None
 
 
-def _gap_bytes(index: NDArray[np.intp]) -> NDArray[np.uint8]:
-    gaps = np.diff(index, prepend=-1) - 1
-    ends = np.cumsum(gaps // 255 + 1) - 1
-    data = np.full(int(ends[-1]) + 1, 255, np.uint8)
-    data[ends] = gaps % 255
-    return data
+@contextlib.contextmanager
+def using(build: native.Native | None) -> Iterator[None]:
+    """Run a block with another build, or with numpy alone (None): for tests and benchmarks."""
+    global _native
+    before, _native = _native, build
+    try:
+        yield
+    finally:
+        _native = before
 
 
-def _from_gap_bytes(data: NDArray[np.uint8], changes: int, count: int) -> NDArray[np.uint32]:
-    ends = np.flatnonzero(data != 255)
-    # At most FRAME + FRAME / 255 bytes of at most 255 each: the sum fits 32 bits.
-    if len(ends) != changes or ends[-1] != len(data) - 1:
-        raise BadPayload(f"gap bytes hold {len(ends)} positions, not {changes}")
-    index = np.cumsum(data, dtype=np.uint32)[ends]
-    index += np.arange(changes, dtype=np.uint32)
-    if index[-1] >= count:
-        raise BadPayload(f"position {index[-1]} in a frame of {count} elements")
-    return index
-
-
-def _zigzag(steps: Bits) -> Bits:
-    signed = steps.view(f"<i{steps.itemsize}")
-    return ((signed << 1) ^ (signed >> (8 * steps.itemsize - 1))).view(steps.dtype)
-
-
-def _unzigzag(codes: Bits) -> Bits:
-    one = codes.dtype.type(1)
-    return (codes >> one) ^ (~(codes & one) + one)
+def _decode_classes(body: memoryview, old: Bits, layout: classes.Layout) -> Patch:
+    if _native is None:
+        return Patch(*classes.decode(body, old, layout))
+    return Patch(*_native.decode(body, old, classes.count(body, len(old), layout), *layout))
 
 
 def _planes(bits: Bits) -> bytes:

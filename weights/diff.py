@@ -26,6 +26,7 @@ from weights.codec import Bits
 from weights.documents import TensorEntry, Version
 from weights.durable import writing
 from weights.errors import BadPayload, BadSnapshot, WrongBase
+from weights.order import in_order
 from weights.payload import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head
 from weights.snapshot import Snapshot, writing_snapshot
 
@@ -52,17 +53,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     bits: Bits
 
 
-def encode(old: Snapshot | None, new: Snapshot, path: Path) -> Payload:
-    """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes, with
-    the same version of zstd. Memory: a few frames. Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
+def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
+    """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
+    number of threads (None: one a core), with the same version of zstd. Memory a thread: see `weights.codec`.
+    Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
     with writing(path) as file:
         sink = Sink(file)
         sink.write(head_bytes(old, new))
-        for frame in frames_of(new.tensors):
-            before = old.span(frame.start, frame.elements, frame.width) if old else None
-            kind, body = codec.encode(before, new.span(frame.start, frame.elements, frame.width))
+        encoded = in_order(lambda frame: _encode(old, new, frame), frames_of(new.tensors), threads)
+        for kind, body in encoded:
             sink.write(bytes([kind]))
             if kind != codec.SAME:
                 sink.write(struct.pack("<I", len(body)) + body)
@@ -72,9 +73,9 @@ def encode(old: Snapshot | None, new: Snapshot, path: Path) -> Payload:
     )
 
 
-def encode_full(new: Snapshot, path: Path) -> Payload:
+def encode_full(new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload of a full edge: all of `new`, from nothing."""
-    return encode(None, new, path)
+    return encode(None, new, path, threads=threads)
 
 
 def apply(
@@ -85,22 +86,25 @@ def apply(
     *,
     expect: Version | None = None,
     max_bytes: int = MAX_SNAPSHOT,
+    threads: int | None = None,
 ) -> Snapshot:
     """Write the snapshot `out` that `payload` makes of `base` (None: a full payload), and open it.
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
-    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory: a few frames.
+    table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
+    `threads` (None: one a core): see `weights.codec`.
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
     reader = Reader(payload)
-    table = _open(reader, base, expect_root)
+    table = open_payload(reader, base, expect_root)
     if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
         raise BadPayload("payload leads to another tensor table than its Version names")
     if sum(entry.nbytes for entry in table.tensors) > max_bytes:
         raise BadPayload(f"payload claims more than {max_bytes} bytes of weights")
     with writing_snapshot(out, table.tensors, table.aliases) as writer:
-        for frame, patch in _patches(reader, base, table.tensors):
+        for frame, patch in patches(reader, base, table.tensors, threads):
             old = base.span(frame.start, frame.elements, frame.width) if base else None
-            writer.write(patch.bits if old is None else patch.onto(old))
+            for piece in [patch.bits] if old is None else patch.pieces(old):
+                writer.write(piece)
         if writer.finish() != expect_root:
             raise BadPayload("payload decodes to other weights than it claims")
     return Snapshot(out, root=expect_root)
@@ -110,8 +114,8 @@ def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
     """Changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias is not
     listed: who holds it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
     reader = Reader(payload)
-    table = _open(reader, base, None)
-    for frame, patch in _patches(reader, base, table.tensors):
+    table = open_payload(reader, base, None)
+    for frame, patch in patches(reader, base, table.tensors, 1):
         index, bits = patch.changes(base.span(frame.start, frame.elements, frame.width))
         yield from _by_tensor(frame, index, bits)
 
@@ -125,16 +129,33 @@ def _by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[
         begin += elements
 
 
-def _patches(reader: Reader, base: Snapshot | None, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, codec.Patch]]:
+def bodies(reader: Reader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, int, memoryview]]:
+    """(frame, kind, body) of all frames, after the header. Raises `BadPayload`."""
     for frame in frames_of(tensors):
         kind = reader.u8()
-        body = memoryview(b"") if kind == codec.SAME else reader.take(reader.u32())
-        old = base.span(frame.start, frame.elements, frame.width) if base else None
-        yield frame, codec.decode(kind, body, old, frame.elements, frame.width)
+        yield frame, kind, memoryview(b"") if kind == codec.SAME else reader.take(reader.u32())
     reader.end()
 
 
-def _open(reader: Reader, base: Snapshot | None, expect_root: bytes | None) -> Table:
+def patches(
+    reader: Reader, base: Snapshot | None, tensors: list[TensorEntry], threads: int | None
+) -> Iterator[tuple[Frame, codec.Patch]]:
+    """What becomes of each frame, in order. Raises `BadPayload`."""
+
+    def decode(found: tuple[Frame, int, memoryview]) -> tuple[Frame, codec.Patch]:
+        frame, kind, body = found
+        old = base.span(frame.start, frame.elements, frame.width) if base else None
+        return frame, codec.decode(frame.dtype, kind, body, old, frame.elements)
+
+    return in_order(decode, bodies(reader, tensors), threads)
+
+
+def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, bytes]:
+    before = old.span(frame.start, frame.elements, frame.width) if old else None
+    return codec.encode(frame.dtype, before, new.span(frame.start, frame.elements, frame.width))
+
+
+def open_payload(reader: Reader, base: Snapshot | None, expect_root: bytes | None) -> Table:
     """Steps 1 and 2; the tensor table that the payload leads to."""
     head = read_head(reader)
     if expect_root is not None and head.root != expect_root:

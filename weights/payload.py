@@ -19,7 +19,7 @@ import zstandard
 from blake3 import blake3
 
 from weights import codec
-from weights.documents import ITEM_BYTES, MAX_DOCUMENT, TensorEntry, check_table
+from weights.documents import ITEM_BYTES, MAX_DOCUMENT, DType, TensorEntry, check_table
 from weights.errors import BadPayload
 from weights.snapshot import Snapshot
 
@@ -47,6 +47,7 @@ class Frame(msgspec.Struct, frozen=True):
     """`start`: byte in the snapshot's data. `pieces`: (tensor, first element within it, elements), in order."""
 
     start: int
+    dtype: DType
     width: int
     elements: int
     pieces: list[tuple[TensorEntry, int, int]]
@@ -160,4 +161,5 @@ def frames_of(tensors: list[TensorEntry]) -> Iterator[Frame]:
 
 
 def _frame(start: int, pieces: list[tuple[TensorEntry, int, int]]) -> Frame:
-    return Frame(start, ITEM_BYTES[pieces[0][0].dtype], sum(count for _, _, count in pieces), pieces)
+    dtype = pieces[0][0].dtype
+    return Frame(start, dtype, ITEM_BYTES[dtype], sum(count for _, _, count in pieces), pieces)

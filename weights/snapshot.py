@@ -53,6 +53,11 @@ class Snapshot:
             raise BadSnapshot(f"{path}: tensors are not in the order of their names; use weights.hub.import_model")
 
     @property
+    def start(self) -> int:
+        """Where the data begins in the file."""
+        return self._start
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return len(self._bytes) - self._start
@@ -79,25 +84,21 @@ class Snapshot:
         return self._bytes[at : at + elements * width].view(BITS[width])
 
 
-class SnapshotWriter:
-    """Takes the bytes of all tensors in order, in pieces of any size, and hashes them on the way."""
+class RootHasher:
+    """Takes the bytes of all tensors in order, in pieces of any size, and gives the content root."""
 
-    def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
-        self._file = file
+    def __init__(self, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
         self._tensors = list(tensors)
         self._aliases = aliases
         self._hashes: list[bytes] = []
         self._hasher = blake3()
         self._left = 0
         self._opened = False
-        metadata = {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
-        file.write(header.build(self._tensors, metadata))
         self._next_tensors()
 
     def write(self, data: Bits | bytes) -> None:
         """Append. Raises `BadSnapshot` when there are more bytes than the tensor table holds."""
-        view = memoryview(data if isinstance(data, bytes) else data.view(np.uint8).data)
-        self._file.write(view)
+        view = _view(data)
         while len(view):
             if len(self._hashes) == len(self._tensors):
                 raise BadSnapshot("more bytes than the tensor table holds")
@@ -122,6 +123,20 @@ class SnapshotWriter:
             if self._opened:
                 self._hasher = blake3()
                 self._left = self._tensors[len(self._hashes)].nbytes
+
+
+class SnapshotWriter(RootHasher):
+    """Writes the file on the way."""
+
+    def __init__(self, file: BinaryIO, tensors: Sequence[TensorEntry], aliases: dict[str, str]) -> None:
+        super().__init__(tensors, aliases)
+        self._file = file
+        metadata = {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
+        file.write(header.build(list(tensors), metadata))
+
+    def write(self, data: Bits | bytes) -> None:
+        self._file.write(_view(data))
+        super().write(data)
 
 
 @contextlib.contextmanager
@@ -166,6 +181,10 @@ def read_header(file: BinaryIO) -> header.Header:
         return header.parse(file.read(length), size)
     except BadSnapshot as error:
         raise BadSnapshot(f"{file.name}: {error}") from error
+
+
+def _view(data: Bits | bytes) -> memoryview:
+    return memoryview(data if isinstance(data, bytes) else data.view(np.uint8).data)
 
 
 def _hash(data: NDArray[np.uint8]) -> bytes:

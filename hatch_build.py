@@ -1,0 +1,63 @@
+"""Compiles `weights/native/classes.c` into the wheel and, for an editable installation, beside its source.
+
+Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.classes` does the same in
+numpy. CC names another compiler; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into an error.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mpopcnt", "-mlzcnt"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vbmi", "-mavx512vbmi2"]
+LEVELS = [[], AVX2, AVX512] if platform.machine().lower() in ("x86_64", "amd64") else [[]]
+
+
+class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        built = compile_levels(Path(self.root) / "weights" / "native")
+        for path in built:
+            build_data["force_include"][str(path)] = f"weights/native/{path.name}"
+        if built:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def compile_levels(folder: Path) -> list[Path]:
+    """Build `classesN.so` for each level; those that are there afterwards, or none."""
+    wanted = os.environ.get("ECHO2_NATIVE")
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    compiler = next((found for name in names if name and (found := shutil.which(name))), None)
+    for stale in folder.glob("classes?.so"):
+        stale.unlink()
+    if wanted == "0" or os.name != "posix" or (compiler is None and wanted != "1"):
+        return []
+    try:
+        return [_compile(str(compiler), folder, level, flags) for level, flags in enumerate(LEVELS)]
+    except (OSError, subprocess.CalledProcessError) as error:
+        if wanted == "1":
+            raise
+        print(f"weights/native is not built, which costs speed only: {error}", file=sys.stderr)
+        for partial in folder.glob("classes?.so"):
+            partial.unlink()
+        return []
+
+
+def _compile(compiler: str, folder: Path, level: int, flags: list[str]) -> Path:
+    target = folder / f"classes{level}.so"
+    temporary = target.with_suffix(".tmp")
+    command = [compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *flags]
+    subprocess.run([*command, str(folder / "classes.c"), "-o", str(temporary)], check=True, capture_output=True)
+    temporary.replace(target)
+    return target

@@ -1,0 +1,51 @@
+"""A process that forks children; each steps a rolling snapshot and publishes diffs until it is killed.
+
+    rolling_worker.py FOLDER VERSIONS
+
+FOLDER holds 0.safetensors ... and I-J.payload between neighbours. For each line on stdin a child is forked and its pid
+printed; test_weights_rolling.py kills it.
+"""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+from weights.diff import encode
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+KEEP = 3
+
+
+def work(folder: Path, versions: int, seed: int) -> None:
+    rng = random.Random(seed)
+    snapshots = [Snapshot(folder / f"{number}.safetensors") for number in range(versions)]
+    numbers = {snapshot.root: number for number, snapshot in enumerate(snapshots)}
+    rolling = Rolling(folder / "rolling", keep=KEEP)
+    with Store(folder / "store") as store:
+        while True:
+            at = numbers[rolling.root]
+            if len(rolling.roots()) > 1 and rng.random() < 0.3:
+                rolling.back()
+            else:
+                to = (at + 1) % versions
+                rolling.apply(folder / f"{at}-{to}.payload", snapshots[to].root, threads=1)
+            made = encode(snapshots[at], snapshots[(at + 1) % versions], store.scratch("payload"), threads=1)
+            store.put_payload(1, at, made.hash, made.path)
+            store.collect(set(), 200_000)
+
+
+def main(folder: Path, versions: int) -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            work(folder, versions, int(line))
+        print(child, flush=True)
+        os.waitpid(child, 0)
+        print("dead", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

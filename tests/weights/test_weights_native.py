@@ -1,0 +1,62 @@
+"""The native build is there or absent; nothing else may depend on which."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hatch_build
+from weights import native
+from weights.classes import LAYOUTS, encode
+
+SOURCE = Path(native.__file__).parent / "classes.c"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(SOURCE, tmp_path)
+    return tmp_path
+
+
+def test_without_a_compiler_nothing_is_built_and_nothing_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CC", raising=False)
+    assert hatch_build.compile_levels(folder) == []
+    monkeypatch.setattr(native, "_FOLDER", folder)
+    assert native.best() is None
+
+
+def test_a_compiler_that_fails_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "false")
+    monkeypatch.delenv("ECHO2_NATIVE", raising=False)
+    assert hatch_build.compile_levels(folder) == []
+    assert [path.name for path in folder.iterdir()] == ["classes.c"]
+    monkeypatch.setenv("ECHO2_NATIVE", "1")
+    with pytest.raises(Exception, match="false"):
+        hatch_build.compile_levels(folder)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
+def test_every_level_is_built_and_writes_the_same_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(hatch_build.compile_levels(folder)) == len(hatch_build.LEVELS)
+    monkeypatch.setattr(native, "_FOLDER", folder)
+    builds = native.builds()
+    assert builds
+    old = np.arange(5000, dtype=np.uint16)
+    new = old + (old % 7 == 0)
+    layout = LAYOUTS["F16"]
+    assert {build.encode(old, new, *layout) for build in builds} == {encode(old, new, layout)}
+
+
+def test_a_library_for_another_system_is_as_good_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "classes0.so").write_bytes(b"MZ no library of this system")
+    monkeypatch.setattr(native, "_FOLDER", folder)
+    assert native.best() is None
+
+
+def test_frames_of_two_lengths_are_no_frame() -> None:
+    build = native.best()
+    if build is not None:
+        with pytest.raises(ValueError, match="two lengths"):
+            build.encode(np.zeros(2, np.uint16), np.zeros(3, np.uint16), 7, 255)

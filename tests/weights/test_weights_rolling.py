@@ -1,0 +1,170 @@
+"""A snapshot that steps in place: forward, back, killed at any moment, and fed with lies."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from weights import rolling as module
+from weights.diff import encode, encode_full
+from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+WORKER = Path(__file__).with_name("rolling_worker.py")
+ROOT = Path(__file__).parent.parent.parent
+VERSIONS = 6
+
+
+@pytest.fixture
+def chain(make_snapshot: Any) -> list[Snapshot]:
+    """Versions of a model of two dtypes, each a step from the one before."""
+    rng = np.random.default_rng(4)
+    bits = (rng.normal(0, 0.02, 90_000).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    norm = rng.normal(1, 0.1, 64).astype(np.float32).view(np.uint32)
+    found = []
+    for number in range(VERSIONS):
+        found.append(make_snapshot(str(number), {"a.weight": ("BF16", bits), "b.norm": ("F32", norm)}))
+        bits = bits + (rng.random(len(bits)) < 0.01).astype(np.uint16)
+        norm = norm ^ rng.integers(0, 3, 64).astype(np.uint32)
+    return found
+
+
+def payload_between(chain: list[Snapshot], old: int, new: int) -> Path:
+    path = chain[old].path.with_name(f"{old}-{new}.payload")
+    return encode(chain[old], chain[new], path).path
+
+
+def assert_is(rolling: Rolling, snapshot: Snapshot) -> None:
+    assert rolling.root == snapshot.root
+    assert rolling.path.read_bytes() == snapshot.path.read_bytes()
+    assert Snapshot(rolling.path).root == snapshot.root
+
+
+def test_it_goes_forward_and_back_within_reach(chain: list[Snapshot], tmp_path: Path) -> None:
+    with Rolling.create(tmp_path / "rolling", chain[0], keep=3) as rolling:
+        for number in range(1, VERSIONS):
+            rolling.apply(payload_between(chain, number - 1, number), chain[number].root)
+            assert_is(rolling, chain[number])
+        assert rolling.roots() == [snapshot.root for snapshot in chain[:1:-1]]
+        for number in (4, 3, 2):
+            assert rolling.back() == chain[number].root
+            assert_is(rolling, chain[number])
+        with pytest.raises(WrongBase, match="reach"):
+            rolling.back()
+        rolling.apply(payload_between(chain, 2, 5), chain[5].root)
+    assert_is(Rolling(tmp_path / "rolling", keep=3), chain[5])
+
+
+def test_where_none_is_kept_the_last_step_still_tells_the_root(chain: list[Snapshot], tmp_path: Path) -> None:
+    Rolling.create(tmp_path / "rolling", chain[0]).apply(payload_between(chain, 0, 1), chain[1].root)
+    rolling = Rolling(tmp_path / "rolling")
+    rolling.apply(payload_between(chain, 1, 2), chain[2].root)
+    assert_is(rolling, chain[2])
+    assert len(list((tmp_path / "rolling" / "undo").iterdir())) == 1
+
+
+def test_what_is_refused_leaves_the_version_whole(chain: list[Snapshot], make_snapshot: Any, tmp_path: Path) -> None:
+    rolling = Rolling.create(tmp_path / "rolling", chain[1])
+    good = payload_between(chain, 1, 2)
+    damaged = tmp_path / "damaged"
+    data = bytearray(good.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    bits = {entry.name: (entry.dtype, chain[1].bits(entry.name)) for entry in chain[1].tensors}
+    tied = encode(chain[1], make_snapshot("tied", bits, {"head": "a.weight"}), tmp_path / "tied")
+    for error, payload, root in (
+        (WrongBase, payload_between(chain, 0, 1), chain[1].root),
+        (WrongBase, encode_full(chain[2], tmp_path / "full").path, chain[2].root),
+        (BadPayload, good, chain[3].root),
+        (BadPayload, damaged, chain[2].root),
+        (BadSnapshot, tied.path, tied.root),
+    ):
+        with pytest.raises(error):
+            rolling.apply(payload, root)
+        assert_is(rolling, chain[1])
+        assert sorted(path.name for path in (tmp_path / "rolling").iterdir()) == [
+            "origin", "snapshot.safetensors", "undo",
+        ]  # fmt: skip
+    rolling.apply(good, chain[2].root)
+    with pytest.raises(WrongBase, match="already"):
+        rolling.apply(good, chain[2].root)
+    assert_is(rolling, chain[2])
+
+
+@pytest.mark.parametrize("direction", ["forward", "back"])
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_a_step_that_was_torn_is_finished_at_the_next_start(
+    chain: list[Snapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str, torn: int
+) -> None:
+    """Torn before the weights are written, between two frames, and before the journal is put away."""
+    rolling = Rolling.create(tmp_path / "rolling", chain[0], keep=2)
+    first, second = payload_between(chain, 0, 1), payload_between(chain, 1, 2)
+    rolling.apply(first, chain[1].root)
+    whole = Rolling._scatter
+
+    def scatter(self: Rolling, changes: Any) -> None:
+        listed = list(changes)
+        whole(self, iter(listed[:torn]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rolling, "_scatter", scatter)
+    with pytest.raises(KeyboardInterrupt):
+        rolling.apply(second, chain[2].root) if direction == "forward" else rolling.back()
+    monkeypatch.undo()
+    assert_is(Rolling(tmp_path / "rolling", keep=2), chain[2 if direction == "forward" else 0])
+
+
+def test_a_journal_that_rotted_is_not_applied(chain: list[Snapshot], tmp_path: Path) -> None:
+    rolling = Rolling.create(tmp_path / "rolling", chain[0], keep=2)
+    rolling.apply(payload_between(chain, 0, 1), chain[1].root)
+    (journal,) = (tmp_path / "rolling" / "undo").iterdir()
+    data = bytearray(journal.read_bytes())
+    data[100] ^= 1
+    journal.write_bytes(data)
+    before = rolling.path.read_bytes()
+    with pytest.raises(StoreCorrupt):
+        rolling.back()
+    assert rolling.path.read_bytes() == before
+    assert bytes(data[:8]) == module._MAGIC
+
+
+@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
+    chain: list[Snapshot], tmp_path: Path, kills: int
+) -> None:
+    """SIGKILL in apply, back, encode and put; then the weights, the store and its payloads are looked through."""
+    for number in range(VERSIONS):
+        payload_between(chain, number, (number + 1) % VERSIONS)
+    Rolling.create(tmp_path / "rolling", chain[0], keep=3)
+    numbers = {snapshot.root: number for number, snapshot in enumerate(chain)}
+    rng, seen = random.Random(kills), set()
+    command = [sys.executable, str(WORKER), str(tmp_path), str(VERSIONS)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        for kill in range(kills):
+            worker.stdin.write(f"{kill}\n")
+            worker.stdin.flush()
+            child = int(worker.stdout.readline())
+            time.sleep(rng.random() * 0.15)
+            os.kill(child, signal.SIGKILL)
+            assert worker.stdout.readline() == "dead\n"
+            rolling = Rolling(tmp_path / "rolling", keep=3)
+            assert_is(rolling, chain[numbers[rolling.root]])
+            seen.add(numbers[rolling.root])
+            with Store(tmp_path / "store") as store:
+                for file in store.payloads():
+                    assert blake3(file.path.read_bytes()).digest() == file.hash
+        worker.stdin.close()
+    assert len(seen) > 1

@@ -1,0 +1,295 @@
+"""Changes of 16-bit floats, coded by the exponent of the old weight: the body of a `CLASSES` frame. Pure, numpy only.
+
+A learner's update has about one size for all weights, so a weight's bits change with a probability that halves with
+every step of its exponent; and the receiver has the old weights. Elements are therefore sorted into 16 classes by old
+exponent, clip(exponent - lo, 0, 15), and positions are coded as ranks within the class. What becomes of an element is
+coded as a step in units of the last place (ULP), among floats in the order of their values, -0 just below +0.
+
+    u8 lo  u16 classes that have changes (a bit each)  a head for each of them  number n, unary codes (n bytes)  fields
+
+    head     number K of changes
+             u8 k of the gaps; + 128: number U, and what is listed are the U elements below the last change that stay
+             u8 k of the sizes; + 64: Elias' code, not Rice's; + 128: number X, [u8 k]: large steps are listed
+
+Numbers are LEB128. Codes (`weights.codes`) and fields follow class by class: gaps between listed ranks; K signs (fields
+of one bit, 1: down); gaps between the X steps of more than one ULP; and how much the K steps exceed one ULP, or those X
+exceed two. What `decode` enforces before it touches memory in proportion, else `BadPayload`:
+
+1. There are no more changes than elements, and no more of anything than there are bits.
+2. Unary codes and fields are exactly as long as their numbers.
+3. Every rank is below the size of its class, which the old weights tell; every step ends at a 16-bit float.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weights.bits import Numbers, fields, from_fields, from_unary, unary
+from weights.codes import MAX_K, Code, cheapest, rice
+from weights.errors import BadPayload
+from weights.scan import Scan
+
+Words = NDArray[np.uint16]
+CLASSES: Final = 16
+_STAYING: Final = 0x80
+_LISTED: Final = 0x80
+_ELIAS: Final = 0x40
+_MAX_STEP: Final = 0xFFFF
+_SIGNS: Final = None
+"""In place of a code: fields of one bit."""
+
+
+class Layout(NamedTuple):
+    """Where the exponent of a 16-bit float stands: `word >> shift & mask`."""
+
+    shift: int
+    mask: int
+
+
+LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """Of class `of`: how many numbers there are of which kind. `staying`, `large`: None where they are not listed."""
+
+    of: int
+    changes: int
+    gaps: Code
+    staying: int | None
+    sizes: Code
+    large: int | None
+    large_gaps: Code
+
+    def parts(self) -> list[tuple[int, Code | None]]:
+        """(how many, in which code), in the order of the format."""
+        listed = self.changes if self.staying is None else self.staying
+        sized = self.changes if self.large is None else self.large
+        parts: list[tuple[int, Code | None]] = [(listed, self.gaps), (self.changes, _SIGNS)]
+        return [*parts, *([] if self.large is None else [(self.large, self.large_gaps)]), (sized, self.sizes)]
+
+    def to_bytes(self) -> bytes:
+        data = _number(self.changes) + bytes([self.gaps.k | (0 if self.staying is None else _STAYING)])
+        data += b"" if self.staying is None else _number(self.staying)
+        form = self.sizes.k | (_ELIAS if self.sizes.elias else 0)
+        if self.large is None:
+            return data + bytes([form])
+        data += bytes([form | _LISTED]) + _number(self.large)
+        return data + bytes([self.large_gaps.k]) if self.large else data
+
+
+def window(old: Words, layout: Layout) -> int:
+    """`lo` for a frame: 15 below the highest exponent that one in 1,024 of about 16,384 elements reaches."""
+    sample = old[:: max(1, len(old) >> 14)]
+    counts = np.bincount(sample >> layout.shift & layout.mask, minlength=layout.mask + 1)
+    reached = np.cumsum(counts[::-1])[::-1] * 1024 >= len(sample)
+    return max(0, int(np.flatnonzero(reached)[-1]) - (CLASSES - 1))
+
+
+def encode(old: Words, new: Words, layout: Layout) -> bytes:
+    """Body of the frame, where at least one element changes."""
+    lo = window(old, layout)
+    scan = Scan(old, lambda piece: _classes(piece, layout, lo))
+    index = np.flatnonzero(old != new)
+    steps = _place(new[index]) - _place(old[index])
+    own = _classes(old[index], layout, lo)
+    used, heads = 0, b""
+    quotients, values, widths = [], [], []
+    for of in range(CLASSES):
+        mine = np.flatnonzero(own == of)
+        if not len(mine):
+            continue
+        head, numbers = _plan(of, scan.ranks(of, index[mine]), steps[mine])
+        used |= 1 << of
+        heads += head.to_bytes()
+        for (_, code), part in zip(head.parts(), numbers, strict=True):
+            if code is not _SIGNS:
+                quotients.append(code.quotients(part))
+            widths.append(np.ones(len(part), np.int64) if code is _SIGNS else code.widths(quotients[-1]))
+            values.append(part if code is _SIGNS else code.fields(part))
+    codes = unary(np.concatenate(quotients))
+    start = bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes))
+    return start + codes + fields(np.concatenate(values), np.concatenate(widths))
+
+
+def decode(body: memoryview, old: Words, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
+    """(positions, ascending; new bits) of the changes. Raises `BadPayload`."""
+    lo, heads, rest = _read_heads(body, len(old), layout)
+    length, rest = _take_number(rest)
+    if length > len(rest):
+        raise BadPayload("unary codes are cut short")
+    numbers = _numbers(heads, rest[:length], rest[length:])
+    scan = Scan(old, lambda piece: _classes(piece, layout, lo))
+    found = [(scan.index(head.of, _ranks(head, numbers, len(old))), _steps(head, numbers)) for head in heads]
+    index = np.concatenate([index for index, _ in found])
+    places = _place(old[index]) + np.concatenate([steps for _, steps in found])
+    if places.max() > 0x7FFF or places.min() < -0x8000:
+        raise BadPayload("a step leads beyond the 16-bit floats")
+    bits = np.where(places >= 0, places, 0x7FFF - places)
+    both = np.sort(index.astype(np.uint64) << np.uint64(16) | bits.astype(np.uint64))
+    return (both >> np.uint64(16)).astype(np.uint32), both.astype(np.uint16)
+
+
+def count(body: memoryview, elements: int, layout: Layout) -> int:
+    """How many elements a frame changes, from its heads alone. Raises `BadPayload`."""
+    return sum(head.changes for head in _read_heads(body, elements, layout)[1])
+
+
+def _plan(of: int, ranks: Numbers, steps: Numbers) -> tuple[_Head, list[Numbers]]:
+    """The head of a class, and its numbers part by part."""
+    below = int(ranks[-1]) + 1 - len(ranks)
+    staying = below if below < len(ranks) else None
+    if staying is not None:
+        ranks = np.flatnonzero(np.bincount(ranks, minlength=int(ranks[-1]) + 1) == 0)
+    gaps, sizes = _gaps(ranks), np.abs(steps) - 1
+    large = np.flatnonzero(sizes)
+    large_gaps = _gaps(large)
+    in_list, rest = rice(large_gaps), sizes[large] - 1
+    code, cost = cheapest(rest)
+    listed = True
+    if 4 * len(large) > len(sizes):
+        plain, plain_cost = cheapest(sizes)
+        listed = in_list.cost(large_gaps) + cost <= plain_cost
+        code = code if listed else plain
+    head = _Head(
+        of=of, changes=len(steps), gaps=rice(gaps), staying=staying, sizes=code,
+        large=len(large) if listed else None, large_gaps=in_list,
+    )  # fmt: skip
+    return head, [gaps, (steps < 0).astype(np.int64), *([large_gaps, rest] if listed else [sizes])]
+
+
+def _read_heads(body: memoryview, elements: int, layout: Layout) -> tuple[int, list[_Head], memoryview]:
+    """(lo, heads, what follows them). Rule 1."""
+    if len(body) < 3 or body[0] > layout.mask:
+        raise BadPayload("frame has no classes")
+    used, rest, heads = body[1] | body[2] << 8, body[3:], []
+    for of in range(CLASSES):
+        if used >> of & 1:
+            head, rest = _read_head(of, rest)
+            heads.append(head)
+    changes = sum(head.changes for head in heads)
+    numbers = sum(how_many for head in heads for how_many, _ in head.parts())
+    if not 0 < changes <= elements or numbers > 8 * len(rest) or not all(head.changes for head in heads):
+        raise BadPayload(f"frame of {elements} elements claims {changes} changes in {len(rest)} bytes")
+    return body[0], heads, rest
+
+
+def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
+    changes, data = _take_number(data)
+    gaps, data = _take_byte(data)
+    staying = large = None
+    if gaps & _STAYING:
+        staying, data = _take_number(data)
+    form, data = _take_byte(data)
+    large_gaps = 0
+    if form & _LISTED:
+        large, data = _take_number(data)
+        if large:
+            large_gaps, data = _take_byte(data)
+    sizes = Code(form & 0x3F, bool(form & _ELIAS))
+    if max(gaps & 0x7F, sizes.k, large_gaps) > MAX_K or (large or 0) > changes:
+        raise BadPayload(f"head of class {of} is none")
+    head = _Head(
+        of=of, changes=changes, gaps=Code(gaps & 0x7F), staying=staying, sizes=sizes, large=large,
+        large_gaps=Code(large_gaps),
+    )  # fmt: skip
+    return head, data
+
+
+def _numbers(heads: list[_Head], codes: memoryview, rest: memoryview) -> Iterator[Numbers]:
+    """The numbers of all classes, part by part. Rule 2."""
+    parts = [part for head in heads for part in head.parts()]
+    quotients = from_unary(codes, sum(how_many for how_many, code in parts if code is not _SIGNS))
+    pieces, widths, at = [], [], 0
+    for how_many, code in parts:
+        piece = quotients[at : at + how_many] if code is not _SIGNS else None
+        at += 0 if piece is None else how_many
+        if code is not _SIGNS and code.elias and how_many and piece is not None and int(piece.max()) > 16:
+            raise BadPayload("a step is longer than 16 bits")
+        pieces.append(piece)
+        widths.append(np.ones(how_many, np.int64) if code is _SIGNS or piece is None else code.widths(piece))
+    found = from_fields(rest, np.concatenate(widths))
+    at = 0
+    for (how_many, code), piece in zip(parts, pieces, strict=True):
+        values = found[at : at + how_many]
+        at += how_many
+        yield values if code is _SIGNS or piece is None else code.values(piece, values)
+
+
+def _ranks(head: _Head, numbers: Iterator[Numbers], elements: int) -> Numbers:
+    ranks = _from_gaps(next(numbers), elements)
+    if head.staying is None:
+        return ranks
+    total = head.changes + head.staying
+    if total > elements or (len(ranks) and ranks[-1] >= total - 1):
+        raise BadPayload(f"class {head.of} lists elements that stay beyond its last change")
+    stays = np.zeros(total, np.bool_)
+    stays[ranks] = True
+    return np.flatnonzero(~stays)
+
+
+def _steps(head: _Head, numbers: Iterator[Numbers]) -> Numbers:
+    down = next(numbers)
+    if head.large is None:
+        sizes = next(numbers) + 1
+    else:
+        sizes = np.ones(head.changes, np.int64)
+        large = _from_gaps(next(numbers), head.changes)
+        sizes[large] = next(numbers) + 2
+    if sizes.max() > _MAX_STEP:
+        raise BadPayload("a step is longer than 16 bits")
+    return np.where(down, -sizes, sizes)
+
+
+def _gaps(places: Numbers) -> Numbers:
+    return np.diff(places, prepend=-1) - 1
+
+
+def _from_gaps(gaps: Numbers, limit: int) -> Numbers:
+    if len(gaps) and int(gaps.max()) >= limit:
+        raise BadPayload(f"a gap of {gaps.max()} among {limit}")
+    places: Numbers = np.cumsum(gaps + 1) - 1
+    if len(places) and places[-1] >= limit:
+        raise BadPayload(f"place {places[-1]} among {limit}")
+    return places
+
+
+def _classes(old: Words, layout: Layout, lo: int) -> NDArray[np.uint8]:
+    exponents = (old >> layout.shift).astype(np.uint8)
+    if layout.mask != 0xFF:
+        exponents &= np.uint8(layout.mask)
+    np.maximum(exponents, np.uint8(lo), out=exponents)
+    exponents -= np.uint8(lo)
+    return np.minimum(exponents, np.uint8(CLASSES - 1), out=exponents)
+
+
+def _place(bits: Words) -> Numbers:
+    """Where a 16-bit float stands among all, by value: -32768 (a NaN) to 32767; +0 is 0, -0 is -1."""
+    signed = bits.astype(np.int64)
+    return np.where(signed < 0x8000, signed, 0x7FFF - signed)
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _take_number(data: memoryview) -> tuple[int, memoryview]:
+    value = 0
+    for place in range(5):
+        byte, data = _take_byte(data)
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, data
+    raise BadPayload("a number of more than 35 bits")
+
+
+def _take_byte(data: memoryview) -> tuple[int, memoryview]:
+    if not len(data):
+        raise BadPayload("heads are cut short")
+    return data[0], data[1:]

@@ -1,0 +1,101 @@
+"""Edges made again, listed and checked. Functions of documents and files; nothing is kept here.
+
+A codec that is deterministic lets any holder of both ends make a payload that was dropped: it is good if it hashes to
+what the signed Edge says, and then it is the very same bytes.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from weights import codec
+from weights.diff import Payload, bodies, encode
+from weights.documents import Edge, TensorEntry, Version
+from weights.errors import BadPayload, WeightsError, WrongBase
+from weights.payload import Reader, read_head
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+
+class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list says of an edge. `rho`: share of elements whose bits change; None for a full edge, and where only
+    decoding would tell. `held`: the payload is on this disk."""
+
+    era: int
+    base: int | None
+    version: int
+    nbytes: int
+    rho: float | None
+    held: bool
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the store, hashed again. `fault`: None where all is well."""
+
+    path: Path
+    era: int
+    version: int
+    fault: str | None
+
+
+def remake(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
+    """Write the payload of `edge` anew to `path`, from both of its ends (`base`: None for a full edge).
+    Raises `WrongBase` when they are not its ends, `BadPayload` when this program cannot make its bytes: it is of
+    another codec, or was made with another version of zstd; `path` is then absent. Raises `DiskFull`."""
+    if (base.root if base else None) != edge.base_root or new.root != edge.root:
+        raise WrongBase("these snapshots are not the ends of the edge")
+    if edge.codec != codec.NAME:
+        raise BadPayload(f"edge is of codec {edge.codec}, this program makes {codec.NAME}")
+    payload = encode(base, new, path, threads=threads)
+    if (payload.hash, payload.length) != (edge.payload_hash, edge.length):
+        path.unlink()
+        raise BadPayload(f"made anew it hashes to {payload.hash.hex()[:16]}, not to {edge.payload_hash.hex()[:16]}")
+    return payload
+
+
+def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
+    """How many elements a diff changes; None where only decoding tells. `tensors`: of its base.
+    Raises `BadPayload`."""
+    reader = Reader(payload)
+    if read_head(reader).base_root is None:
+        return None
+    found = [codec.changes(frame.dtype, kind, body, frame.elements) for frame, kind, body in bodies(reader, tensors)]
+    return None if None in found else sum(one for one in found if one is not None)
+
+
+def lines(store: Store, edges: Iterable[Edge], versions: Iterable[Version]) -> list[EdgeLine]:
+    """Edges in the order given, with what their payloads tell. `versions`: those known, for their tensor tables."""
+    tables = {version.root: version.tensors for version in versions}
+    return [_line(edge, store.payload(edge.payload_hash), tables.get(edge.root)) for edge in edges]
+
+
+def verify(store: Store) -> Iterator[Finding]:
+    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes."""
+    for file in store.payloads():
+        hasher = blake3()
+        hasher.update_mmap(file.path)
+        fault = None if hasher.digest() == file.hash else f"hashes to {hasher.hexdigest()[:16]}"
+        yield Finding(path=file.path, era=file.era, version=file.version, fault=fault)
+    for file in store.snapshots():
+        yield Finding(path=file.path, era=file.era, version=file.version, fault=_fault(file.path, file.hash))
+
+
+def _line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
+    changed = elements = None
+    if payload is not None and tensors is not None:
+        changed = changes(payload, tensors)
+        elements = sum(entry.elements for entry in tensors)
+    return EdgeLine(
+        era=edge.era, base=edge.base, version=edge.version, nbytes=edge.length, held=payload is not None,
+        rho=changed / elements if changed is not None and elements else None,
+    )  # fmt: skip
+
+
+def _fault(path: Path, root: bytes) -> str | None:
+    try:
+        found = Snapshot(path).root
+    except (WeightsError, OSError) as error:
+        return str(error)
+    return None if found == root else f"has content root {found.hex()[:16]}"

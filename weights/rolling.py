@@ -1,0 +1,224 @@
+"""A snapshot that goes from version to version in place, and some versions back. One process at a time.
+
+    snapshot.safetensors   the weights, memory-mapped
+    forward, back          the journal of a step under way: at most one is there
+    undo/N                 journals of the last steps, the newest with the highest N
+    origin                 content root of the oldest version that is within reach, in hex
+
+What makes `apply` safe against a kill, or a failure of power, at any moment:
+
+1. Nothing is written before the payload has decoded purely, over the old weights, to weights of the expected root.
+2. All changes (positions, old bits, new bits) are then a journal, fsynced, hashed and renamed to `forward`. That rename
+   decides: before it the old version is whole; after it whoever opens the folder finishes the step.
+3. The new bits are written into the map; writing them twice does no harm. The map is fsynced.
+4. The journal is renamed to `undo/N`: the step is done.
+
+A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, and is removed when the map is fsynced. Memory
+beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half
+done: hold it off meanwhile, or give it `weights.tensors.patch`.
+"""
+
+import contextlib
+import mmap
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from weights.codec import Bits
+from weights.diff import open_payload, patches
+from weights.documents import Version
+from weights.durable import hidden, move, sync_file, sync_folder, writing
+from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
+from weights.payload import Reader
+from weights.snapshot import BITS, RootHasher, Snapshot
+
+_MAGIC: Final = b"echo2JN1"
+_RECORD: Final = struct.Struct("<QII")
+"""Byte in the snapshot's data, element width, changes; then positions (u32), old bits, new bits."""
+_HASH: Final = 32
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """Changes of a frame. `start`: byte of its first element in the snapshot's data."""
+
+    start: int
+    index: NDArray[np.uint32]
+    old: Bits
+    new: Bits
+
+
+class _Journal:
+    """A journal that is whole: (base root, root, records). Raises `StoreCorrupt`."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        body = self._data[:-_HASH]
+        if len(body) < 72 or bytes(body[:8]) != _MAGIC or blake3(body).digest() != self._data[-_HASH:]:
+            raise StoreCorrupt(f"{path} is damaged: remove its folder, and the weights are fetched anew")
+        self.base_root, self.root = bytes(body[8:40]), bytes(body[40:72])
+
+    def records(self) -> Iterator[_Record]:
+        at, end = 72, len(self._data) - _HASH
+        while at < end:
+            start, width, count = _RECORD.unpack_from(self._data, at)
+            at += _RECORD.size
+            index = np.frombuffer(self._data, np.uint32, count, at)
+            old = np.frombuffer(self._data, BITS[width], count, at + 4 * count)
+            new = np.frombuffer(self._data, BITS[width], count, at + (4 + width) * count)
+            at += (4 + 2 * width) * count
+            yield _Record(start, index, old, new)
+
+
+class Rolling:
+    """Open with `with Rolling(folder) as rolling`; `create` makes the folder. Methods may raise `DiskFull`."""
+
+    def __init__(self, folder: Path, *, keep: int = 0) -> None:
+        """Open, and finish what a kill left undone. `keep`: how many versions before the present one stay within
+        reach of `back`. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where there is none."""
+        self._folder, self._keep = folder, keep
+        self._origin = bytes.fromhex((folder / "origin").read_text())
+        self.path = folder / "snapshot.safetensors"
+        for leftover in (hidden(folder / "forward"), hidden(folder / "origin")):
+            leftover.unlink(missing_ok=True)
+        if (folder / "forward").exists():
+            self._finish_forward()
+        if (folder / "back").exists():
+            self._finish_back()
+
+    @classmethod
+    def create(cls, folder: Path, source: Snapshot, *, keep: int = 0) -> Self:
+        """Copy a snapshot into a folder that is new, or was left half made. Raises `DiskFull`."""
+        (folder / "undo").mkdir(parents=True, exist_ok=True)
+        with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
+            shutil.copyfileobj(original, file, 8 << 20)
+        with writing(folder / "origin") as file:
+            file.write(source.root.hex().encode())
+        sync_folder(folder)
+        return cls(folder, keep=keep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is held open between calls."""
+
+    @property
+    def root(self) -> bytes:
+        """Content root of the present version."""
+        steps = self._steps()
+        return _Journal(steps[-1]).root if steps else self._origin
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The present version, to read until the next step."""
+        return Snapshot(self.path, root=self.root)
+
+    def roots(self) -> list[bytes]:
+        """Content roots within reach, the present one first."""
+        return [self.root, *(_Journal(path).base_root for path in reversed(self._steps()))]
+
+    def apply(
+        self, payload: Path, expect_root: bytes, *, expect: Version | None = None, threads: int | None = None
+    ) -> None:
+        """Step forward by a diff. `expect_root`, `expect`: as for `diff.apply`. Raises `BadPayload`, `WrongBase`, and
+        `BadSnapshot` where the diff ties tensors anew (make a new file with `diff.apply` then)."""
+        base, reader = self.snapshot, Reader(payload)
+        table = open_payload(reader, base, expect_root)
+        if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
+            raise BadPayload("payload leads to another tensor table than its Version names")
+        if table.aliases != base.aliases:
+            raise BadSnapshot(f"{self.path}: a diff that ties tensors anew cannot be applied in place")
+        hasher = RootHasher(table.tensors, table.aliases)
+        with _writing_journal(self._folder / "forward", base.root, expect_root) as journal:
+            for frame, patch in patches(reader, base, table.tensors, threads):
+                old = base.span(frame.start, frame.elements, frame.width)
+                for piece in patch.pieces(old):
+                    hasher.write(piece)
+                index, new = patch.changes(old)
+                journal.add(_Record(frame.start, index, old[index], new))
+            if hasher.finish() != expect_root:
+                raise BadPayload("payload decodes to other weights than it claims")
+        self._finish_forward()
+
+    def back(self) -> bytes:
+        """Step back; the content root that is now present. Raises `WrongBase` where none is within reach."""
+        steps = self._steps()
+        if not steps:
+            raise WrongBase("no older version is within reach")
+        move(steps[-1], self._folder / "back")
+        sync_folder(self._folder / "undo")
+        self._finish_back()
+        return self.root
+
+    def _finish_forward(self) -> None:
+        forward, steps = self._folder / "forward", self._steps()
+        journal = _Journal(forward)
+        self._scatter((record.start, record.index, record.new) for record in journal.records())
+        number = int(steps[-1].name) + 1 if steps else 0
+        move(forward, self._folder / "undo" / f"{number:012d}")
+        sync_folder(self._folder)
+        # The newest stays in any case: it tells the present root.
+        for path in self._steps()[: -max(1, self._keep)]:
+            path.unlink()
+
+    def _finish_back(self) -> None:
+        back = self._folder / "back"
+        journal = _Journal(back)
+        self._scatter((record.start, record.index, record.old) for record in journal.records())
+        if not self._steps():
+            with writing(self._folder / "origin") as file:
+                file.write(journal.base_root.hex().encode())
+            self._origin = journal.base_root
+        back.unlink()
+        sync_folder(self._folder)
+
+    def _scatter(self, changes: Iterator[tuple[int, NDArray[np.uint32], Bits]]) -> None:
+        """Rule 3."""
+        start = Snapshot(self.path, root=b"").start
+        with self.path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            whole = np.frombuffer(mapped, np.uint8)
+            for at, index, bits in changes:
+                if len(index):
+                    end = start + at + (int(index[-1]) + 1) * bits.itemsize
+                    whole[start + at : end].view(bits.dtype)[index] = bits
+            del whole
+            mapped.flush()
+        sync_file(self.path)
+
+    def _steps(self) -> list[Path]:
+        return sorted((self._folder / "undo").iterdir())
+
+
+class _JournalWriter:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hasher = file, blake3()
+
+    def add(self, record: _Record) -> None:
+        if len(record.index):
+            self.write(_RECORD.pack(record.start, record.new.itemsize, len(record.index)))
+            for part in (record.index, record.old, record.new):
+                self.write(np.ascontiguousarray(part).view(np.uint8).data)
+
+    def write(self, data: Any) -> None:
+        self._file.write(data)
+        self._hasher.update(data)
+
+    def finish(self) -> None:
+        self._file.write(self._hasher.digest())
+
+
+@contextlib.contextmanager
+def _writing_journal(path: Path, base_root: bytes, root: bytes) -> Iterator[_JournalWriter]:
+    with writing(path) as file:
+        journal = _JournalWriter(file)
+        journal.write(_MAGIC + base_root + root)
+        yield journal
+        journal.finish()
