@@ -24,18 +24,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from benchmarks import bench
 from benchmarks.bench import Candidate, Claim
+from benchmarks.diff_anchors import Words, entropy, gaps_apply, gaps_encode, pack, xor_apply, xor_encode
 from weights import codec, native
 from weights.diff import apply, encode
 from weights.documents import TensorEntry
 from weights.order import in_order
 from weights.snapshot import Snapshot, writing_snapshot
 
-Words = NDArray[np.uint16]
 TILED: Final = 256 << 20
 MISSED: Final = 16
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"
@@ -123,54 +122,6 @@ def _bf16(weights: NDArray[np.float64]) -> Words:
     """Round to nearest, ties to even."""
     bits = weights.astype(np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-# -- anchors ------------------------------------------------------------
-
-
-def pack(*parts: NDArray[Any]) -> list[bytes]:
-    return [zstandard.ZstdCompressor(level=1).compress(part.tobytes()) for part in parts]
-
-
-def unpack(data: bytes, dtype: Any) -> NDArray[Any]:
-    return np.frombuffer(zstandard.ZstdDecompressor().decompress(data), dtype)
-
-
-def xor_encode(old: Words, new: Words) -> list[bytes]:
-    """slime, SGLang, SkyRL: one zstd frame a tensor."""
-    return pack(old ^ new)
-
-
-def xor_apply(parts: list[bytes], held: Words) -> None:
-    held ^= unpack(parts[0], np.uint16)
-
-
-def gaps_encode(old: Words, new: Words) -> list[bytes]:
-    """PULSE v2, GRAIL: int32 gaps, bf16 values, zstd-1; apart, which is smaller than together."""
-    index = np.flatnonzero(old != new)
-    return pack(np.diff(index, prepend=0).astype(np.int32), new[index])
-
-
-def gaps_apply(parts: list[bytes], held: Words) -> None:
-    held[np.cumsum(unpack(parts[0], np.int32), dtype=np.int64)] = unpack(parts[1], np.uint16)
-
-
-def entropy(old: Words, new: Words) -> float:
-    """Bytes that independent changes take, given the old exponents: of what becomes of each element, in ULP."""
-    exponents, bits = old >> 7 & 0xFF, 0.0
-    moved = np.flatnonzero(old != new)
-    steps = (_place(new[moved]) - _place(old[moved])).astype(np.int64)
-    for exponent, members in enumerate(np.bincount(exponents, minlength=256)):
-        counts = np.unique(steps[exponents[moved] == exponent], return_counts=True)[1]
-        counts = np.append(counts, members - counts.sum())
-        shares = counts[counts > 0] / max(1, members)
-        bits -= float(members * (shares * np.log2(shares)).sum())
-    return bits / 8
-
-
-def _place(bits: Words) -> NDArray[np.int32]:
-    signed = bits.astype(np.int32)
-    return np.where(signed < 0x8000, signed, 0x7FFF - signed)
 
 
 # -- sizes ------------------------------------------------------------
