@@ -19,10 +19,13 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
 9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
    choice.
+10. Of the addresses of a peer it dials the one that it heard first and no other, and for a while none after a failure:
+    whoever came back at another port would stay lost. So what it knew is forgotten before each dial.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -163,6 +166,7 @@ class LibP2PTransport:
                 info = info_from_p2p_addr(Multiaddr(address))
                 if info.peer_id == self._host.get_id():
                     continue
+                self._forget(info.peer_id)
                 with trio.fail_after(DIAL_TIMEOUT):
                     await self._host.connect(info)
             except (Exception, ExceptionGroup) as error:
@@ -170,6 +174,12 @@ class LibP2PTransport:
             else:
                 return str(info.peer_id)
         raise Unreachable(f"none of {list(addresses)} answers")
+
+    def _forget(self, peer: ID) -> None:
+        """Where a peer was, and that it was not there lately (rule 10)."""
+        network: Any = self._host.get_network()
+        network.peerstore.clear_addrs(peer)
+        network._negative_peer_cache.evict(str(peer))
 
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""

@@ -358,6 +358,21 @@ async def test_a_peer_that_left_can_be_dialled_again():
             assert await again.request(a.peer_id, "echo", b"x", timeout=5)
 
 
+async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
+    key, a = generate_key(), made()
+    first, second = ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
+    async with running(a):
+        async with running(first):
+            old = await first.addresses()
+            await a.dial(old)
+        while await a.peers():  # noqa: ASYNC110 (connections have no event)
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unreachable):
+            await a.dial(old)
+        async with running(second):
+            assert await a.dial(await second.addresses()) == second.peer_id
+
+
 async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
     ended = asyncio.Event()
 
