@@ -84,7 +84,7 @@ class Rollouts:
                 (self._switch.paused, self._switch.why_paused, self._switch.until_resumed),
                 (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
                 (self._follower.held is None, missing, lambda: self._nap(0.2)),
-                (self._link.peer is None, self._link.trouble, self._link.connected),
+                (self._link.peer is None, self._link.trouble, self._line),
             ]
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
@@ -169,6 +169,14 @@ class Rollouts:
     async def _wait(self, seconds: float) -> None:
         """Sleep, but wake for a newer version or an order of the owner."""
         await self._switch.unless_finishing(self._nap(seconds))
+
+    async def _line(self) -> None:
+        """Wait for the coordinator, but not long: what keeps it away is said anew."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._link.connected()
+        except TimeoutError:
+            return
 
     async def _nap(self, seconds: float) -> None:
         try:
