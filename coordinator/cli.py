@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
+app.add_typer(policy_app, name="policy")
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
 Sets = Annotated[
@@ -165,6 +167,40 @@ def keys_show(home: Home = Path(".")) -> None:
     for key in keys.shown(place, root):
         there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
+
+
+@policy_app.command("ls")
+@edged
+def policy_ls(
+    home: Home = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """List the versions and the ways to them. Reads the store beside a running coordinator."""
+    import msgspec
+
+    from coordinator import policy
+    from coordinator.folder import RunFolder
+
+    rows = policy.versions(RunFolder(home), _now())
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(policy.lines(rows)))
+
+
+@policy_app.command("verify")
+@edged
+def policy_verify(home: Home = Path(".")) -> int:
+    """Hash every payload and snapshot again. Ends with 81 where one is not what it was."""
+    from coordinator import policy
+    from coordinator.edge import tell
+    from coordinator.folder import RunFolder
+    from p2p.exits import Exit
+
+    found = policy.verify(RunFolder(home))
+    bad = [one for one in found if one.fault is not None]
+    for one in bad:
+        tell(f"{one.path} (version {one.version} of era {one.era}): {one.fault}; "
+             "stop the coordinator and move this file away")  # fmt: skip
+    print(f"{len(found) - len(bad)} of {len(found)} files are what they were")
+    return Exit.TRUST if bad else Exit.OK
 
 
 @app.command()

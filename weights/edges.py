@@ -4,6 +4,7 @@ A codec that is deterministic lets any holder of both ends make a payload that w
 what the signed Edge says, and then it is the very same bytes.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from weights.documents import Edge, TensorEntry, Version
 from weights.errors import BadPayload, WeightsError, WrongBase
 from weights.payload import Reader, read_head
 from weights.snapshot import Snapshot
-from weights.store import Store
+from weights.store import StoreReader
 
 
 class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,32 +66,42 @@ def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
     return None if None in found else sum(one for one in found if one is not None)
 
 
-def lines(store: Store, edges: Iterable[Edge], versions: Iterable[Version]) -> list[EdgeLine]:
+def lines(store: StoreReader, edges: Iterable[Edge], versions: Iterable[Version]) -> list[EdgeLine]:
     """Edges in the order given, with what their payloads tell. `versions`: those known, for their tensor tables."""
     tables = {version.root: version.tensors for version in versions}
     return [_line(edge, store.payload(edge.payload_hash), tables.get(edge.root)) for edge in edges]
 
 
-def verify(store: Store) -> Iterator[Finding]:
-    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes."""
-    for file in store.payloads():
-        hasher = blake3()
-        hasher.update_mmap(file.path)
-        fault = None if hasher.digest() == file.hash else f"hashes to {hasher.hexdigest()[:16]}"
-        yield Finding(path=file.path, era=file.era, version=file.version, fault=fault)
-    for file in store.snapshots():
-        yield Finding(path=file.path, era=file.era, version=file.version, fault=_fault(file.path, file.hash))
+def verify(store: StoreReader) -> Iterator[Finding]:
+    """Hash every payload and snapshot of a store again, the oldest first. Takes a pass over all its bytes. What a
+    daemon drops meanwhile is left out."""
+    for file in [*store.payloads(), *store.snapshots()]:
+        fault = (_payload_fault if file.path.parent.name == "payloads" else _fault)(file.path, file.hash)
+        # A row is deleted before its file: where both are gone, a daemon dropped them in the meantime.
+        if fault is None or file in (*store.payloads(), *store.snapshots()):
+            yield Finding(path=file.path, era=file.era, version=file.version, fault=fault)
 
 
 def _line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
     changed = elements = None
     if payload is not None and tensors is not None:
-        changed = changes(payload, tensors)
+        # A daemon has dropped the file just now, or it has rotted, which `verify` would tell.
+        with contextlib.suppress(FileNotFoundError, BadPayload):
+            changed = changes(payload, tensors)
         elements = sum(entry.elements for entry in tensors)
     return EdgeLine(
         era=edge.era, base=edge.base, version=edge.version, nbytes=edge.length, held=payload is not None,
         rho=changed / elements if changed is not None and elements else None,
     )  # fmt: skip
+
+
+def _payload_fault(path: Path, digest: bytes) -> str | None:
+    hasher = blake3()
+    try:
+        hasher.update_mmap(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return None if hasher.digest() == digest else f"hashes to {hasher.hexdigest()[:16]}"
 
 
 def _fault(path: Path, root: bytes) -> str | None:

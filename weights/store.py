@@ -12,11 +12,13 @@
    is gone or has another size is dropped at open: it can be fetched again.
 3. A payload's hash is checked before it is taken. A snapshot's root was checked by whoever wrote it (`diff.apply`).
 4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
-5. One process at a time has the store open (flock). Within it any thread may call.
+5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and
+   writes nothing: what it was told of a file may be out of date a moment later, since the holder may drop it.
 """
 
 import contextlib
 import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator
@@ -62,7 +64,106 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int
 
 
-class Store:
+class StoreReader:
+    """What a store holds, also while its daemon runs: `with StoreReader(folder) as store`. Every method may raise
+    `StoreCorrupt`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `FileNotFoundError` where no store is, `PermissionError`, `StoreCorrupt`."""
+        self.folder = folder
+        self._mutex = threading.RLock()
+        with contextlib.ExitStack() as undo, self._translated():
+            self._database = _connect_to_read(folder / "index.sqlite")
+            undo.callback(self._database.close)
+            self._check_format()
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Closing twice is closing once."""
+        with self._mutex, self._translated():
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def document(self, digest: bytes) -> bytes | None:
+        """The sealed bytes with this hash."""
+        rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
+        return rows[0][0] if rows else None
+
+    def documents(self, kind: str) -> list[StoredDocument]:
+        """All documents of a kind, oldest (era, version) first."""
+        rows = self._read(
+            "SELECT hash, kind, era, version, sealed FROM documents WHERE kind = ? ORDER BY era, version, hash", (kind,)
+        )
+        return [StoredDocument(hash=row[0], kind=row[1], era=row[2], version=row[3], sealed=row[4]) for row in rows]
+
+    def payload(self, digest: bytes) -> Path | None:
+        return self._path(f"payloads/{digest.hex()}")
+
+    def payloads(self) -> list[StoredFile]:
+        """Oldest (era, version) first."""
+        return self._files("payloads/")
+
+    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
+        return self._path(_snapshot_name(era, version, root))
+
+    def snapshots(self) -> list[StoredFile]:
+        """Oldest (era, version) first."""
+        return self._files("snapshots/")
+
+    def nbytes(self) -> int:
+        """Bytes of all payloads and snapshots."""
+        total: int = self._read("SELECT coalesce(sum(nbytes), 0) FROM files", ())[0][0]
+        return total
+
+    def _path(self, name: str) -> Path | None:
+        return self.folder / name if self._read("SELECT 1 FROM files WHERE name = ?", (name,)) else None
+
+    def _files(self, prefix: str) -> list[StoredFile]:
+        rows = self._read(
+            "SELECT name, hash, era, version, nbytes FROM files WHERE substr(name, 1, ?) = ? "
+            "ORDER BY era, version, name",
+            (len(prefix), prefix),
+        )
+        return [
+            StoredFile(path=self.folder / row[0], hash=row[1], era=row[2], version=row[3], nbytes=row[4])
+            for row in rows
+        ]
+
+    def _check_format(self) -> None:
+        found: int = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if found != _FORMAT:
+            raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
+
+    def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
+        with self._mutex, self._translated():
+            return self._database.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                path = self.folder / "index.sqlite"
+                raise DiskFull(f"the disk refuses {path} ({error}): free space there, or check the disk") from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise self._corrupt(str(error)) from error
+            raise
+
+    def _corrupt(self, detail: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self.folder / 'index.sqlite'}: {detail}. Stop the daemon, move index.sqlite, index.sqlite-wal and "
+            "index.sqlite-shm away, and start again: documents, payloads and snapshots are then fetched anew"
+        )
+
+
+class Store(StoreReader):
     """Open with `with Store(folder) as store`. Every method may raise `StoreCorrupt` or `DiskFull`."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,33 +185,15 @@ class Store:
 
     def close(self) -> None:
         """Let go of the folder. Closing twice is closing once."""
-        with self._mutex, self._translated():
-            self._database.close()
+        with self._mutex:
+            super().close()
             self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def put_document(self, kind: str, era: int, version: int, sealed: bytes) -> bytes:
         """Keep sealed bytes; their BLAKE3 hash. The same bytes twice are kept once, under the first kind."""
         digest = blake3(sealed).digest()
         self._write("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", (digest, kind, era, version, sealed))
         return digest
-
-    def document(self, digest: bytes) -> bytes | None:
-        """The sealed bytes with this hash."""
-        rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
-        return rows[0][0] if rows else None
-
-    def documents(self, kind: str) -> list[StoredDocument]:
-        """All documents of a kind, oldest (era, version) first."""
-        rows = self._read(
-            "SELECT hash, kind, era, version, sealed FROM documents WHERE kind = ? ORDER BY era, version, hash", (kind,)
-        )
-        return [StoredDocument(hash=row[0], kind=row[1], era=row[2], version=row[3], sealed=row[4]) for row in rows]
 
     def drop_document(self, digest: bytes) -> None:
         self._write("DELETE FROM documents WHERE hash = ?", (digest,))
@@ -139,28 +222,9 @@ class Store:
             raise BadPayload(f"{path.name} hashes to {hasher.hexdigest()[:16]}, not to {digest.hex()[:16]}")
         return self._take(f"payloads/{digest.hex()}", era, version, digest, path)
 
-    def payload(self, digest: bytes) -> Path | None:
-        return self._path(f"payloads/{digest.hex()}")
-
-    def payloads(self) -> list[StoredFile]:
-        """Oldest (era, version) first."""
-        return self._files("payloads/")
-
     def put_snapshot(self, era: int, version: int, root: bytes, path: Path) -> Path:
         """Take the file `path` (on this filesystem), whose content root the caller has checked; its new path."""
         return self._take(_snapshot_name(era, version, root), era, version, root, path)
-
-    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
-        return self._path(_snapshot_name(era, version, root))
-
-    def snapshots(self) -> list[StoredFile]:
-        """Oldest (era, version) first."""
-        return self._files("snapshots/")
-
-    def nbytes(self) -> int:
-        """Bytes of all payloads and snapshots."""
-        total: int = self._read("SELECT coalesce(sum(nbytes), 0) FROM files", ())[0][0]
-        return total
 
     def collect(self, keep: Collection[tuple[int, int]], budget_bytes: int) -> list[StoredFile]:
         """Drop payloads and snapshots, oldest first, until at most `budget_bytes` are left or only those of `keep`
@@ -196,26 +260,10 @@ class Store:
         self._write("DELETE FROM files WHERE name = ?", (path.relative_to(self.folder).as_posix(),))
         path.unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path | None:
-        return self.folder / name if self._read("SELECT 1 FROM files WHERE name = ?", (name,)) else None
-
-    def _files(self, prefix: str) -> list[StoredFile]:
-        rows = self._read(
-            "SELECT name, hash, era, version, nbytes FROM files WHERE substr(name, 1, ?) = ? "
-            "ORDER BY era, version, name",
-            (len(prefix), prefix),
-        )
-        return [
-            StoredFile(path=self.folder / row[0], hash=row[1], era=row[2], version=row[3], nbytes=row[4])
-            for row in rows
-        ]
-
     def _set_up(self) -> None:
-        found: int = self._database.execute("PRAGMA user_version").fetchone()[0]
-        if found == 0:
+        if self._database.execute("PRAGMA user_version").fetchone()[0] == 0:
             self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
-        elif found != _FORMAT:
-            raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
+        self._check_format()
         check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise self._corrupt(check)
@@ -232,32 +280,9 @@ class Store:
                     path.unlink()
             sync_folder(self.folder / folder)
 
-    def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
-        with self._mutex, self._translated():
-            return self._database.execute(query, values).fetchall()
-
     def _write(self, query: str, values: tuple[object, ...]) -> None:
         with self._mutex, self._translated():
             self._database.execute(query, values)
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                path = self.folder / "index.sqlite"
-                raise DiskFull(f"the disk refuses {path} ({error}): free space there, or check the disk") from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise self._corrupt(str(error)) from error
-            raise
-
-    def _corrupt(self, detail: str) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"{self.folder / 'index.sqlite'}: {detail}. Stop the daemon, move index.sqlite, index.sqlite-wal and "
-            "index.sqlite-shm away, and start again: documents, payloads and snapshots are then fetched anew"
-        )
 
 
 def _snapshot_name(era: int, version: int, root: bytes) -> str:
@@ -273,6 +298,18 @@ def _connect(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    # mode=ro and not immutable: the daemon may write meanwhile, and each query then sees a whole transaction.
+    if not path.exists():
+        raise FileNotFoundError(f"{path.parent} holds no store")
+    # WAL wants its -shm file even from a reader, so the folder must be writable unless a daemon has made it.
+    if not os.access(path, os.R_OK) or not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"cannot open {path}: read it as the user whom its folder belongs to")
+    return sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+    )
 
 
 def _lock(path: Path) -> BinaryIO:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from weights.durable import writing
 from weights.errors import BadPayload, StoreBusy, StoreCorrupt
-from weights.store import Store
+from weights.store import Store, StoreReader
 
 ROOT = Path(__file__).parent.parent.parent
 WORKER = Path(__file__).parent / "store_worker.py"
@@ -230,7 +230,7 @@ FULL_DISK = """
     from weights.documents import TensorEntry
     from weights.errors import DiskFull
     from weights.snapshot import writing_snapshot
-    from weights.store import Store
+    from weights.store import Store, StoreReader
 
     folder = Path(sys.argv[1])
     with Store(folder) as store:
@@ -290,3 +290,31 @@ def test_an_interrupted_write_leaves_the_older_file(tmp_path: Path) -> None:
 def test_the_store_starts_without_numpy_or_torch() -> None:
     program = "import sys, weights.store; assert not {'numpy', 'torch'} & sys.modules.keys(), 'heavy import'"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)
+
+
+def test_a_reader_sees_what_the_holder_of_the_store_has_written_and_cannot_write(store: Store) -> None:
+    digest = put_payload(store, 1, b"payload")
+    with StoreReader(store.folder) as reader:
+        assert reader.payload(digest) == store.payload(digest)
+        document = store.put_document("version", 1, 1, b"sealed")
+        assert reader.document(document) == b"sealed"
+        store.collect((), 0)
+        assert (reader.payload(digest), reader.nbytes()) == (None, 0)
+        assert not hasattr(reader, "put_document")
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader._read("DELETE FROM documents", ())
+    store.close()
+    with StoreReader(store.folder) as reader:
+        assert [one.sealed for one in reader.documents("version")] == [b"sealed"]
+
+
+def test_a_reader_makes_no_store_and_knows_another_format(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no store"):
+        StoreReader(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "index.sqlite").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(StoreCorrupt):
+        StoreReader(tmp_path)
+    store._write("PRAGMA user_version = 9", ())
+    with pytest.raises(StoreCorrupt, match="update it"):
+        StoreReader(store.folder)

@@ -1,0 +1,132 @@
+"""`echo2-coord policy`: the versions of a store are listed and hashed again, with a coordinator running or without."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+from coordinator import cli, setup
+from coordinator.setup import Run
+from p2p.envelope import seal
+from tests.coordinator_cli.conftest import NOW
+from weights.diff import Payload, encode, encode_full
+from weights.documents import Edge, TensorEntry, Version
+from weights.snapshot import Snapshot, writing_snapshot
+from weights.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_now", lambda: NOW)
+
+
+def said(*words: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, [str(word) for word in words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def snapshot(path: Path, bits: NDArray[np.uint16]) -> Snapshot:
+    with writing_snapshot(path, [TensorEntry(name="w", dtype="BF16", shape=bits.shape)], {}) as writer:
+        writer.write(bits)
+        writer.finish()
+    return Snapshot(path)
+
+
+def put(store: Store, run: Run, version: int, *payloads: Payload) -> None:
+    """What a publisher leaves of a version: its files, and documents that the policy key has signed."""
+    for payload in payloads:
+        edge = Edge(
+            era=1, base=version - 1 if payload.base_root else None, base_root=payload.base_root, version=version,
+            root=payload.root, codec=payload.codec, payload_hash=payload.hash, length=payload.length,
+            chunk_size=1 << 18, chunk_root=bytes(32),
+        )  # fmt: skip
+        store.put_document("edge", 1, version, seal("edge", run.id, edge.to_bytes(), run.keys.policy))
+        store.put_payload(1, version, payload.hash, payload.path)
+    path = store.scratch(str(version))
+    held = Snapshot(path)
+    document = Version(era=1, version=version, root=held.root, tensors=held.tensors)
+    store.put_document("version", 1, version, seal("version", run.id, document.to_bytes(), run.keys.policy))
+    store.put_snapshot(1, version, held.root, path)
+
+
+def published(home: Path) -> Store:
+    """Version 0 in full, version 1 by a diff that changes one element in fifty and in full. Left open, as a running
+    coordinator has it."""
+    run, store = setup.load_run(home, env={}, now=NOW), Store(home / "store")
+    bits = np.arange(1000, dtype=np.uint16)
+    old = snapshot(store.scratch("0"), bits)
+    new = snapshot(store.scratch("1"), bits + (bits % 50 == 0))
+    full = encode_full(new, store.scratch("full"))
+    diff = encode(old, new, store.scratch("diff"))
+    put(store, run, 0, encode_full(old, store.scratch("base")))
+    put(store, run, 1, diff, full)
+    return store
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_versions_are_listed_beside_a_running_coordinator_and_without(home: Path, running: bool) -> None:
+    with published(home) as store:
+        lengths = {file.nbytes for file in store.payloads()}
+        if not running:
+            store.close()
+        code, out, _ = said("policy", "ls", "--json", "--home", home)
+        rows = json.loads(out)
+        assert code == 0
+        assert [(row["era"], row["version"], row["held"]) for row in rows] == [(1, 0, True), (1, 1, True)]
+        assert [[(e["base"], e["rho"], e["held"]) for e in row["edges"]] for row in rows] == [
+            [(None, None, True)],
+            [(None, None, True), (0, 0.02, True)],
+        ]
+        assert {e["nbytes"] for row in rows for e in row["edges"]} == lengths
+        code, out, _ = said("policy", "ls", "--home", home)
+        assert (code, len(out.splitlines())) == (0, 4)
+        assert out.splitlines()[-1].split()[:3] == ["1", "1", "0"]
+        assert "2.000%" in out
+
+
+def test_what_was_dropped_from_the_disk_is_listed_as_dropped(home: Path) -> None:
+    with published(home) as store:
+        store.collect({(1, 1)}, 0)
+        rows = json.loads(said("policy", "ls", "--json", "--home", home)[1])
+        assert [row["held"] for row in rows] == [False, True]
+        assert [e["held"] for e in rows[0]["edges"]] == [False]
+
+
+@pytest.mark.parametrize("kind", ["payloads", "snapshots"])
+def test_verify_ends_with_81_and_names_the_file_that_rotted(home: Path, kind: str) -> None:
+    with published(home) as store:
+        assert said("policy", "verify", "--home", home)[:2] == (0, "5 of 5 files are what they were\n")
+        path = getattr(store, kind)()[0].path
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        code, out, err = said("policy", "verify", "--home", home)
+        assert (code, out) == (81, "4 of 5 files are what they were\n")
+        assert str(path) in err
+        assert err.count("\n") == 1
+        path.unlink()
+        code, _, err = said("policy", "verify", "--home", home)
+        assert code == 81
+        assert str(path) in err
+        assert said("policy", "ls", "--home", home)[0] == 0
+
+
+def test_a_document_that_the_policy_key_did_not_sign_is_not_listed(home: Path) -> None:
+    with published(home) as store:
+        run = setup.load_run(home, env={}, now=NOW)
+        forged = Version(era=1, version=2, root=bytes(32), tensors=[])
+        store.put_document("version", 1, 2, seal("version", run.id, forged.to_bytes(), run.keys.channel))
+        code, out, err = said("policy", "ls", "--home", home)
+        assert (code, out) == (81, "")
+        assert "version: 0 of 1 required signatures" in err
+
+
+def test_without_a_store_the_operator_is_told_to_run_first_and_none_is_made(home: Path) -> None:
+    for command in ("ls", "verify"):
+        code, out, err = said("policy", command, "--home", home)
+        assert (code, out) == (78, "")
+        assert "echo2-coord run" in err
+    assert not (home / "store").exists()
