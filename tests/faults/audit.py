@@ -84,5 +84,5 @@ def check_draws(coordinator: Coordinator) -> int:
         rows = database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted' AND trainable = 1")
         published = database.value("SELECT max(version) FROM versions")
     assert set(state.drawn) <= {row[0] for row in rows}
-    assert state.step == published
+    assert published <= state.step <= published + 1  # a checkpoint precedes each publication
     return state.step

@@ -4,6 +4,7 @@ Every process that was ever seen is remembered by pid and start, so that a test 
 and the end of a test can end them all, one by one.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -34,6 +35,7 @@ PATIENCE = 90.0
 """Seconds that anything may take: a start of torch on two busy cores takes fifteen."""
 ROLES = {"learner": "coordinator.learner.process", "scorer": "engines.host", "engine": "engines.host"}
 """Child -> the module that its command line names."""
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
 
 
@@ -88,7 +90,7 @@ class Program:
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", *self.argv, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                start_new_session=True, **options,
+                start_new_session=True, preexec_fn=_die_with_the_tests, **options,
             )  # fmt: skip
 
     @property
@@ -170,6 +172,12 @@ class Program:
             if line.startswith("{"):
                 found.append(json.loads(line))
         return found
+
+
+def _die_with_the_tests() -> None:
+    """In the new process: end when the tests are killed, and nobody is left to end it. Linux knows how."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -78,4 +78,5 @@ def test_a_coordinator_without_room_ends_and_goes_on_when_there_is_room(template
         until("the node has a Receipt", run.volunteers[0].accepted)
         ends_and_goes_on(run, run.coordinator, run.coordinator.home, disk)
         run.coordinator.kill()
+        until("the learner has ended", lambda: not run.coordinator.orphans(), 15)
         assert check_draws(run.coordinator) > 2
