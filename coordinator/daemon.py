@@ -33,7 +33,7 @@ from coordinator.evaluation import Exam
 from coordinator.folder import locked
 from coordinator.history import History
 from coordinator.learner.calls import Hyper
-from coordinator.leases import Terms
+from coordinator.leases import Entropy, Seal, Terms
 from coordinator.picture import Painter
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
@@ -51,6 +51,7 @@ from p2p.identity import public_bytes
 from p2p.messages import LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
+from tasks.task import Text
 from weights.store import Store
 
 FIRST_ERA = 1
@@ -141,16 +142,7 @@ class Coordinator:
         self._arrived, self._work = asyncio.Event(), asyncio.Event()
         text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
-        self.books = Books(
-            database,
-            spec=run.runspec,
-            terms=terms_of(run),
-            prompts=TaskPrompts([run.task], text, seed=int.from_bytes(run.id[:8], "big")),
-            tasks={(run.task.name, run.task.version): run.task},
-            text=text,
-            seal=self._seal,
-            entropy=entropy,
-        )
+        self.books = books_of(run, database, text, self._seal, entropy)
         self.publisher = Publisher(
             Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial),
             store,
@@ -293,6 +285,20 @@ async def serve(run: Run) -> None:
             await site.stop()
             await learner.child.stop()
             await scorer.child.stop()
+
+
+def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy) -> Books:
+    """The books of a run, over its database."""
+    return Books(
+        database,
+        spec=run.runspec,
+        terms=terms_of(run),
+        prompts=TaskPrompts([run.task], text, seed=int.from_bytes(run.id[:8], "big")),
+        tasks={(run.task.name, run.task.version): run.task},
+        text=text,
+        seal=seal,
+        entropy=entropy,
+    )
 
 
 def terms_of(run: Run) -> Terms:
