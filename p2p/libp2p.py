@@ -15,7 +15,8 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
    is checked against the reader's limit before anything is read.
 7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
-   messages, each of which must stand alone. Signing is strict.
+   messages, each of which must stand alone. Signing is strict. Two copies that come close together would both be
+   judged (p2p/once.py).
 8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
 9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
    choice.
@@ -49,6 +50,7 @@ from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
+from p2p.once import Once
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 log = logging.getLogger("p2p")
@@ -243,14 +245,18 @@ class LibP2PTransport:
                 raise LocalFault(f"cannot listen on {address}: the port is taken or not allowed; choose another port")
 
     async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
-        own = self._host.get_id()
+        own, once = self._host.get_id(), Once()
 
         async def judge(forwarder: ID, message: Message) -> bool:
             if forwarder == own:
                 return True
             if len(message.data) > GOSSIP_LIMIT:
                 return False
-            return bool(await guarded(handler)(str(forwarder), message.data))
+
+            async def heard() -> bool:
+                return bool(await guarded(handler)(str(forwarder), message.data))
+
+            return await once.judge(message.from_id + message.seqno, heard)
 
         self._pubsub.set_topic_validator(topic, judge, True)
         subscription = await self._pubsub.subscribe(topic)

@@ -1,0 +1,64 @@
+import anyio
+import pytest
+
+from p2p.once import KEPT, Once
+
+
+async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict():
+    once, go, verdicts, calls = Once(), anyio.Event(), [], []
+
+    async def handler() -> bool:
+        calls.append(1)
+        await go.wait()
+        return True
+
+    async def copy() -> None:
+        verdicts.append(await once.judge(b"id", handler))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(copy)
+        await anyio.wait_all_tasks_blocked()
+        assert (calls, verdicts) == ([1], [])
+        go.set()
+    assert (calls, verdicts) == ([1], [True, True, True])
+
+
+async def test_a_refused_message_stays_refused_and_another_is_judged():
+    once = Once()
+
+    async def bad() -> bool:
+        return False
+
+    async def good() -> bool:
+        return True
+
+    assert not await once.judge(b"a", bad)
+    assert not await once.judge(b"a", good)
+    assert await once.judge(b"b", good)
+
+
+async def test_a_handler_that_fails_leaves_nobody_waiting():
+    once = Once()
+
+    async def broken() -> bool:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await once.judge(b"a", broken)
+    assert not await once.judge(b"a", broken)
+
+
+async def test_only_so_many_verdicts_are_remembered():
+    once, calls = Once(), []
+
+    async def handler() -> bool:
+        calls.append(1)
+        return True
+
+    for number in range(KEPT + 1):
+        await once.judge(b"%d" % number, handler)
+    await once.judge(b"%d" % KEPT, handler)
+    assert len(calls) == KEPT + 1
+    await once.judge(b"0", handler)
+    assert len(calls) == KEPT + 2
