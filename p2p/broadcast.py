@@ -20,7 +20,8 @@ import anyio.to_thread
 
 from p2p.download import Download
 from p2p.errors import LocalFault
-from p2p.network import Manifest, Traffic
+from p2p.feeds import Feeds
+from p2p.network import Fetched, Manifest, Traffic
 from p2p.pace import Pace
 from p2p.payload import PartialPayload, Payload
 from p2p.transport import Stream, Transport
@@ -31,6 +32,8 @@ log = logging.getLogger("p2p")
 PROTOCOL = "/echo2/chunks/1"
 STREAMS_PER_PEER = 16
 """Chunk streams that one peer may hold open to us."""
+FEEDS_KEPT = 64
+"""Payloads begun and not finished of which is remembered who sent what."""
 
 
 class Broadcast:
@@ -47,6 +50,7 @@ class Broadcast:
         self._serving: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
+        self._feeds: dict[bytes, Feeds] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `Network.share`."""
@@ -59,29 +63,32 @@ class Broadcast:
         if held is not None:
             held.withdraw()
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
         held = self._held.get(manifest.hash)
         if held is not None:
             if held.payload.path != path or not held.payload.complete:
                 raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
-            return
+            return Fetched()
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
-                return
+                return Fetched()
             except LocalFault as fault:
                 log.warning("%s is fetched again: %s", path, fault)
         payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
         held = Held(payload)
         self._hold(held)
+        feeds = self._recorded(manifest.hash)
         try:
-            await Download(self._transport, held, self._seed, last, self._banned, self._received).run(PROTOCOL)
+            await Download(self._transport, held, self._seed, last, self._banned, self._received, feeds).run(PROTOCOL)
             await anyio.to_thread.run_sync(payload.finish)
         except BaseException:
             self._held.pop(manifest.hash, None)
             held.withdraw()
             raise
+        self._feeds.pop(manifest.hash, None)
+        return feeds.fetched(anyio.current_time())
 
     async def serve_chunks(self, stream: Stream) -> None:
         """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
@@ -115,6 +122,13 @@ class Broadcast:
         self._held[held.payload.manifest.hash] = held
         self._arrivals.set()
         self._arrivals = anyio.Event()
+
+    def _recorded(self, payload_hash: bytes) -> Feeds:
+        """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
+        feeds = self._feeds.setdefault(payload_hash, Feeds(anyio.current_time()))
+        for forgotten in list(self._feeds)[:-FEEDS_KEPT]:
+            del self._feeds[forgotten]
+        return feeds
 
     async def _wait_for(self, payload_hash: bytes) -> Held:
         while (held := self._held.get(payload_hash)) is None:

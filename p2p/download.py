@@ -8,6 +8,7 @@ import anyio.to_thread
 
 from p2p import wire
 from p2p.errors import BadChunk, Malformed, Unreachable
+from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.payload import PartialPayload
 from p2p.swarm import Swarm
@@ -33,6 +34,7 @@ class Download:
         last: str | None,
         banned: set[str],
         received: Counter[str],
+        feeds: Feeds,
     ) -> None:
         assert isinstance(held.payload, PartialPayload)
         self._transport = transport
@@ -40,6 +42,7 @@ class Download:
         self._payload: PartialPayload = held.payload
         self._banned = banned
         self._received = received
+        self._feeds = feeds
         size = self._payload.manifest.chunk_size
         self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
         self._writers: dict[str, _Writer] = {}
@@ -124,6 +127,7 @@ class Download:
                 raise
             return
         self._received[peer] += len(data)
+        self._feeds.came(peer, len(data), anyio.current_time())
         self._failures[peer] = 0
         self._swarm.arrived(peer, index, anyio.current_time())
         if new:
@@ -131,7 +135,9 @@ class Download:
 
     def _pump(self) -> None:
         """Hand out what is to be asked now."""
-        for ask in self._swarm.next(anyio.current_time()):
+        now = anyio.current_time()
+        for ask in self._swarm.next(now):
+            self._feeds.asked(ask.peer, now)
             self._writers[ask.peer].want(ask.index)
 
     async def _watch_stalls(self) -> None:

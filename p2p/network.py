@@ -37,6 +37,24 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     sent_by_peer: dict[str, int]
 
 
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one peer sent of a payload. `began`, `ended`: seconds from the fetch's start to the first chunk asked of the
+    peer, and to the last one that came. `nbytes`: verified bytes."""
+
+    peer: str
+    nbytes: int
+    began: float
+    ended: float
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """How a payload came: who fed it, in the order in which they began. `seconds`: from the first call to the file
+    under its name, over calls that were cancelled. Zero and empty where the payload was here already."""
+
+    seconds: float = 0.0
+    feeds: tuple[Feed, ...] = ()
+
+
 class Network(Protocol):
     """Everything a daemon may ask of the network plane. All methods are safe in its own event loop only."""
 
@@ -73,10 +91,10 @@ class Network(Protocol):
 
     async def unshare(self, payload_hash: bytes) -> None: ...
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """Bring a payload to `path` from connected peers, `last` (the coordinator) only where nobody else
         has a chunk. Each chunk is verified before it is stored, and served to others at once. Resumes from
         `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
-        then shared. Retries peers until cancelled."""
+        then shared. Retries peers until cancelled. Tells who sent it."""
 
     async def traffic(self) -> Traffic: ...

@@ -14,7 +14,7 @@ from p2p.broadcast import PROTOCOL as CHUNKS
 from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.guard import guarded
-from p2p.network import GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.transport import Transport
 
 
@@ -100,9 +100,9 @@ class Peer:
         """See `Network`."""
         await self._broadcast.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network`."""
-        await self._broadcast.fetch(manifest, path, last=last)
+        return await self._broadcast.fetch(manifest, path, last=last)
 
     async def traffic(self) -> Traffic:
         """See `Network`."""

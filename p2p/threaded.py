@@ -17,7 +17,7 @@ from p2p.bridge import TrioThread
 from p2p.errors import LocalFault, Unreachable
 from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
-from p2p.network import GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.peer import Peer
 from p2p.transport import Transport
 
@@ -113,9 +113,9 @@ class ThreadedPeer:
         """See `Network`."""
         await self._call(lambda peer: peer.unshare(payload_hash))
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network`."""
-        await self._call(lambda peer: peer.fetch(manifest, path, last=last))
+        return await self._call(lambda peer: peer.fetch(manifest, path, last=last))
 
     async def traffic(self) -> Traffic:
         """See `Network`."""

@@ -79,7 +79,7 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 
 BASES = {"Wire", "Document"}
-LOCAL = {"Traffic"}
+LOCAL = {"Traffic", "Feed", "Fetched"}
 """Structs of these modules that never leave the process."""
 DESCRIBED = {
     type_.__name__: type_

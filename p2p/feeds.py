@@ -1,0 +1,39 @@
+"""Who sent what of one payload, and when: noted while it is fetched. No I/O; `now` is a monotonic clock, seconds."""
+
+from dataclasses import dataclass
+
+from p2p.network import Feed, Fetched
+
+
+@dataclass
+class _Sender:
+    began: float
+    ended: float
+    nbytes: int = 0
+
+
+class Feeds:
+    """The record of one fetch, from `began` on."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._senders: dict[str, _Sender] = {}
+
+    def asked(self, peer: str, now: float) -> None:
+        """A chunk is asked of `peer`."""
+        self._senders.setdefault(peer, _Sender(now, now))
+
+    def came(self, peer: str, nbytes: int, now: float) -> None:
+        """A verified chunk came from `peer`."""
+        sender = self._senders.setdefault(peer, _Sender(now, now))
+        sender.nbytes += nbytes
+        sender.ended = now
+
+    def fetched(self, now: float) -> Fetched:
+        """The account of it; peers that sent nothing are left out."""
+        feeds = [
+            Feed(peer=peer, nbytes=sent.nbytes, began=sent.began - self._began, ended=sent.ended - self._began)
+            for peer, sent in self._senders.items()
+            if sent.nbytes
+        ]
+        return Fetched(seconds=now - self._began, feeds=tuple(sorted(feeds, key=lambda feed: feed.began)))
