@@ -5,8 +5,8 @@ Rules
    has shown that it has the content root of the signed Version.
 2. A Head is passed on by gossip only once it has verified. Head, Version and Edges are stored before they are acted on.
 3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
-4. A plan that makes no progress within `FETCH_PATIENCE` is dropped and made anew for the newest Head; what was fetched
-   is kept. A fetch that failed is no reason to end: waits grow, and the version held stays.
+4. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up, and a plan made anew for the newest Head; what came
+   is kept. A slow line is no stalled one. A fetch that failed is no reason to end: waits grow, and what is held stays.
 5. Kept on disk: the version held, and payloads for others up to the owner's quota, oldest dropped first.
 """
 
@@ -37,9 +37,11 @@ from weights.path import path_to
 from weights.store import Store, StoredFile
 
 FETCH_PATIENCE: Final = 60.0
+"""Seconds from one chunk of a payload to the next."""
 LONGEST_WAIT: Final = 30.0
 DOCUMENTS_KEPT: Final = 300
 """Versions back for which Version and EdgeIndex are still served."""
+TAKEN_KEPT: Final = 8
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 
 _log = structlog.get_logger("node")
@@ -49,8 +51,13 @@ class NoWay(Exception):
     """No chain of the known edges leads from what is held to the Head's version."""
 
 
+class Stalled(Exception):
+    """No peer sends the payload that is wanted."""
+
+
 class Follower:
-    """`trouble`: why the newest version is not held, one sentence, empty when it is. `refused`: lies heard."""
+    """`trouble`: why the newest version is not held, one sentence, empty when it is. `refused`: lies heard.
+    `taken_bytes`: of payloads fetched since the start; `taken`: the same by (era, version), the last `TAKEN_KEPT`."""
 
     def __init__(
         self,
@@ -77,12 +84,19 @@ class Follower:
         self.changed = asyncio.Event()
         self.trouble = "no version is held yet"
         self.refused: list[str] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        self.taken_bytes = 0
         network.subscribe(head_topic(run), self.hear)
         engine.spoiled = self._spoiled
 
     @property
     def held(self) -> Held | None:
         return self._engine.held
+
+    @property
+    def newest(self) -> Head | None:
+        """The newest Head heard; its documents may not be here yet."""
+        return _head_of(self._candidate) if self._candidate else self._records.trusted.head
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
         """A sealed Head from anyone; whether it verified. Older than what is held counts as a lie by nobody."""
@@ -131,9 +145,10 @@ class Follower:
                 await self._advance()
                 failures, self.trouble = 0, ""
                 await self._news.wait()
-            except (P2PError, NoWay, EngineFailed, TimeoutError) as error:
+            except (P2PError, NoWay, Stalled, EngineFailed) as error:
                 failures += 1
-                self._note(f"{type(error).__name__}: {error}" if str(error) else "the payload makes no progress")
+                self.trouble = str(error) or type(error).__name__
+                self._note(self.trouble)
                 wait = min(LONGEST_WAIT, 0.5 * 2 ** min(failures, 8)) * self._random.uniform(0.5, 1.0)
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
                 await self._wait_for_news(wait)
@@ -203,14 +218,41 @@ class Follower:
         if held is not None:
             return held
         incoming = self._store.incoming(edge.payload_hash)
-        async with asyncio.timeout(FETCH_PATIENCE):
-            await self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
+        await self._fetch_while_it_comes(edge, incoming)
         path = await anyio.to_thread.run_sync(
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
         await self._network.share(manifest_of_edge(edge), path)
+        self._count(edge)
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
+
+    async def _fetch_while_it_comes(self, edge: Edge, incoming: Path) -> None:
+        """Rule 4. Raises `Stalled`."""
+        before = (await self._network.traffic()).received
+        fetch = self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
+        fetching = asyncio.ensure_future(fetch)
+        try:
+            while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
+                received = (await self._network.traffic()).received
+                if received == before:
+                    peers = len(await self._network.peers())
+                    raise Stalled(
+                        f"no chunk of the payload for version {edge.version} ({edge.length} bytes) came for "
+                        f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
+                    )
+                before = received
+            await fetching
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    def _count(self, edge: Edge) -> None:
+        place = (edge.era, edge.version)
+        self.taken_bytes += edge.length
+        self.taken[place] = self.taken.get(place, 0) + edge.length
+        while len(self.taken) > TAKEN_KEPT:
+            del self.taken[next(iter(self.taken))]
 
     async def _apply(self, edge: Edge, payload: Path) -> None:
         """Within a turn: make the edge's snapshot, and hold it."""
@@ -237,7 +279,8 @@ class Follower:
 
     def _spoiled(self, held: Held) -> None:
         """The engine could not load a snapshot as what it should be: fetch that version again."""
-        self._note(f"the snapshot of version {held.version} on disk is damaged, and is fetched again")
+        self.trouble = f"the snapshot of version {held.version} on disk is damaged, and is fetched again"
+        self._note(self.trouble)
         self._store.drop_file(held.snapshot)
         self._news.set()
 
@@ -280,7 +323,6 @@ class Follower:
                 await self._network.share(manifest_of_edge(edge), path)
 
     def _note(self, sentence: str) -> None:
-        self.trouble = self.trouble or sentence
         self.refused.append(sentence)
         del self.refused[:-16]
 
@@ -294,9 +336,7 @@ class Follower:
 
 def manifest_of_edge(edge: Edge) -> Manifest:
     """How the payload of an edge is cut and checked."""
-    return Manifest(
-        hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root
-    )
+    return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)
 
 
 def _is_there(path: Path, manifest: Manifest) -> bool:
@@ -328,4 +368,3 @@ def _unpack(payload: Path, out: Path, root: bytes, most: int) -> None:
         raise
     except WeightsError as error:
         raise PeerFault(f"the full payload: {error}") from error
-

@@ -47,8 +47,10 @@ class Report:
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Plain values; bytes counted since the daemon's start."""
+        """Plain values; bytes counted since the daemon's start. `lag`: versions from the one held to the newest heard
+        of, None before both are known and where they are of two eras. `payloads`: fetched for the last versions."""
         trusted, held, device = self._records.trusted, self._engine.held, self._engine.device
+        newest = self._follower.newest
         traffic = await self._network.traffic()
         return {
             "state": self._state(),
@@ -60,7 +62,8 @@ class Report:
             "engine": device.engine if device else None,
             "era": held.era if held else None,
             "version": held.version if held else None,
-            "newest": trusted.version.version if trusted.version else None,
+            "newest": newest.version if newest else None,
+            "lag": newest.version - held.version if newest and held and newest.era == held.era else None,
             "coordinator": self._link.peer,
             "peers": len(await self._network.peers()),
             "leases": self._rollouts.done,
@@ -68,6 +71,11 @@ class Report:
             "engine_restarts": self._engine.restarts,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
+            "payload_bytes": self._follower.taken_bytes,
+            "payloads": [
+                {"era": era, "version": version, "nbytes": nbytes}
+                for (era, version), nbytes in self._follower.taken.items()
+            ],
         }
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""How a node follows versions: over slow lines, silent peers, and what it tells its owner of that."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from node.follower import FETCH_PATIENCE, manifest_of_edge
+from p2p.memory import MemoryNetwork
+from p2p.network import Manifest
+from tests import bigram
+from tests.clock import run_fake
+from tests.node.fake_coordinator import FakeCoordinator, make_node, until
+from tests.swarm import working
+
+
+def test_a_slow_line_is_no_stalled_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The payload takes three times the patience, and no plan is dropped on the way."""
+    monkeypatch.setattr("tests.node.fake_coordinator.random_table", lambda seed: bigram.random_table(seed, 768))
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            ((_, edge, _),) = coordinator.edges
+            network.set_uplink(coordinator.peer_id, edge.length / (3 * FETCH_PATIENCE))
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                began = anyio.current_time()
+                await until(lambda: node.daemon.engine.held, 10 * FETCH_PATIENCE)
+                assert anyio.current_time() - began > 2.5 * FETCH_PATIENCE
+                assert node.daemon.follower.refused == []
+
+    run_fake(main)
+
+
+def test_a_payload_that_nobody_sends_is_given_up_and_the_reason_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network) as peer:
+            await coordinator.publish(0)
+            ((_, edge, path),) = coordinator.edges
+            await peer.unshare(edge.payload_hash)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: node.daemon.follower.refused, 2 * FETCH_PATIENCE)
+                (reason,) = node.daemon.follower.refused
+                assert f"no chunk of the payload for version 0 ({edge.length} bytes)" in reason
+                assert "from 1 connected peers" in reason
+                await peer.share(_manifest(coordinator), path)
+                await until(lambda: node.daemon.engine.held, 2 * FETCH_PATIENCE)
+                await until(lambda: not node.daemon.follower.trouble)
+
+    run_fake(main)
+
+
+def _manifest(coordinator: FakeCoordinator) -> Manifest:
+    return manifest_of_edge(coordinator.edges[-1][1])
+
+
+def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network) as peer:
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: node.daemon.follower.newest is None and node.daemon.link.peer)
+                assert (await node.daemon.report.status({}))["lag"] is None
+                await coordinator.publish(0)
+                await until(lambda: node.daemon.engine.held)
+                status = await node.daemon.report.status({})
+                assert (status["version"], status["newest"], status["lag"]) == (0, 0, 0)
+                kept = [edge.length for _, edge, _ in coordinator.edges]
+                share, peer.share = peer.share, _nothing  # type: ignore[method-assign]
+                await coordinator.publish(1)
+                await coordinator.publish(2)
+                await until(lambda: node.daemon.follower.newest.version == 2)
+                status = await node.daemon.report.status({})
+                assert (status["version"], status["newest"], status["lag"]) == (0, 2, 2)
+                assert status["payload_bytes"] == sum(kept)
+                peer.share = share  # type: ignore[method-assign]
+                for _, edge, path in coordinator.edges[1:]:
+                    await peer.share(manifest_of_edge(edge), path)
+                await until(lambda: node.daemon.engine.held.version == 2, 2 * FETCH_PATIENCE)
+                status = await node.daemon.report.status({})
+                lengths = [edge.length for _, edge, _ in coordinator.edges]
+                assert (status["lag"], status["payload_bytes"]) == (0, sum(lengths))
+                assert [row["nbytes"] for row in status["payloads"]] == lengths
+
+    run_fake(main)
+
+
+async def _nothing(*_: object) -> None:
+    return None
