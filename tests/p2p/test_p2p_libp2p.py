@@ -40,10 +40,18 @@ async def running(*peers: ThreadedPeer, line: bool = False) -> AsyncIterator[Non
                 await peer.ready()
                 for other in peers[number - 1 : number] if line and number else peers[:number]:
                     assert await peer.dial(await other.addresses()) == other.peer_id
+                    await until_connected(other, peer)
             yield
         finally:
             for task in tasks:
                 task.cancel()
+
+
+async def until_connected(one: ThreadedPeer, other: ThreadedPeer) -> None:
+    """Who was dialled learns of it a little later than who dialled."""
+    async with asyncio.timeout(10):
+        while other.peer_id not in await one.peers():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def echo(peer: str, request: bytes) -> bytes:

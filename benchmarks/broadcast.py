@@ -1,0 +1,263 @@
+"""How soon does everybody hold a new version? `python -m benchmarks.broadcast [--quick]`
+
+One source and n peers, each a process in a network namespace of its own, on lines that `tc tbf` caps alike in both
+directions. Every peer runs the product's network plane (`ThreadedPeer`: libp2p, chunks verified before they are
+stored and passed on). The clock runs from the moment when all are told of the payload until the last of them holds the
+whole of it, verified and on disk. In one run:
+
+    T*          W / r: no scheme beats it where all lines are alike. r is what one plain TCP stream gets on such a line
+    star        everybody from the source alone: n W / r by the formula, and measured once
+    libtorrent  the same file, lines and number of peers, at its best settings; from its first payload byte on
+    churn       30 % of the peers are killed when half of T* is over
+    poison      30 % of the peers answer with chunks in which a bit is turned
+
+Where namespaces are not permitted, peers share the loopback, their uplinks are token buckets of their own, the rate
+is the bucket's, and libtorrent (which ignores its limits on private addresses) is left out. It says so.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks import bench
+from benchmarks.bench import Claim
+from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
+
+PEER: Final = "benchmarks.broadcast_peer"
+TORRENT: Final = "benchmarks.torrent_peer"
+HARMED: Final = 0.3
+"""Share of the peers that are killed, or lie."""
+
+
+class Plan(NamedTuple):
+    mbit: float
+    payload: int
+    sizes: tuple[int, ...]
+    star: tuple[int, ...]
+
+
+FULL: Final = Plan(mbit=40, payload=40 << 20, sizes=(4, 8, 16), star=(4, 8, 16))
+QUICK: Final = Plan(mbit=40, payload=10 << 20, sizes=(4, 8), star=(4,))
+
+
+class Outcome(NamedTuple):
+    """`times`: seconds to each peer that completed. `bad_sent`: chunks with a turned bit that honest peers sent on."""
+
+    times: list[float]
+    from_source: int
+    bad_sent: int
+    bad_received: int
+
+    @property
+    def last(self) -> float:
+        return max(self.times)
+
+
+class Loopback:
+    """In place of a `Lab`, where that is not permitted: everybody on 127.0.0.1, uplinks capped by themselves."""
+
+    def __init__(self) -> None:
+        self._processes: list[Process] = []
+
+    def address(self, host: int) -> str:
+        return "127.0.0.1"
+
+    def process(self, host: int, module: str, *arguments: str) -> Process:
+        process = Process([], module, *arguments)
+        self._processes.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+class Ground(NamedTuple):
+    """Where the peers are, and what a line carries: `rate` in bytes of payload a second."""
+
+    lab: Lab | Loopback
+    rate: float
+    real: bool
+
+
+@contextlib.contextmanager
+def ground(hosts: int, mbit: float) -> Iterator[Ground]:
+    """A fresh network: no scheme profits from what another left behind."""
+    try:
+        with Lab(hosts).running(mbit) as lab:
+            yield Ground(lab, 0.0, True)
+    except NotPermitted as reason:
+        print(f"no namespaces here ({reason}): token buckets on the loopback instead")
+        loopback = Loopback()
+        try:
+            yield Ground(loopback, mbit * 1e6 / 8, False)
+        finally:
+            loopback.end()
+
+
+def rate_of_a_line(plan: Plan) -> float:
+    with ground(2, plan.mbit) as found:
+        return payload_rate(found.lab, plan.payload) if isinstance(found.lab, Lab) else found.rate
+
+
+class Ours:
+    """A source and `n` peers that have found each other."""
+
+    def __init__(
+        self, found: Ground, n: int, folder: Path, payload: Path, *, star: bool = False, liars: int = 0
+    ) -> None:
+        self._payload = payload
+        uplink = [] if found.real else ["--uplink", str(found.rate)]
+        self.processes = [
+            found.lab.process(
+                host, PEER, found.lab.address(host), str(folder / f"peer{host}"), str(host),
+                *uplink, *(["--liar"] if 0 < host <= liars else []),
+            )
+            for host in range(n + 1)
+        ]  # fmt: skip
+        self.liars = range(1, liars + 1)
+        met = [process.hear() for process in self.processes]
+        self.source = met[0]["peer"]
+        for number, process in enumerate(self.processes):
+            others = met[:1] if star else met[:number]  # a connection serves both ends
+            process.say(dial=[other["addresses"] for other in others] if number else [])
+        for process in self.processes:
+            process.hear()
+        self.processes[0].say(share=str(payload))
+        self._manifest = self.processes[0].hear()["manifest"]
+
+    def broadcast(self, *, kill_after: float | None = None) -> Outcome:
+        start = time.monotonic()
+        waiting = self.processes[1:]
+        for process in waiting:
+            process.say(fetch=self._manifest, last=self.source, truth=str(self._payload))
+        if kill_after is not None:
+            time.sleep(max(0.0, start + kill_after - time.monotonic()))
+            doomed = waiting[: round(HARMED * len(waiting))]
+            for process in doomed:
+                process.kill()
+            waiting = waiting[len(doomed) :]
+        ends = [process.hear()["end"] - start for process in waiting]
+        return self._outcome(ends, waiting)
+
+    def _outcome(self, ends: list[float], survivors: Sequence[Process]) -> Outcome:
+        honest = [process for process in survivors if process not in [self.processes[i] for i in self.liars]]
+        reports = []
+        for process in (self.processes[0], *honest):
+            process.say(report=True)
+            reports.append(process.hear())
+        return Outcome(
+            ends,
+            reports[0]["sent"],
+            sum(report["bad_sent"] for report in reports),
+            sum(report["bad_received"] for report in reports),
+        )
+
+
+def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome:
+    kill_after = how.pop("kill_after", None)
+    with ground(n + 1, plan.mbit) as found, tempfile.TemporaryDirectory(dir=folder) as own:
+        return Ours(found, n, Path(own), payload, **how).broadcast(kill_after=kill_after)
+
+
+def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
+    """Seconds from the first payload byte until the last peer has all; None where it can't be had."""
+    if importlib.util.find_spec("libtorrent") is None:
+        print("libtorrent is not installed (pip install libtorrent): left out")
+        return None
+    with ground(n + 1, plan.mbit) as found, tempfile.TemporaryDirectory(dir=folder) as own:
+        if not found.real:
+            return None
+        processes = [
+            found.lab.process(host, TORRENT, found.lab.address(host), f"{own}/peer{host}") for host in range(n + 1)
+        ]
+        addresses = [(found.lab.address(host), process.hear()["port"]) for host, process in enumerate(processes)]
+        processes[0].say(seed=str(payload))
+        data = processes[0].hear()["torrent"]
+        for host, process in enumerate(processes[1:], 1):
+            process.say(fetch=data, peers=[address for other, address in enumerate(addresses) if other != host])
+        heard = [process.hear() for process in processes[1:]]
+        return float(max(one["end"] for one in heard) - min(one["first"] for one in heard))
+
+
+class Table:
+    """Rows as they are measured. `best`: T* in seconds."""
+
+    def __init__(self, plan: Plan, folder: Path, best: float) -> None:
+        self.plan, self.best = plan, best
+        self._folder, self._payload = folder, folder / "payload"
+        self._rows: list[Sequence[object]] = []
+
+    def ours(self, what: str, n: int, **how: Any) -> Outcome:
+        outcome = ours(self.plan, n, self._folder, self._payload, **how)
+        copies = outcome.from_source / self.plan.payload
+        self._row(what, n, statistics.median(outcome.times), outcome.last, copies)
+        return outcome
+
+    def torrent(self, n: int) -> float | None:
+        last = torrent(self.plan, n, self._folder, self._payload)
+        if last is not None:
+            self._row("libtorrent", n, "", last, "")
+        return last
+
+    def print(self) -> None:
+        columns = ["what", "n", "median, s", "last, s", "of T*", "copies from the source", "load"]
+        bench.table(columns, self._rows)
+
+    def _row(self, what: str, n: int, median: object, last: float, copies: object) -> None:
+        self._rows.append((what, n, median, last, last / self.best, copies, round(os.getloadavg()[0], 1)))
+        print(f"{what}, n = {n}: {last:.2f} s", file=sys.stderr)
+
+
+def measured(plan: Plan, folder: Path) -> list[Claim]:
+    (folder / "payload").write_bytes(os.urandom(plan.payload))
+    rate = rate_of_a_line(plan)
+    best = plan.payload / rate
+    print(f"{plan.payload / 1e6:.1f} MB, {plan.mbit:g} Mbit/s: {rate / 1e6:.2f} MB/s of payload, T* {best:.2f} s\n")
+    table = Table(plan, folder, best)
+    least, most = min(plan.sizes), max(plan.sizes)
+    free = {n: table.ours("ours", n).last for n in plan.sizes}
+    swarm = table.torrent(most)
+    churn = table.ours("ours, 30 % killed", most, kill_after=best / 2).last
+    poison = table.ours("ours, 30 % lie", most, liars=round(HARMED * most))
+    stars = {n: table.ours("star", n, star=True).last for n in plan.star}
+    table.print()
+    print(f"30 % lie: {poison.bad_received} bad chunks came and were refused\n")
+    claims = [
+        Claim(f"broadcast, n = {most}", free[most] / best, "T*", 1.25, at_most=True),
+        Claim(f"flatness, n = {least} -> {most}", free[most] / free[least], f"n = {least}", 1.2, at_most=True),
+        Claim(f"broadcast, 30 % of {most} killed", churn / free[most], "undisturbed", 1.5, at_most=True),
+        Claim("bad chunks sent on, 30 % lie", poison.bad_sent, "none", 0, at_most=True),
+    ]
+    if swarm is not None:
+        claims.append(Claim(f"broadcast, n = {most}, time", free[most] / swarm, "libtorrent", 1.0, at_most=True))
+    for n, star in stars.items():
+        # By the formula a star takes n T*, and we take 1.25 T* at most.
+        claims.append(Claim(f"broadcast, n = {n}, times sooner", star / free[n], "star", n / 1.25))
+    return claims
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="n = 4 and 8, a smaller file")
+    parser.add_argument("--mbit", type=float, help="what each line carries")
+    parser.add_argument("--megabytes", type=int, help="length of the file")
+    given = parser.parse_args()
+    bench.one_thread()
+    bench.header("broadcast: from one source to n peers, until the last has all of it", ["libp2p"])
+    plan = QUICK if given.quick else FULL
+    plan = plan._replace(mbit=given.mbit or plan.mbit, payload=(given.megabytes or plan.payload >> 20) << 20)
+    with tempfile.TemporaryDirectory() as folder:
+        return bench.close(measured(plan, Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

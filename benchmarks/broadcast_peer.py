@@ -1,0 +1,114 @@
+"""One peer of benchmarks.broadcast, driven by JSON lines: the product's `ThreadedPeer`, and an eye on what it sends.
+
+    ADDRESS FOLDER SEED [--liar] [--uplink BYTES]   -> {peer, addresses}
+    {dial: [[address ...] ...]}                     -> {connected}
+    {share: PATH}                                   -> {manifest}
+    {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}
+    {report: true}                                  -> {sent, bad_sent, bad_received}
+
+`truth` is the payload itself: an honest peer compares each chunk that it sends with it. A liar turns a bit of each.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from p2p.chunks import chunk_span, manifest_of
+from p2p.errors import BadChunk
+from p2p.identity import generate_key
+from p2p.network import Manifest
+from p2p.payload import PartialPayload, Payload
+from p2p.threaded import ThreadedPeer
+
+
+class Eye:
+    """Counts what leaves and what is refused. Installed before anything is served."""
+
+    def __init__(self, liar: bool) -> None:
+        self.truth: bytes | None = None
+        self.bad_sent = self.bad_received = 0
+        honest_read, honest_put = Payload.read, PartialPayload.put
+
+        def read(payload: Payload, index: int) -> tuple[bytes, list[bytes]] | None:
+            found = honest_read(payload, index)
+            if found is None:
+                return None
+            data, proof = found
+            if liar:
+                return bytes([data[0] ^ 1]) + data[1:], proof
+            if self.truth is not None:
+                offset, length = chunk_span(payload.manifest, index)
+                self.bad_sent += self.truth[offset : offset + length] != data
+            return found
+
+        def put(payload: PartialPayload, index: int, data: bytes, proof: list[bytes]) -> bool:
+            try:
+                return honest_put(payload, index, data, proof)
+            except BadChunk:
+                self.bad_received += 1
+                raise
+
+        Payload.read = read  # type: ignore[method-assign, assignment]
+        PartialPayload.put = put  # type: ignore[method-assign, assignment]
+
+
+def say(**message: Any) -> None:
+    print(json.dumps(message), flush=True)
+
+
+async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]) -> None:
+    if "dial" in order:
+        await asyncio.gather(*(peer.dial(addresses) for addresses in order["dial"]))
+        say(connected=len(await peer.peers()))
+    elif "share" in order:
+        path = Path(order["share"])
+        manifest = manifest_of(path)
+        await peer.share(manifest, path)
+        say(manifest=_spelt(manifest))
+    elif "fetch" in order:
+        eye.truth = await asyncio.to_thread(Path(order["truth"]).read_bytes)
+        manifest = _read(order["fetch"])
+        path = folder / manifest.hash.hex()
+        await peer.fetch(manifest, path, last=order["last"])
+        end = time.monotonic()
+        assert await asyncio.to_thread(path.read_bytes) == eye.truth
+        say(end=end, by_peer=(await peer.traffic()).received_by_peer)
+    else:
+        traffic = await peer.traffic()
+        say(sent=traffic.sent, bad_sent=eye.bad_sent, bad_received=eye.bad_received)
+
+
+def _spelt(manifest: Manifest) -> list[Any]:
+    return [manifest.hash.hex(), manifest.length, manifest.chunk_size, manifest.chunk_root.hex()]
+
+
+def _read(spelt: list[Any]) -> Manifest:
+    whole, length, size, root = spelt
+    return Manifest(hash=bytes.fromhex(whole), length=length, chunk_size=size, chunk_root=bytes.fromhex(root))
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--liar", action="store_true")
+    parser.add_argument("--uplink", type=float)
+    given = parser.parse_args()
+    eye = Eye(given.liar)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    peer = ThreadedPeer(generate_key(), [f"/ip4/{given.address}/tcp/0"], seed=given.seed, uplink=given.uplink)
+    running = asyncio.create_task(peer.run())
+    await peer.ready()
+    say(peer=peer.peer_id, addresses=await peer.addresses())
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        await obey(peer, eye, given.folder, json.loads(line))
+    running.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,131 @@
+"""How long does a Head take to everybody? `python -m benchmarks.gossip [--quick]`
+
+N hosts with the product's transport (`LibP2PTransport`: gossipsub over libp2p, real connections on the loopback) in one
+process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends
+messages of a Head's size one a second; a host's latency is from the call of `publish` until its handler has
+it. Against direct unicast: the publisher asks every host at once, and the answer says when the question came.
+
+All hosts share one thread, so both figures are mostly its work: the more hosts, the more CPU time. No bar is asked for.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from benchmarks import bench
+from p2p.identity import generate_key
+from p2p.libp2p import LibP2PTransport
+from p2p.peer import Peer
+
+TOPIC: Final = "head"
+SIZE: Final = 300
+"""Bytes of a message."""
+NEIGHBOURS: Final = 4
+"""Hosts beside the publisher that a host dials."""
+SETTLE: Final = 5.0
+"""Seconds for the meshes to form: some heartbeats."""
+
+
+class Host:
+    def __init__(self, seed: int) -> None:
+        self.arrived: dict[bytes, float] = {}
+        self.transport = LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
+        self.peer = Peer(self.transport, seed=seed)
+        self.peer.serve(TOPIC, self._asked, limit=1 << 10)
+        self.peer.subscribe(TOPIC, self._heard)
+
+    async def _heard(self, sender: str, data: bytes) -> bool:
+        self.arrived.setdefault(data, time.perf_counter())
+        return True
+
+    async def _asked(self, sender: str, data: bytes) -> bytes:
+        self.arrived.setdefault(data, time.perf_counter())
+        return b""
+
+
+@asynccontextmanager
+async def connected(count: int) -> AsyncIterator[list[Host]]:
+    hosts = [Host(seed) for seed in range(count)]
+    choose = random.Random(0)
+    async with trio.open_nursery() as nursery:
+        for host in hosts:
+            nursery.start_soon(host.peer.run)
+            await host.peer.ready()
+        for number, host in enumerate(hosts[1:], 1):
+            others = choose.sample(hosts[1:number], min(NEIGHBOURS, number - 1))
+            for other in (hosts[0], *others):
+                await host.peer.dial(await other.peer.addresses())
+        await trio.sleep(SETTLE)
+        yield hosts
+        nursery.cancel_scope.cancel()
+
+
+async def gossiped(hosts: Sequence[Host], message: bytes) -> float:
+    start = time.perf_counter()
+    await hosts[0].peer.publish(TOPIC, message)
+    return start
+
+
+async def unicast(hosts: Sequence[Host], message: bytes) -> float:
+    start = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        for host in hosts[1:]:
+
+            async def ask(peer: str = host.peer.peer_id) -> None:
+                await hosts[0].peer.request(peer, TOPIC, message, timeout=30)
+
+            nursery.start_soon(ask)
+    return start
+
+
+WAYS: Final = {"gossip": gossiped, "unicast": unicast}
+
+
+async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]], int]]:
+    """By way: for each round the latencies in s, ascending; and how many messages were lost."""
+    found: dict[str, tuple[list[list[float]], int]] = {}
+    async with connected(count) as hosts:
+        for name, way in WAYS.items():
+            rounds_of, lost = [], 0
+            for number in range(rounds):
+                message = f"{name} {number} ".encode().ljust(SIZE, b".")
+                start = await way(hosts, message)
+                await trio.sleep(max(0.0, start + 1 - time.perf_counter()))
+                latencies = [host.arrived[message] - start for host in hosts[1:] if message in host.arrived]
+                lost += len(hosts) - 1 - len(latencies)
+                rounds_of.append(sorted(latencies))
+            found[name] = rounds_of, lost
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="20 hosts, 10 messages")
+    given = parser.parse_args()
+    bench.one_thread()
+    bench.header("gossip: from the publisher to every host", ["libp2p"])
+    rows: list[Sequence[object]] = []
+    closing = []
+    for count in (20,) if given.quick else (20, 40):
+        found = trio.run(measure, count, 10 if given.quick else 30)
+        slowest = {}
+        for name, (rounds, lost) in found.items():
+            middle = statistics.median(latency for round_ in rounds for latency in round_)
+            slowest[name] = statistics.median(round_[-1] for round_ in rounds)
+            rows.append((count, name, 1e3 * middle, 1e3 * slowest[name], lost))
+        line = f"gossip, {count} hosts: slowest host {1e3 * slowest['gossip']:.0f} ms"
+        closing.append(f"{line}, ratio {slowest['gossip'] / slowest['unicast']:.2f} against unicast, reported, no bar")
+    bench.table(["hosts", "way", "median, ms", "slowest host's median, ms", "lost"], rows)
+    print("\n".join(closing))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""A small network of one's own: hosts in network namespaces, each on a capped line to one switch.
+
+    switch (a bridge in a namespace) ── tbf ── veth ── tbf ── host 1 (10.77.0.1)
+                                     ── tbf ── veth ── tbf ── host 2 ...
+
+1. A host's line is capped in both directions by `tc tbf`; what passes is the rate less Ethernet, IP and TCP headers.
+2. Nothing of it can be reached from outside, and it is removed at the end, whatever happened.
+3. Where the machine does not permit namespaces, `NotPermitted` says what it answered.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+BURST: Final = 128 << 10
+"""Bytes that a line may send at once."""
+LATENCY: Final = "50ms"
+"""For how long a line queues before it drops."""
+PROBE: Final = "benchmarks.lab"
+
+
+class NotPermitted(Exception):
+    """This machine does not let us make namespaces."""
+
+
+class Process:
+    """A Python module run somewhere, that reads and writes JSON lines."""
+
+    def __init__(self, prefix: Sequence[str], module: str, *arguments: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        self._process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def say(self, **message: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The next line. Raises `RuntimeError` when the process has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"process {self.pid} ended with {self._process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Lab:
+    """`hosts` hosts. Host 0 has `address(0)`, and so on."""
+
+    def __init__(self, hosts: int) -> None:
+        self._name = f"e2-{os.getpid()}"
+        self._hosts = hosts
+        self._processes: list[Process] = []
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def process(self, host: int, module: str, *arguments: str) -> Process:
+        """A process on a host. It is killed when the lab ends."""
+        process = Process(["ip", "netns", "exec", self._namespace(host)], module, *arguments)
+        self._processes.append(process)
+        return process
+
+    @contextlib.contextmanager
+    def running(self, mbit: float) -> Iterator["Lab"]:
+        """Every line carries `mbit` Mbit/s each way. Raises `NotPermitted`."""
+        try:
+            self._build(mbit)
+            yield self
+        finally:
+            for process in self._processes:
+                process.kill()
+            self._processes.clear()
+            for host in range(-1, self._hosts):
+                subprocess.run(["ip", "netns", "del", self._namespace(host)], capture_output=True, check=False)
+
+    def _namespace(self, host: int) -> str:
+        return f"{self._name}-{'switch' if host < 0 else host}"
+
+    def _build(self, mbit: float) -> None:
+        switch = self._namespace(-1)
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for host in range(self._hosts):
+            own = self._namespace(host)
+            _ip("netns", "add", own)
+            port = f"port{host}"
+            _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "line", "netns", own)
+            _ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            _ip("-n", own, "addr", "add", f"{self.address(host)}/24", "dev", "line")
+            _ip("-n", own, "link", "set", "line", "up")
+            _ip("-n", own, "link", "set", "lo", "up")
+            for namespace, device in ((own, "line"), (switch, port)):
+                _cap(namespace, device, mbit)
+
+
+def _ip(*arguments: str) -> None:
+    _permitted(["ip", *arguments])
+
+
+def _cap(namespace: str, device: str, mbit: float) -> None:
+    shape = ["rate", f"{mbit:g}mbit", "burst", str(BURST), "latency", LATENCY]
+    _permitted(["ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", *shape])
+
+
+def _permitted(command: list[str]) -> None:
+    try:
+        subprocess.run(command, capture_output=True, check=True, text=True)
+    except FileNotFoundError as error:
+        raise NotPermitted(f"{error.filename} is not installed (Debian: iproute2)") from None
+    except subprocess.CalledProcessError as error:
+        raise NotPermitted(f"{' '.join(command)}: {error.stderr.strip()}") from None
+
+
+# -- what one plain TCP stream gets over such a line --------------------------
+
+
+def payload_rate(lab: Lab, length: int) -> float:
+    """Bytes a second of one plain TCP stream of `length` bytes from host 0 to host 1."""
+    receiver = lab.process(1, PROBE, "receive", lab.address(1))
+    port = receiver.hear()["port"]
+    sender = lab.process(0, PROBE, "send", lab.address(1), str(port), str(length))
+    start = sender.hear()["start"]
+    return length / float(receiver.hear()["end"] - start)
+
+
+def _receive(address: str) -> None:
+    with socket.create_server((address, 0)) as server:
+        print(json.dumps({"port": server.getsockname()[1]}), flush=True)
+        with server.accept()[0] as line:
+            while line.recv(1 << 20):
+                pass
+        print(json.dumps({"end": time.monotonic()}), flush=True)
+
+
+def _send(address: str, port: str, length: str) -> None:
+    with socket.create_connection((address, int(port))) as line:
+        print(json.dumps({"start": time.monotonic()}), flush=True)
+        line.sendall(bytes(int(length)))
+
+
+if __name__ == "__main__":
+    _receive(*sys.argv[2:]) if sys.argv[1] == "receive" else _send(*sys.argv[2:])
