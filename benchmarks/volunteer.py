@@ -48,7 +48,7 @@ from engines.remote import python_path
 from p2p.addresses import dialable
 from p2p.envelope import ROLES, seal
 from p2p.identity import public_bytes
-from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
+from p2p.messages import Acknowledgement, LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.threaded import ThreadedPeer
 from weights.diff import encode_full
@@ -143,6 +143,10 @@ class Desk:
             self._ended = self.cpu(), time.perf_counter()
             self.settled.set()
         return answer
+
+    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
+        """See `coordinator.control.Books`."""
+        self._books.acknowledge(node, message, now)
 
     def _count(self, what: str) -> int:
         return int(self._database.value(f"SELECT count(*) FROM {what}"))

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from coordinator import measures
 from coordinator.admission import EXACT, Calibration, Verdict, judge
-from coordinator.capacity import Measured, quantile, view
+from coordinator.broadcasts import Broadcasts
+from coordinator.capacity import Measured, view
 from coordinator.database import Database
 from coordinator.intake import Intake, Undecided
 from coordinator.learner.calls import TrainGroup
@@ -24,7 +25,8 @@ from coordinator.roster import Roster
 from coordinator.state import CapacityView
 from coordinator.verdicts import Verdicts
 from engines.engine import SampleScore
-from p2p.messages import LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
+from p2p.identity import peer_id
+from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from tasks.task import Task, Text
 
@@ -55,6 +57,7 @@ class Books:
         self.intake = Intake(database, self.leases, self.ends, seal, spec, tasks, text)
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.roster = Roster(database, self.ledger)
+        self.broadcasts = Broadcasts()
         self._calibration = calibration
 
     def start(self, now: int) -> int:
@@ -85,6 +88,14 @@ class Books:
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
         return self.intake.verdicts(node, ask)
 
+    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
+        """A node holds a version."""
+        roster = self.roster
+        roster.saw(node, now)
+        self.broadcasts.acknowledged(
+            peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
+        )
+
     def undecided(self, most: int = 64) -> list[Undecided]:
         """What the scorer has to look at, oldest first."""
         return self.intake.undecided(most)
@@ -111,11 +122,10 @@ class Books:
     def capacity(self, step_seconds: float | None, publish_every: int, now: int) -> CapacityView:
         """`step_seconds`: T, as the daemon measures and smooths it."""
         back = measures.turnaround(self.database)
-        lags = self.roster.lags
-        reach = quantile(lags, 0.9) if lags else 0.0
+        reach = self.broadcasts.reach() or 0.0
         measured = Measured(
             step_seconds=step_seconds,
-            turnaround_seconds=None if back is None else (reach + back) / 1000,
+            turnaround_seconds=None if back is None else reach + back / 1000,
             rollouts_per_step=float(self.terms.batch_groups * self.terms.group_size),
             supply=measures.supply(self.database, now),
             zero_variance=measures.zero_variance(self.database) if self.buffer.refill else 0.0,

@@ -25,6 +25,7 @@ from coordinator.roster import Roster
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed
 from p2p.messages import (
+    Acknowledgement,
     Answer,
     Hello,
     LeaseAsk,
@@ -44,7 +45,7 @@ SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
-METHODS = ("hello", "lease", "submit", "verdicts")
+METHODS = ("hello", "lease", "submit", "verdicts", "acknowledge")
 SMALL = 64 << 10
 """Bytes of a request that is no submission."""
 
@@ -60,6 +61,8 @@ class Books(Protocol):
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal: ...
 
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer: ...
+
+    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None: ...
 
 
 class Papers(Protocol):
@@ -169,6 +172,9 @@ class Control:
             return self._books.submit(node, request.body, now)
         if request.method == "verdicts":
             return self._books.verdicts(node, decode(request.body, VerdictsAsk))
+        if request.method == "acknowledge":
+            self._books.acknowledge(node, decode(request.body, Acknowledgement), now)
+            return b""
         return refusal("unknown-method", method=request.method)
 
     def _hello(self, node: bytes, hello: Hello, now: int) -> Welcome | Refusal:

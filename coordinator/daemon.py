@@ -48,7 +48,7 @@ from p2p.addresses import dialable
 from p2p.envelope import ROLES, seal
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
-from p2p.messages import LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
+from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
 from tasks.task import Text
@@ -100,6 +100,9 @@ class Desk:
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
         return self.books.verdicts(node, ask)
 
+    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
+        self.books.acknowledge(node, message, now)
+
 
 @dataclass
 class Papers:
@@ -150,6 +153,7 @@ class Coordinator:
             head_file=run.folder.path / "head",
             addresses=self.addresses,
             clock=clock,
+            announcing=self.books.broadcasts.announced,
         )
         self.training = Training(
             course=course_of(run, FIRST_ERA),

@@ -62,6 +62,7 @@ class Painter:
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=versions,
             capacity=self.books.capacity(self.training.meter.step_seconds, publish_every, now),
+            broadcast=self.books.broadcasts.view(self.run.peer_id),
             diff_bytes=sum(row.diff_bytes or 0 for row in versions),
             full_bytes=sum(row.full_bytes for row in versions if row.diff_bytes is not None),
             nodes=self.books.roster.rows(self.connected),

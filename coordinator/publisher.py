@@ -73,10 +73,13 @@ class Publisher:
         head_file: Path,
         addresses: Callable[[], Awaitable[list[str]]],
         clock: Callable[[], float],
+        announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
     ) -> None:
-        """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch."""
+        """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
+        before each Head goes out: era, version, milliseconds."""
         self._signing, self._store, self._network = signing, store, network
         self._head_file, self._addresses, self._clock = head_file, addresses, clock
+        self._announcing = announcing
         self._step = 0
         self._changed = asyncio.Event()
         self.finished = False
@@ -135,6 +138,7 @@ class Publisher:
         sealed = seal("head", self._signing.run, encode(self._head), self._signing.channel)
         with writing(self._head_file) as file:
             file.write(sealed)
+        self._announcing(latest.era, latest.version, now)
         self.sealed_head = sealed
         self._changed.set()
         log.info("head out", version=latest.version, sequence=self._head.sequence)

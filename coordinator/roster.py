@@ -1,6 +1,5 @@
 """The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
 
-from collections import deque
 from collections.abc import Collection
 
 import msgspec
@@ -11,6 +10,9 @@ from coordinator.state import NodeRow
 from p2p.identity import peer_id
 from p2p.messages import Hello
 
+AWAY = 60_000
+"""Milliseconds without a sign of life after which a node that says hello has been away."""
+
 
 class Suspension(msgspec.Struct, frozen=True):
     """A fact of the ledger. `why`: None where a ban was lifted."""
@@ -20,15 +22,13 @@ class Suspension(msgspec.Struct, frozen=True):
 
 
 class Roster:
-    """The node table, and the world's view of it. A node is its public key, 32 bytes.
-
-    `lags`: milliseconds from a version's publication to a node's first ask that names it, the last ones."""
+    """The node table, and the world's view of it. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database, ledger: Ledger) -> None:
         self._database = database
         self._ledger = ledger
         self._seen: dict[bytes, int] = {}
-        self.lags: deque[int] = deque(maxlen=64)
+        self._since: dict[bytes, int] = {}
 
     def hello(self, node: bytes, hello: Hello, now: int) -> None:
         """A node has introduced itself, for the first time or again."""
@@ -48,7 +48,18 @@ class Roster:
                 now,
             ),
         )
+        if node not in self._since or now - self._seen[node] > AWAY:
+            self._since[node] = now
         self._seen[node] = now
+
+    def here_since(self, node: bytes) -> int | None:
+        """Since when a node is in touch with this process, short breaks aside; None: it has not said hello."""
+        return self._since.get(node)
+
+    def admitted(self, node: bytes) -> bool:
+        """Whether work of this node was ever accepted."""
+        query = "SELECT EXISTS (SELECT 1 FROM verdicts WHERE node = ? AND verdict = 'accepted')"
+        return bool(self._database.value(query, (node,)))
 
     def saw(self, node: bytes, now: int, version: int | None = None) -> None:
         """A sign of life. Written at most once a second unless the version changed: it is worth no fsync each."""
@@ -60,9 +71,6 @@ class Roster:
         self._seen[node] = now
         query = "UPDATE nodes SET last_seen = ?, version = coalesce(?, version) WHERE key = ?"
         self._database.do(query, (now, version, node))
-        published = self._database.value("SELECT max(at) FROM versions WHERE version = ?", (version,))
-        if moved and published is not None:
-            self.lags.append(max(0, now - published))
 
     def ban(self, node: bytes, why: str | None, now: int) -> None:
         """Ban a node, or lift its ban (None); the ledger keeps it."""

@@ -63,6 +63,45 @@ class CapacityView(View, frozen=True, kw_only=True):
     advice: str
 
 
+class FeedView(View, frozen=True, kw_only=True):
+    """What a node says that one peer sent it of a version. `began`, `ended`: seconds after the announcement."""
+
+    peer: str
+    nbytes: int
+    began: float
+    ended: float
+
+
+class TakeView(View, frozen=True, kw_only=True):
+    """A version's way to one node, seconds after its first Head went out. `complete`: the payloads were there;
+    `applied`: the engine held it. `counted`: the node's work was accepted before, so its times count for the run."""
+
+    node: str
+    heard: float
+    complete: float
+    applied: float
+    counted: bool
+    feeds: list[FeedView]
+
+
+class BroadcastView(View, frozen=True, kw_only=True):
+    """How versions reach the nodes. `median`, `p95`, `slowest`: T_bcast, seconds from a version's first Head to its
+    payloads at a node; `p90`: the same, `applied`: p90 to the engine, as the capacity model takes it; over `samples`
+    acknowledgements of the last versions, None before the first. `version`: the newest acknowledged by a node that was
+    here when it came out, with up to `MOST_TAKES` of those nodes, the fastest first; `unshown`: how many more."""
+
+    source: str
+    samples: int = 0
+    median: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    slowest: float | None = None
+    applied: float | None = None
+    version: int | None = None
+    takes: list[TakeView] = []
+    unshown: int = 0
+
+
 class VersionRow(View, frozen=True, kw_only=True):
     """A published version and the bytes of its cheapest and full edges."""
 
@@ -105,6 +144,7 @@ class RunState(View, frozen=True, kw_only=True):
     evaluations: list[Evaluation]
     versions: list[VersionRow]
     capacity: CapacityView
+    broadcast: BroadcastView
     diff_bytes: int
     full_bytes: int
     nodes: list[NodeRow]

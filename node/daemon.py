@@ -22,6 +22,7 @@ import structlog
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.acknowledge import Acknowledger
 from node.clock import RunClock
 from node.config import NodeConfig
 from node.control import ControlServer, socket_path
@@ -45,7 +46,7 @@ from p2p.errors import LocalFault, P2PError, Unreachable
 from p2p.exits import Exit
 from p2p.identity import public_bytes
 from p2p.invite import Invite
-from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
+from p2p.messages import Acknowledgement, Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
 from tasks.registry import known
 from weights.durable import writing
@@ -93,9 +94,10 @@ class NodeDaemon:
             network, self._store, seed=seed,
             coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
         )  # fmt: skip
+        self.acknowledger = Acknowledger(self._tell)
         self.follower = Follower(
             network, self._records, self._store, library, self.engine, clock,
-            run=invite.run, coordinator=self._coordinator, disk=disk, seed=seed,
+            run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
         self.link = CoordinatorLink(
             network, key, self._records, clock,
@@ -168,6 +170,7 @@ class NodeDaemon:
         self.follower.resume()
         tasks.start_soon(self.follower.run)
         tasks.start_soon(self.courier.run)
+        tasks.start_soon(self.acknowledger.run)
 
     async def _drain(self) -> None:
         self.rollouts.blocked = f"finishing: {self.switch.why_finishing}"
@@ -251,6 +254,9 @@ class NodeDaemon:
         except (FileNotFoundError, ValueError):
             return []
         return [address for address in known_before if isinstance(address, str)][:_REMEMBERED]
+
+    async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
+        await self.link.tell("acknowledge", make)
 
     def _coordinator(self) -> str | None:
         return self.link.peer

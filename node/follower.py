@@ -22,6 +22,7 @@ import anyio.to_thread
 import structlog
 from blake3 import blake3
 
+from node.acknowledge import Acknowledger
 from node.clock import RunClock
 from node.engine import EngineFailed, Held, SupervisedEngine
 from node.library import Library
@@ -30,7 +31,7 @@ from node.trust import order
 from p2p.envelope import peek
 from p2p.errors import P2PError, PeerFault
 from p2p.messages import Asset, Head, decode, head_topic
-from p2p.network import Manifest, Network
+from p2p.network import Fetched, Manifest, Network
 from weights.documents import Edge, Version
 from weights.errors import DiskFull, WeightsError
 from weights.path import path_to
@@ -69,6 +70,7 @@ class Follower:
         clock: RunClock,
         *,
         run: bytes,
+        acknowledger: Acknowledger,
         coordinator: Callable[[], str | None],
         disk: int,
         seed: int,
@@ -76,6 +78,7 @@ class Follower:
         """`disk`: bytes that payloads and snapshots may take."""
         self._network, self._records, self._store = network, records, store
         self._library, self._engine, self._clock = library, engine, clock
+        self._acknowledger = acknowledger
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
         self._live: dict[bytes, Path] = {}
         self._candidate = b""
@@ -107,6 +110,7 @@ class Follower:
             return False
         if not self._candidate or order(head) > order(_head_of(self._candidate)):
             self._candidate, self._source = sealed, peer
+            self._acknowledger.heard(head.era, head.version)
             self._news.set()
             _log.debug("head heard", version=head.version, sequence=head.sequence)
         return True
@@ -178,6 +182,7 @@ class Follower:
             if not self._holds(version):  # these very weights are held, under the number of another version
                 path = next(file.path for file in self._store.snapshots() if file.hash == version.root)
                 await self._hold(Held(era=version.era, version=version.version, root=version.root, snapshot=path))
+        self._acknowledger.held(version.era, version.version)
         _log.info("version held", era=version.era, version=version.version)
         await self._tidy()
 
@@ -218,7 +223,8 @@ class Follower:
         if held is not None:
             return held
         incoming = self._store.incoming(edge.payload_hash)
-        await self._fetch_while_it_comes(edge, incoming)
+        fetched = await self._fetch_while_it_comes(edge, incoming)
+        self._acknowledger.fetched(edge.payload_hash, fetched)
         path = await anyio.to_thread.run_sync(
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
@@ -227,7 +233,7 @@ class Follower:
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
 
-    async def _fetch_while_it_comes(self, edge: Edge, incoming: Path) -> None:
+    async def _fetch_while_it_comes(self, edge: Edge, incoming: Path) -> Fetched:
         """Rule 4. Raises `Stalled`."""
         before = (await self._network.traffic()).received
         fetch = self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
@@ -242,7 +248,7 @@ class Follower:
                         f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
                     )
                 before = received
-            await fetching
+            return await fetching
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)

@@ -136,6 +136,12 @@ class CoordinatorLink:
         except TimeoutError:
             raise Unreachable(f"the coordinator did not answer {method} within {REQUEST_LIFE:g} s") from None
 
+    async def tell(self, method: str, make: Callable[[], msgspec.Struct]) -> None:
+        """Say something that the coordinator may do without: once, and whatever comes of it, the line stays. `make`
+        is called when there is a line. Raises `Refused`, `P2PError`."""
+        peer = await self.connected()
+        await self._ask(peer, method, self._sealed(method, encode(make())))
+
     async def _ask(self, peer: str, method: str, sealed: bytes) -> bytes:
         answer = decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
         if answer.refusal is not None:

@@ -24,6 +24,7 @@ Key = Hash
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 Address = Annotated[str, Meta(max_length=400)]
+PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
 Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -289,6 +290,43 @@ class Verdicts(Wire, frozen=True):
 
     receipts: Annotated[list[bytes | None], Meta(max_length=256)]
     unknown: Annotated[list[Id], Meta(max_length=256)] = []
+
+
+# --- the broadcast ----------------------------------------------------------------------------------------------------
+
+
+class Sender(Wire, frozen=True):
+    """What one peer sent of a payload. `nbytes`: verified. `began`: the first chunk was asked of the peer; `ended`: the
+    last one came; times as in Acknowledgement."""
+
+    peer: PeerId
+    nbytes: Count
+    began: Milliseconds
+    ended: Milliseconds
+
+
+class Taken(Wire, frozen=True):
+    """A payload that the node fetched. `took`: milliseconds from the start to complete. `senders`: those that sent
+    most."""
+
+    payload_hash: Hash
+    took: Milliseconds
+    senders: Annotated[list[Sender], Meta(max_length=32)]
+
+
+class Acknowledgement(Wire, frozen=True):
+    """node -> coordinator, method "acknowledge", answered with no bytes: the node holds this version, its root checked.
+
+    Times are milliseconds before this message was made, on the node's own monotonic clock: `heard`: the version's first
+    Head came; `complete`: the last payload was complete; `applied`: the engine held it. `taken`: the payloads fetched
+    for it, the last ones; none where all were here already."""
+
+    era: Count
+    version: Count
+    heard: Milliseconds
+    complete: Milliseconds
+    applied: Milliseconds
+    taken: Annotated[list[Taken], Meta(max_length=8)] = []
 
 
 T = TypeVar("T")

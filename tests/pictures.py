@@ -5,9 +5,10 @@ import random
 
 import msgspec
 
-from coordinator.state import CapacityView, Evaluation, NodeRow, RunState, StepPoint, VersionRow
+from coordinator.state import BroadcastView, CapacityView, Evaluation, NodeRow, RunState, StepPoint, VersionRow
 
 STARTED = 1_790_000_000_000
+COORDINATOR = "12D3KooWAcoordinatorfWkCj5sVQmYxXo4sN7dT6rJpLgBvHcEa"
 CAPACITY = CapacityView(
     step_seconds=None,
     turnaround_seconds=None,
@@ -46,6 +47,7 @@ EMPTY = RunState(
     evaluations=[],
     versions=[],
     capacity=CAPACITY,
+    broadcast=BroadcastView(source=COORDINATOR),
     diff_bytes=0,
     full_bytes=0,
     nodes=[],

@@ -12,6 +12,7 @@ from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
 from p2p.envelope import seal
 from p2p.identity import public_bytes
 from p2p.messages import (
+    Acknowledgement,
     Answer,
     Hello,
     Lease,
@@ -216,9 +217,14 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
             served[method], limits[method] = handler, limit
 
     desk.control.serve(Line(), submission_limit(SPEC))  # type: ignore[arg-type]
-    assert set(served) == {"hello", "lease", "submit", "verdicts"}
+    assert set(served) == {"hello", "lease", "submit", "verdicts", "acknowledge"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)
     assert answer.body is not None
+    held = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(held))), Answer)
+    assert answer == Answer(body=b"")
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", b"nonsense")), Answer)
+    assert refusal(answer).code == "malformed"
     answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Answer)
     assert refusal(answer).code == "wrong-method"

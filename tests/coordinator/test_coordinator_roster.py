@@ -2,6 +2,7 @@
 
 import msgspec
 
+from coordinator.roster import AWAY
 from p2p.identity import peer_id
 from p2p.messages import Hello
 from tests.coordinator.books_world import ALICE, BOB, T0, World, group
@@ -43,10 +44,28 @@ def test_signs_of_life_are_written_once_a_second_and_a_new_version_at_once(world
     world.publish(4)
     roster.saw(ALICE, T0 + 700, 4)
     assert (roster.rows([])[0].last_seen, roster.rows([])[0].version) == (T0 + 700, 4)
-    assert list(roster.lags) == [100]
     roster.saw(ALICE, T0 + 2000, 4)
     assert roster.rows([])[0].last_seen == T0 + 2000
-    assert list(roster.lags) == [100]
+
+
+def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
+    roster = world.books.roster
+    assert roster.here_since(ALICE) is None
+    roster.hello(ALICE, HELLO, T0)
+    roster.hello(ALICE, HELLO, T0 + AWAY)
+    assert roster.here_since(ALICE) == T0
+    roster.saw(ALICE, T0 + 2 * AWAY)
+    roster.hello(ALICE, HELLO, T0 + 3 * AWAY + 1)
+    assert roster.here_since(ALICE) == T0 + 3 * AWAY + 1
+    world.reopen()
+    assert world.books.roster.here_since(ALICE) is None
+
+
+def test_a_node_is_admitted_once_work_of_it_was_accepted(world: World) -> None:
+    roster = world.books.roster
+    world.refused(group(world.lease(ALICE), rollouts=[]))
+    world.accepted(BOB)
+    assert (roster.admitted(ALICE), roster.admitted(BOB)) == (False, True)
 
 
 def test_the_coordinator_redials_those_it_saw_last_and_no_banned_one(world: World) -> None:

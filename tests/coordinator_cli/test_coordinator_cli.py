@@ -21,7 +21,7 @@ from coordinator import cli, edge, serve, setup, status
 from coordinator.config import WebSection
 from coordinator.demo_settings import DemoOptions
 from coordinator.folder import RunFolder, locked
-from coordinator.state import CapacityView, RunState
+from coordinator.state import BroadcastView, CapacityView, RunState
 from p2p.errors import BadSignature, LocalFault, Unreachable
 from p2p.exits import Exit
 from p2p.invite import Invite
@@ -224,6 +224,7 @@ def a_picture() -> RunState:
     words = {"run": "ab", "name": "mine", "model": "tiny", "phase": "training", "invite": "echo2-x"}
     own = {
         "capacity": capacity,
+        "broadcast": BroadcastView(source="12D3KooW", samples=9, median=0.5, p90=1.1, p95=1.25, slowest=2.0, version=4),
         "idle": 0.25,
         "refused": {"late": 3},
         "steps_wanted": 9,
@@ -263,6 +264,7 @@ def test_status_tells_what_the_coordinator_says(answering: Callable[[int, bytes]
     assert code == 0
     assert "idle 25.0 % of its time" in out
     assert "step 0 of 9" in out
+    assert "0.50 s after the announcement (median), 1.25 s (p95), 2.00 s (slowest of 9)" in out
     assert out.endswith("the disk is full\n")
     code, out, _ = said("status", "--url", url, "--json")
     assert json.loads(out)["name"] == "mine"

@@ -25,6 +25,7 @@ from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
 from p2p.messages import (
+    Acknowledgement,
     Answer,
     Asset,
     Documents,
@@ -97,6 +98,7 @@ class FakeCoordinator:
         self.submitted: dict[bytes, bytes] = {}
         self.decided: dict[bytes, bytes] = {}
         self.confirmed: set[bytes] = set()
+        self.acknowledged: list[tuple[bytes, Acknowledgement]] = []
         self.asked: dict[str, int] = {}
         self.refusals: dict[str, Refusal] = {}
         self.finished = False
@@ -202,7 +204,7 @@ class FakeCoordinator:
     async def serving(self, network: MemoryNetwork) -> AsyncIterator[Peer]:
         """On the network until the block ends."""
         self.peer = peer = Peer(network.transport(self.peer_id), seed=0)
-        for method in ("hello", "lease", "submit", "verdicts"):
+        for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
             peer.serve(method, self._handler(method), limit=1 << 20)
         peer.serve("head", self.answer_head, limit=4096)
         peer.serve("documents", self.answer_documents, limit=4096)
@@ -296,6 +298,10 @@ class FakeCoordinator:
                 self.decided[lease] = self.judge(self.leases[lease], self.submitted[lease])
         unknown = [lease for lease in ask.leases if lease not in self.submitted]
         return encode(Verdicts(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown))
+
+    def acknowledge(self, node: bytes, body: bytes) -> bytes | Refusal:
+        self.acknowledged.append((node, decode(body, Acknowledgement)))
+        return b""
 
     def judge(self, lease: Lease, body: bytes) -> bytes:
         """Generate the group again under the lease's version: with seeded sampling there is one right answer."""

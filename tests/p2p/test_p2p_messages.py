@@ -15,6 +15,7 @@ from p2p import wire
 from p2p.envelope import peek
 from p2p.errors import Malformed
 from p2p.messages import (
+    Acknowledgement,
     Answer,
     Asset,
     Documents,
@@ -34,8 +35,10 @@ from p2p.messages import (
     Root,
     RunSpec,
     Segment,
+    Sender,
     Submission,
     SubmitAnswer,
+    Taken,
     TaskReference,
     Verdicts,
     VerdictsAsk,
@@ -57,6 +60,8 @@ SEGMENT = Segment(version=12, root=ROOT, first=0)
 ROLLOUT = Rollout(
     tokens=[3, 300, 70_000, 2], turns=[4], logprobs=struct.pack("<4f", -0.5, 0, -1, -2), segments=[SEGMENT]
 )
+SENDER = Sender(peer="12D3KooWpeer", nbytes=16_384, began=900, ended=450)
+TAKEN = Taken(payload_hash=b"p" * 32, took=510, senders=[SENDER])
 KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
 
 INSTANCES: list[Wire] = [
@@ -101,6 +106,9 @@ INSTANCES: list[Wire] = [
     SubmitAnswer(received=b"sealed", receipt=None),
     VerdictsAsk(leases=[LEASE], confirmed=[NONCE]),
     Verdicts(receipts=[None, b"sealed"], unknown=[NONCE]),
+    SENDER,
+    TAKEN,
+    Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
 ]  # fmt: skip
 BY_NAME = {type(message).__name__: message for message in INSTANCES}
 
@@ -165,6 +173,12 @@ LIES: dict[str, tuple[str, dict[str, Any]]] = {
     "a rollout without segments": ("Rollout", {"segments": []}),
     "1025 rollouts": ("Submission", {"rollouts": [msgspec.msgpack.decode(encode(ROLLOUT))] * 1025}),
     "257 leases in one ask": ("VerdictsAsk", {"leases": [bytes(16)] * 257}),
+    "a peer without a name": ("Sender", {"peer": ""}),
+    "a peer id of 129 characters": ("Sender", {"peer": "p" * 129}),
+    "less than no bytes": ("Sender", {"nbytes": -1}),
+    "33 senders of a payload": ("Taken", {"senders": [msgspec.msgpack.decode(encode(SENDER))] * 33}),
+    "nine payloads of a version": ("Acknowledgement", {"taken": [msgspec.msgpack.decode(encode(TAKEN))] * 9}),
+    "a version held in the future": ("Acknowledgement", {"applied": -1}),
     "a verdict that is a number": ("Receipt", {"verdict": 1}),
     "true for a number": ("Receipt", {"weight": True}),
     "a number for true": ("Receipt", {"trainable": 1}),
