@@ -77,6 +77,7 @@ def joined(
     flags: dict[str, dict[str, Any]] = {
         "run": {"task": task, "limit": limit, "group_size": group, "batch_groups": BATCH, "heldout": 1},
         "network": {"listen": [_LOOPBACK]},
+        "https": {"listen": []},
     }
     config = setup.settings_for(str(model), flags, env={})
     run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)
@@ -239,9 +240,7 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
     return Publisher(signing, store, network, head_file=run.folder.path / "head", addresses=addresses, clock=time.time)
 
 
-def _scoring(
-    run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, desk: Desk
-) -> Scoring:
+def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, desk: Desk) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
     return Scoring(

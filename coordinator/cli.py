@@ -143,13 +143,13 @@ def status(
 @edged
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the one string that a volunteer needs. It holds no secret."""
-    from coordinator import config, setup
+    from coordinator import config, https, setup
     from coordinator.folder import RunFolder
 
     place = RunFolder(home)
     settings = config.load(place.config)
     roots, root, _, _ = setup.read_documents(place, _now())
-    print(setup.invite(settings, roots, root))
+    print(setup.invite(settings, roots, root, https.pin(place, settings)))
 
 
 @keys_app.command("show")

@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from p2p.addresses import https_url
 from p2p.errors import LocalFault
 
 ENV_PREFIX = "ECHO2_COORD_"
@@ -66,15 +67,15 @@ class Section(BaseModel):
 class RunSection(Section):
     """What is trained. Most of it is signed by init and the same for every node."""
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")
-    ] = "my run"
+    name: Annotated[str, Field(min_length=1, max_length=80, description="Name of the run, for people. Signed.")] = (
+        "my run"
+    )
     model: Annotated[
         str, Field(min_length=1, max_length=200, description="Name of the base model, for people. Signed.")
     ] = "tiny"
-    task: Annotated[
-        str, Field(min_length=1, max_length=200, description="The task that is learnt. Signed.")
-    ] = "reverse"
+    task: Annotated[str, Field(min_length=1, max_length=200, description="The task that is learnt. Signed.")] = (
+        "reverse"
+    )
     steps: Annotated[int | None, Field(ge=1, description="Steps after which the run finishes. Unset: endless.")] = None
     staleness: Annotated[
         int, Field(ge=0, le=1024, description="S, steps: a group older than this is never learnt from. Signed.")
@@ -112,9 +113,9 @@ class LearnerSection(Section):
     gradient_clip: Annotated[float, Field(gt=0, description="Largest norm of the gradient.")] = 1.0
     eps_low: Annotated[float, Field(gt=0, lt=1, description="Clip of the ratio downwards: at least 1 - eps_low.")] = 0.2
     eps_high: Annotated[float, Field(gt=0, description="Clip of the ratio upwards: at most 1 + eps_high.")] = 0.28
-    truncation: Annotated[
-        float, Field(gt=0, description="C: most that a stale token's importance weight may be.")
-    ] = 2.0
+    truncation: Annotated[float, Field(gt=0, description="C: most that a stale token's importance weight may be.")] = (
+        2.0
+    )
     kl_coefficient: Annotated[float, Field(ge=0, description="Weight of the KL term against the base. 0: none.")] = 0.0
     minibatches: Annotated[int, Field(ge=1, description="Optimiser steps on one batch.")] = 1
     advantage: Annotated[
@@ -146,6 +147,29 @@ class NetworkSection(Section):
     ] = ()
 
 
+class HttpsSection(Section):
+    """The way in for nodes behind what lets nothing but HTTPS out. Nodes know it by a key that the invite names."""
+
+    listen: Annotated[
+        Texts, Field(max_length=16, description="Addresses to listen on, /ip4/HOST/tcp/PORT. An empty list: no HTTPS.")
+    ] = ("/ip4/0.0.0.0/tcp/4311",)
+    advertise: Annotated[
+        Texts,
+        Field(
+            max_length=8,
+            description="Addresses that nodes ask, such as /dns4/coord.example/tcp/443/https. Empty: the hosts of "
+            "network.advertise with the port listened on, else what is listened on.",
+        ),
+    ] = ()
+
+    @model_validator(mode="after")
+    def _are_addresses(self) -> Self:
+        for address in self.advertise:
+            if https_url(address) is None:
+                raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")
+        return self
+
+
 class WebSection(Section):
     """The page, the API and /metrics, over HTTP."""
 
@@ -172,9 +196,9 @@ class LeasesSection(Section):
 class StoreSection(Section):
     """Where published versions are kept."""
 
-    budget_bytes: Annotated[
-        int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")
-    ] = 20 * 10**9
+    budget_bytes: Annotated[int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")] = (
+        20 * 10**9
+    )
 
 
 class CoordinatorConfig(Section):
@@ -183,6 +207,7 @@ class CoordinatorConfig(Section):
     run: RunSection = RunSection()
     learner: LearnerSection = LearnerSection()
     network: NetworkSection = NetworkSection()
+    https: HttpsSection = HttpsSection()
     web: WebSection = WebSection()
     leases: LeasesSection = LeasesSection()
     store: StoreSection = StoreSection()

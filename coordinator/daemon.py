@@ -23,7 +23,7 @@ from pathlib import Path
 
 import structlog
 
-from coordinator import modelfolder
+from coordinator import https, keys, modelfolder
 from coordinator.admission import submission_limit
 from coordinator.books import Books
 from coordinator.config import CoordinatorConfig, LearnerSection
@@ -44,7 +44,6 @@ from coordinator.setup import Run
 from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
-from p2p.addresses import dialable
 from p2p.envelope import ROLES, seal
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
@@ -214,9 +213,7 @@ class Coordinator:
 
     async def addresses(self) -> list[str]:
         """Where nodes reach this coordinator."""
-        advertised = self._run.config.network.advertise
-        listening = advertised or await self._network.addresses()
-        return dialable(listening, self._run.peer_id)
+        return https.reached(self._run.config, self._run.peer_id, await self._network.addresses())
 
     async def invite(self) -> str:
         return self._run.invite(await self._network.addresses())
@@ -279,7 +276,7 @@ async def serve(run: Run) -> None:
     scorer = ScorerChild(
         supervised("scorer", "engines.host"), device=section.device, dtype=run.config.run.compute_dtype
     )
-    network = ThreadedPeer(run.keys.channel, run.config.network.listen)
+    network = with_https(ThreadedPeer(run.keys.channel, run.config.network.listen), run)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)
@@ -289,6 +286,17 @@ async def serve(run: Run) -> None:
             await site.stop()
             await learner.child.stop()
             await scorer.child.stop()
+
+
+def with_https(network: Network, run: Run) -> Network:
+    """`network`, and HTTPS beside it where the settings say so. Raises `LocalFault`."""
+    from p2p.certificate import server_context
+    from p2p.https_server import HttpsServer
+
+    if not run.config.https.listen:
+        return network
+    context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
+    return HttpsServer(network, run.config.https.listen, context)
 
 
 def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy) -> Books:

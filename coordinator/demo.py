@@ -262,6 +262,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
         "run": {"name": f"demo: {settings.run['task']}", "steps": settings.steps, **settings.run},
         "learner": {"seed": seed, **settings.learner},
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+        "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
     }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed)
     config = setup.settings_for(settings.model, flags, env={})

@@ -1,17 +1,17 @@
 """The run folder: where everything of a run lies, and the lock that keeps a second coordinator out.
 
-    coordinator.toml   settings (coordinator.config)
-    keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem
-    root/1.root ...    every signed Root since the first
-    run.spec           the RunSpec, signed by root
-    model/             config.json, tokenizer.json, model.safetensors: the base, version 0
-    run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
-    head               the last signed Head
-    history.jsonl      steps, evaluations and versions, for people
-    store/             snapshots and payloads of the published versions
-    learner/           the learner's checkpoints and exports
-    logs/              coordinator.jsonl
-    lock               held while a coordinator runs; it contains its process id
+coordinator.toml   settings (coordinator.config)
+keys/              root.pem (take it offline), policy.pem, channel.pem, ledger.pem; https.pem and its https.crt
+root/1.root ...    every signed Root since the first
+run.spec           the RunSpec, signed by root
+model/             config.json, tokenizer.json, model.safetensors: the base, version 0
+run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
+head               the last signed Head
+history.jsonl      steps, evaluations and versions, for people
+store/             snapshots and payloads of the published versions
+learner/           the learner's checkpoints and exports
+logs/              coordinator.jsonl
+lock               held while a coordinator runs; it contains its process id
 """
 
 import contextlib
@@ -42,6 +42,14 @@ class RunFolder:
     @property
     def keys(self) -> Path:
         return self.path / "keys"
+
+    @property
+    def https_key(self) -> Path:
+        return self.keys / "https.pem"
+
+    @property
+    def https_certificate(self) -> Path:
+        return self.keys / "https.crt"
 
     @property
     def roots(self) -> Path:

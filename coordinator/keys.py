@@ -3,7 +3,7 @@
 1. `root` signs the Root and the RunSpec and nothing else; a running coordinator never reads it. Take it offline.
 2. `policy`, `channel` and `ledger` are held by the coordinator's main process alone, never by learner or scorer.
 3. The network identity is the channel key: who knows the Root knows which peer is the coordinator.
-4. A passphrase comes from `ECHO2_KEY_PASSPHRASE` and covers all four files. It is never written anywhere.
+4. A passphrase comes from `ECHO2_KEY_PASSPHRASE` and covers the files of all. It is never written anywhere.
 """
 
 import hashlib

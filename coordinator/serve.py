@@ -26,8 +26,9 @@ def check_start(run: "Run") -> None:
     web = run.config.web
     with locked(run.folder):
         check_port(web.host, web.port, "choose another with --port or web.port")
-        for host, port in tcp_ports(run.config.network.listen):
-            check_port(host, port, "choose another in network.listen")
+        for name in ("network", "https"):
+            for host, port in tcp_ports(getattr(run.config, name).listen):
+                check_port(host, port, f"choose another in {name}.listen")
 
 
 def serve_until_stopped(run: "Run") -> None:

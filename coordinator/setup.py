@@ -3,7 +3,7 @@
 1. `init` builds the whole folder beside its place and moves it there at the end, the settings last: a folder that has
    coordinator.toml is a whole run. It never touches a folder that has anything in it.
 2. `load_run` reads and checks everything that the coordinator stands on before anything is opened or bound: settings,
-   Roots, RunSpec, model, keys. The root key is neither needed nor read.
+   Roots, RunSpec, model, keys. The root key is neither needed nor read. A certificate near its end is renewed.
 3. What the RunSpec has signed holds for every node; settings that say otherwise are refused, since to change them is to
    make another run.
 """
@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from coordinator import authority, keys, modelfolder, reference
+from coordinator import authority, https, keys, modelfolder, reference
 from coordinator import config as configuration
 from coordinator.authority import Untrusted
 from coordinator.config import ConfigFault, CoordinatorConfig, RunSection, Settings
 from coordinator.folder import RunFolder
 from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
-from p2p.addresses import dialable
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
 from p2p.identity import peer_id, public_bytes
@@ -55,6 +54,8 @@ class Run:
     root: Root
     runspec_sealed: bytes
     runspec: RunSpec
+    https_pin: bytes | None = None
+    """SHA-256 of the HTTPS key (SPKI); None: no HTTPS."""
 
     @property
     def id(self) -> bytes:
@@ -73,15 +74,21 @@ class Run:
 
     def invite(self, listening: Sequence[str] = ()) -> str:
         """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
-        return invite(self.config, self.roots, self.root, listening)
+        return invite(self.config, self.roots, self.root, self.https_pin, listening)
 
 
-def invite(config: CoordinatorConfig, roots: Sequence[bytes], root: Root, listening: Sequence[str] = ()) -> str:
+def invite(
+    config: CoordinatorConfig,
+    roots: Sequence[bytes],
+    root: Root,
+    https_pin: bytes | None,
+    listening: Sequence[str] = (),
+) -> str:
     """The invite's string; no private key is needed. Raises `ConfigFault` where the addresses are too many or long."""
-    network = config.network
-    addresses = dialable(network.advertise or listening or network.listen, peer_id(root.roles["channel"].keys[0]))
+    addresses = https.reached(config, peer_id(root.roles["channel"].keys[0]), listening)
+    root_hash = authority.root_hash(roots[0])
     try:
-        return Invite(run=root.run, root_hash=authority.root_hash(roots[0]), addresses=addresses).to_text()
+        return Invite(run=root.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
         raise ConfigFault(f"network.advertise: {error}") from error
 
@@ -153,7 +160,10 @@ def load_run(
     check_signed(config.run, spec)
     check_sizes(config, modelfolder.task_named(spec.tasks[0].name, spec.tasks[0].version))
     check_model(place, spec)
-    return Run(place, config, keys.load(place, root, secret), roots, root, sealed, spec)
+    held = keys.load(place, root, secret)
+    if config.https.listen:
+        https.prepare(place, peer_id(root.roles["channel"].keys[0]), now, secret)
+    return Run(place, config, held, roots, root, sealed, spec, https.pin(place, config))
 
 
 def read_documents(place: RunFolder, now: int) -> tuple[tuple[bytes, ...], Root, bytes, RunSpec]:
@@ -242,6 +252,7 @@ def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now
     modelfolder.check_task(draft.model, found, task)
     run = secrets.token_bytes(32)
     private = keys.make(draft, secret)
+    https.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
     draft.roots.mkdir()
     _write(draft.roots / "1.root", authority.sign_root(run, private, now))
     _write(draft.runspec, authority.sign_runspec(run, config.run, task, found, private[keys.ROOT]))

@@ -1,14 +1,37 @@
-"""Which addresses others can dial, from the ones that a peer listens on. Addresses are multiaddresses."""
+"""Which addresses others can dial, from the ones that a peer listens on; and by which way each one leads.
+
+Addresses are multiaddresses: /ip4/192.0.2.1/tcp/4310 is dialled directly, one with /p2p-circuit through a relay, and
+/dns4/coord.example/tcp/4311/https by plain HTTPS. The peer id stands at the end: /p2p/12D3Koo...
+"""
 
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from typing import Final, Literal, get_args
 
 import psutil
 
 MOST = 16
 """Addresses in an invite or a Head."""
+Way = Literal["direct", "relay", "https"]
+WAYS: Final[tuple[Way, ...]] = get_args(Way)
+"""How a peer may be reached, the best way first."""
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _KINDS = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
+
+
+def way_of(address: str) -> Way:
+    """The way by which an address leads."""
+    parts = address.split("/")
+    return "relay" if "p2p-circuit" in parts else "https" if "https" in parts else "direct"
+
+
+def https_url(address: str) -> str | None:
+    """The origin of an HTTPS address, without a slash at the end; None where it is none."""
+    match address.split("/"):
+        case ["", kind, host, "tcp", port, "https", *_] if kind in _HOSTS and host and port.isdecimal():
+            return f"https://[{host}]:{port}" if kind == "ip6" else f"https://{host}:{port}"
+    return None
 
 
 def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:

@@ -1,13 +1,14 @@
 """Errors of the network plane, named for who is at fault.
 
-    P2PError
-    ├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
-    │   ├── Malformed      bytes that do not decode, or exceed a bound
-    │   ├── BadSignature   a document not signed by whom it must be
-    │   └── BadChunk       a chunk whose proof does not lead to the signed root
-    ├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
-    ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
-    └── LocalFault         this machine's fault: key file, port, permission; the message names the fix
+P2PError
+├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
+│   ├── Malformed      bytes that do not decode, or exceed a bound
+│   ├── BadSignature   a document not signed by whom it must be
+│   ├── BadChunk       a chunk whose proof does not lead to the signed root
+│   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
+├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
+├── Stale              an authentic document older than what is held (rollback, replay, expiry)
+└── LocalFault         this machine's fault: key file, port, permission; the message names the fix
 """
 
 
@@ -29,6 +30,10 @@ class BadSignature(PeerFault):
 
 class BadChunk(PeerFault):
     """A chunk that does not hash to the signed root."""
+
+
+class WrongIdentity(PeerFault):
+    """Whoever answers holds another key than the one that was pinned."""
 
 
 class Unreachable(P2PError):

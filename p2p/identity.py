@@ -12,7 +12,9 @@ from pathlib import Path
 import base58
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from p2p.errors import LocalFault, Malformed
 
@@ -47,7 +49,7 @@ def public_key(peer: str) -> bytes:
     return raw[len(_PEER_ID_PREFIX) :]
 
 
-def write_key(path: Path, key: Ed25519PrivateKey, passphrase: str | None = None) -> None:
+def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, passphrase: str | None = None) -> None:
     """Write a new key file, mode 0600, durable. Raises `LocalFault` when it exists or cannot be written."""
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
@@ -77,6 +79,14 @@ def write_key(path: Path, key: Ed25519PrivateKey, passphrase: str | None = None)
 
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
     """Read a key file. Raises `LocalFault` with the fix: missing, too open, not a key, wrong passphrase."""
+    key = load_any_key(path, passphrase)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise LocalFault(f"key file {path} holds no Ed25519 key")
+    return key
+
+
+def load_any_key(path: Path, passphrase: str | None = None) -> PrivateKeyTypes:
+    """Read a key file of any kind, under rule 1. Raises `LocalFault` as `load_key` does."""
     try:
         status = path.stat()
         pem = path.read_bytes()
@@ -89,16 +99,13 @@ def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
     if status.st_uid != os.geteuid():
         raise LocalFault(f"key file {path} belongs to another user: run chown {os.geteuid()} {path}")
     try:
-        key = serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
+        return serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
     except TypeError as error:
         fix = "needs a passphrase: set ECHO2_KEY_PASSPHRASE" if "not given" in str(error) else "takes no passphrase"
         raise LocalFault(f"key file {path} {fix}") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         reason = "the passphrase is wrong, or it is damaged" if passphrase else "it is no PEM key"
         raise LocalFault(f"key file {path} cannot be read: {reason}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise LocalFault(f"key file {path} holds no Ed25519 key")
-    return key
 
 
 def load_or_create_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:

@@ -62,6 +62,10 @@ class Peer:
         """See `Network`."""
         return self._transport.peers()
 
+    async def way(self, peer: str) -> str | None:
+        """See `Network`."""
+        return "direct" if peer in self._transport.peers() else None
+
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`."""
         return await self._transport.dial(addresses)

@@ -85,6 +85,10 @@ class ThreadedPeer:
         """See `Network`."""
         return await self._call(lambda peer: peer.peers())
 
+    async def way(self, peer: str) -> str | None:
+        """See `Network`."""
+        return await self._call(lambda own: own.way(peer))
+
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`."""
         return await self._call(lambda peer: peer.dial(addresses))

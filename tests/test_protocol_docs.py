@@ -30,8 +30,22 @@ from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
 from engines import sampling_reference as noise
 from node import outbox
-from p2p import chunks, envelope, identity, invite, libp2p, merkle, messages, network, rpc, wire
+from p2p import (
+    chunks,
+    envelope,
+    https_client,
+    https_wire,
+    identity,
+    invite,
+    libp2p,
+    merkle,
+    messages,
+    network,
+    rpc,
+    wire,
+)
 from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
+from p2p.https_door import Limits
 from weights import documents, snapshot, store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,6 +241,7 @@ def test_no_table_describes_a_table_that_does_not_exist() -> None:
 # --- constants -------------------------------------------------------------------------------------------------------
 
 
+LIMITS = Limits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
@@ -238,6 +253,17 @@ CONSTANTS: dict[str, str] = {
     "requests.md: gossip limit": f"{libp2p.GOSSIP_LIMIT >> 10} KiB",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
+    "https.md: the paths": f"`GET {https_wire.PEER}`",
+    "https.md: chunks at a time": f"At most {https_wire.BATCH} chunks",
+    "https.md: news": f"after {https_wire.WAIT:g} s",
+    "https.md: connections": f"{LIMITS.connections} connections, of which one IPv4 address",
+    "https.md: connections of one": f"may have {LIMITS.per_visitor},",
+    "https.md: requests": f"{LIMITS.rate:g} requests a second, {LIMITS.burst:g} at once",
+    "https.md: handshake": f"handshake has {LIMITS.handshake:g} s",
+    "https.md: patience": f"each read and each write of {https_wire.PIECE >> 10} KiB {LIMITS.patience:g} s",
+    "https.md: slowest": f"at {LIMITS.slowest:g} bytes a second",
+    "https.md: a node's patience": f"after {https_client.PATIENCE:g} s without a byte",
+    "https.md: lanes": f"in at most {https_client.LANES} questions",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.LONGEST} characters",
@@ -363,6 +389,10 @@ def frames_example() -> dict[str, str]:
     }
 
 
+def https_example() -> dict[str, str]:
+    return {"etag of head": https_wire.etag(b"head"), "gone 300": https_wire.framed(wire.Gone(300)).hex()}
+
+
 def ledger_example() -> dict[str, str]:
     node = identity.peer_id(identity.public_bytes(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))))
     postings = ledger.transfer(ledger.ESCROW, ledger.accrued(node), 109)
@@ -392,6 +422,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "content-root": root_example,
     "merkle": merkle_example,
     "frames": frames_example,
+    "https": https_example,
     "ledger": ledger_example,
     "weight": weight_example,
 }

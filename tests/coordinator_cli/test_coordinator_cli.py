@@ -76,7 +76,7 @@ def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
     assert code == 0
     assert "encrypted" in out
     assert "open sesame" not in out
-    assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").iterdir())
+    assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").glob("*.pem"))
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
@@ -171,10 +171,15 @@ def test_run_refuses_a_folder_in_which_a_coordinator_runs(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "fix"), [("web.port={}", "--port"), ("network.listen=/ip4/127.0.0.1/tcp/{}", "network.listen")]
+    ("setting", "fix"),
+    [
+        ("web.port={}", "--port"),
+        ("network.listen=/ip4/127.0.0.1/tcp/{}", "network.listen"),
+        ("https.listen=/ip4/127.0.0.1/tcp/{}", "https.listen"),
+    ],
 )
 def test_run_refuses_a_port_that_is_taken(setting: str, fix: str, home: Path) -> None:
-    free = (f"web.port={free_port()}", "network.listen=/ip4/127.0.0.1/tcp/0")
+    free = (f"web.port={free_port()}", "network.listen=/ip4/127.0.0.1/tcp/0", "https.listen=[]")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -355,7 +360,8 @@ async def serve(run):
 sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
 from coordinator import cli
 cli._now = lambda: {now}
-sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", "--set", "network.listen=/ip4/127.0.0.1/tcp/0"]
+anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
+sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
 cli.main()
 """
 

@@ -39,13 +39,14 @@ def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_key
     run = load(home)
     invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
     assert (invite.run, invite.root_hash) == (run.id, authority.root_hash(run.roots[0]))
-    assert invite.addresses == [f"/ip4/192.0.2.1/tcp/4310/p2p/{peer_id(public_bytes(run.keys.channel))}"]
-    assert invite.addresses[0].endswith(run.peer_id)
+    assert invite.addresses[0] == f"/ip4/192.0.2.1/tcp/4310/p2p/{peer_id(public_bytes(run.keys.channel))}"
+    assert all(address.endswith(run.peer_id) for address in invite.addresses)
 
 
 def test_every_key_file_is_the_owners_alone(home: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (home / "keys").iterdir()}
-    assert modes == {f"{role}.pem": 0o600 for role in keys.ROLES}
+    assert modes.pop("https.crt") == 0o644
+    assert modes == {f"{name}.pem": 0o600 for name in (*keys.ROLES, "https")}
 
 
 def test_a_run_starts_without_its_root_key(home: Path) -> None:

@@ -61,6 +61,7 @@ def make_template(folder: Path) -> Path:
             "evaluate_every": 100, "staleness": 64,
         },
         "network": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
+        "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
         "leases": {"minimum_seconds": 30.0, "maximum_seconds": 60.0, "per_node": 4},
     }  # fmt: skip
     config = setup.settings_for(TINY, flags, env={})
@@ -227,9 +228,7 @@ class Coordinator(Program):
 class Volunteer(Program):
     """A node with a home of its own."""
 
-    def __init__(
-        self, folder: Path, name: str, env: dict[str, str] | None = None, *, disk: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, name: str, env: dict[str, str] | None = None, *, disk: Path | None = None) -> None:
         self.home, self.name = (disk or folder) / name, name
         listen = ["--listen", "/ip4/127.0.0.1/tcp/0"]
         argv = ["node.cli", "join", "--gpu", "cpu", "--home", str(self.home), "--name", name, "--json-logs", *listen]

@@ -1,0 +1,313 @@
+"""The network of a node that gets nothing through but HTTPS: one coordinator, asked and never asking.
+
+Rules
+1. The other side must hold the pinned key (p2p/certificate.py); that is checked before a byte of HTTP leaves, also
+   through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
+2. A chunk is stored once its proof leads to the signed root (p2p/payload.py), and what is stored outlives a break: a
+   fetch goes on with what is missing, at this start or the next. It retries until cancelled, in growing steps.
+3. News comes by questions that the coordinator keeps open until there is some; whoever asked for a topic hears it.
+4. No byte for `patience` seconds ends a question. Answers are bounded, packed ones are not unpacked.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import anyio
+import anyio.to_thread
+
+from p2p import https_wire, wire
+from p2p.addresses import https_url
+from p2p.certificate import KeyPin
+from p2p.errors import BadChunk, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.groups import one_error
+from p2p.guard import guarded
+from p2p.network import GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.payload import PartialPayload, Payload
+from p2p.rpc import ANSWER_LIMIT
+
+log = logging.getLogger("p2p")
+
+PATIENCE: Final = 20.0
+"""Seconds without a byte before a question is given up."""
+CONNECT: Final = 10.0
+"""Seconds for a connection with its handshake."""
+LANES: Final = 4
+"""Questions for chunks at a time."""
+RUN_BYTES: Final = 4 << 20
+"""Most bytes of chunks in one question."""
+RETRY_MIN, RETRY_MAX = 0.5, 15.0
+"""Seconds before a fetch or a topic is tried again; doubles each time."""
+_SMALL: Final = 64 << 10
+
+
+class HttpsClient:
+    """`p2p.network.Network` over HTTPS. `peer_id`: this node's own. One `run` an instance."""
+
+    def __init__(self, peer_id: str, pin: bytes, *, patience: float = PATIENCE) -> None:
+        """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
+        self._peer_id = peer_id
+        self._pin = pin
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+        self._ready = asyncio.Event()
+        self._coordinator, self._origin = "", ""
+        self._up = asyncio.Event()
+        self._topics: dict[str, GossipHandler] = {}
+        self._fetching: set[bytes] = set()
+        self._received: Counter[str] = Counter()
+
+    @property
+    def peer_id(self) -> str:
+        """See `Network`."""
+        return self._peer_id
+
+    async def run(self) -> None:
+        """See `Network`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
+        connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + 4)
+        try:
+            async with aiohttp.ClientSession(
+                connector=connector, timeout=timeout, trust_env=True, auto_decompress=False
+            ) as self._session:
+                with one_error():
+                    async with asyncio.TaskGroup() as group:
+                        for topic, handler in self._topics.items():
+                            group.create_task(self._follow(topic, handler))
+                        self._ready.set()
+                        await asyncio.get_running_loop().create_future()
+        finally:
+            self._session = None
+            self._up.clear()
+
+    async def ready(self) -> None:
+        """See `Network`."""
+        await self._ready.wait()
+
+    async def addresses(self) -> list[str]:
+        """None: nobody can call this node."""
+        return []
+
+    async def peers(self) -> list[str]:
+        """The coordinator, while it answers."""
+        return [self._coordinator] if self._up.is_set() else []
+
+    async def way(self, peer: str) -> str | None:
+        """See `Network`."""
+        return "https" if peer in await self.peers() else None
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Network`. Of HTTPS addresses only. Raises `WrongIdentity`."""
+        troubles = []
+        for address in addresses:
+            origin = https_url(address)
+            if origin is None:
+                continue
+            try:
+                status, body = await self._ask("GET", f"{origin}{https_wire.PEER}", limit=_SMALL)
+                self._connected(address, origin, status, body)
+            except (Unreachable, Malformed) as error:
+                troubles.append(str(error))
+            else:
+                return self._coordinator
+        raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
+
+    async def leave(self) -> None:
+        """Ask nothing more until it is dialled again: there is a better way."""
+        self._up.clear()
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Network`."""
+        self._only(peer)
+        try:
+            async with asyncio.timeout(timeout):
+                url = f"{self._origin}{https_wire.RPC}{method}"
+                status, body = await self._ask("POST", url, data=payload, limit=ANSWER_LIMIT)
+        except TimeoutError:
+            self._up.clear()
+            raise Unreachable(f"{peer} did not answer {method} within {timeout:g} s") from None
+        except Unreachable:
+            self._up.clear()
+            raise
+        if status == 200:
+            return body
+        sentence = f"{peer} refused {method} ({status}): {body[:200].decode(errors='replace')}"
+        raise Malformed(sentence) if status == 413 else Unreachable(sentence)
+
+    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+        """Nobody can call this node: nothing is served."""
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """There is nobody to tell but the coordinator, from whom news comes."""
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Network`."""
+        self._topics[topic] = guarded(handler)
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """Nobody can ask for it."""
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """Nobody can ask for it."""
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
+        if manifest.hash in self._fetching:
+            raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
+        if await anyio.to_thread.run_sync(_is_whole, manifest, path):
+            return
+        self._fetching.add(manifest.hash)
+        try:
+            payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
+            try:
+                await self._fill(payload)
+                await anyio.to_thread.run_sync(payload.finish)
+            finally:
+                payload.close()
+        finally:
+            self._fetching.discard(manifest.hash)
+
+    async def traffic(self) -> Traffic:
+        """See `Network`."""
+        return Traffic(received=self._received.total(), sent=0, received_by_peer=dict(self._received), sent_by_peer={})
+
+    def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
+        peer = body.decode(errors="replace")
+        expected = address.rpartition("/p2p/")[2] if "/p2p/" in address else peer
+        if status != 200 or peer != expected:
+            raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
+        self._coordinator, self._origin = peer, origin
+        self._up.set()
+
+    def _only(self, peer: str) -> None:
+        if peer != self._coordinator or not self._up.is_set():
+            raise Unreachable(f"{peer} is not connected over HTTPS")
+
+    async def _fill(self, payload: PartialPayload) -> None:
+        """Rule 2."""
+        failures = 0
+        while not payload.complete:
+            await self._up.wait()
+            before, runs = payload.have, deque(_runs(payload))
+            try:
+                with one_error():
+                    # anyio's: asyncio's own of 3.11 leaves this task marked as cancelled when a lane fails.
+                    async with anyio.create_task_group() as group:
+                        for _ in range(min(LANES, len(runs))):
+                            group.start_soon(self._lane, payload, runs)
+            except (Unreachable, PeerFault) as error:
+                failures = 1 if payload.have != before else failures + 1
+                quietly = isinstance(error, Unreachable) and failures > 1
+                log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
+                await asyncio.sleep(min(RETRY_MIN * 2 ** (failures - 1), RETRY_MAX))
+
+    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]]) -> None:
+        while runs:
+            first, last = runs.popleft()
+            path = https_wire.chunks_path(payload.manifest.hash, first, last)
+            async with self._open("GET", f"{self._origin}{path}") as answer:
+                if answer.status != 200:
+                    raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
+                for expected in range(first, last + 1):
+                    await self._take(payload, expected, await _frame(answer.content))
+
+    async def _take(self, payload: PartialPayload, expected: int, message: wire.FromHolder) -> None:
+        match message:
+            case wire.Chunk(index, proof, data) if index == expected:
+                await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
+                self._received[self._coordinator] += len(data)
+            case wire.Gone(index) if index == expected:
+                raise Unreachable(f"chunk {index} is gone")
+            case _:
+                raise BadChunk(f"something else came for chunk {expected}")
+
+    async def _follow(self, topic: str, handler: GossipHandler) -> None:
+        """Rule 3, while the coordinator answers."""
+        heard, failures = "", 0
+        while True:
+            await self._up.wait()
+            try:
+                headers = {"If-None-Match": heard} if heard else {}
+                url = f"{self._origin}{https_wire.TOPIC}{topic}"
+                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=https_wire.WAIT)
+                if status not in (200, 304):
+                    raise Unreachable(f"news: status {status}")
+            except (Unreachable, PeerFault) as error:
+                failures += 1
+                log.debug("news over HTTPS: %s", error)
+                await asyncio.sleep(min(RETRY_MIN * 2 ** (failures - 1), RETRY_MAX))
+                continue
+            failures = 0
+            if status == 200:
+                heard = https_wire.etag(data)
+                await handler(self._coordinator, data)
+
+    async def _ask(
+        self, method: str, url: str, *, limit: int, data: bytes | None = None,
+        headers: Mapping[str, str] | None = None, wait: float = 0.0,
+    ) -> tuple[int, bytes]:  # fmt: skip
+        """(status, body). `wait`: seconds beyond the patience that an answer may take."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience + wait)
+        async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > limit:
+                    raise Malformed(f"an answer longer than {limit} bytes")
+            return answer.status, bytes(body)
+
+    @asynccontextmanager
+    async def _open(self, method: str, url: str, **how: object) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Foreign errors become ours here."""
+        if self._session is None:
+            raise Unreachable("the network is not running")
+        with _named(url):
+            async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
+                yield answer
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (P2PError, asyncio.CancelledError):
+        raise
+    except (aiohttp.ClientError, asyncio.IncompleteReadError, TimeoutError, OSError) as error:
+        raise Unreachable(f"{url.partition(https_wire.ROOT)[0]}: {str(error) or type(error).__name__}") from None
+
+
+async def _frame(content: aiohttp.StreamReader) -> wire.FromHolder:
+    (length,) = https_wire.LENGTH.unpack(await content.readexactly(https_wire.LENGTH.size))
+    if length > wire.HOLDER_LIMIT:
+        raise Malformed(f"a frame of {length} bytes")
+    return wire.decode_from_holder(await content.readexactly(length))
+
+
+def _runs(payload: Payload) -> list[tuple[int, int]]:
+    """Spans (first, last) of what is missing, each for one question."""
+    most = min(https_wire.BATCH, max(1, RUN_BYTES // payload.manifest.chunk_size))
+    runs: list[tuple[int, int]] = []
+    for index in range(payload.chunks):
+        if payload.have >> index & 1:
+            continue
+        if runs and runs[-1][1] == index - 1 and index - runs[-1][0] < most:
+            runs[-1] = (runs[-1][0], index)
+        else:
+            runs.append((index, index))
+    return runs
+
+
+def _is_whole(manifest: Manifest, path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        Payload.open(manifest, path).close()
+    except LocalFault as fault:
+        log.warning("%s is fetched again: %s", path, fault)
+        return False
+    return True

@@ -1,0 +1,229 @@
+"""The coordinator over plain HTTPS, beside the network that it has: for nodes behind what lets nothing else out.
+
+Rules
+1. Whatever is served, shared or published goes over both; the rest is the other network's. An answer is made by the
+   same handler, from the same bytes, under the same limits: no document is believed for the connection it came over.
+2. A handler hears of the other side only "https/ADDRESS". Who asks is said by the signature inside the request.
+3. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
+   for. No path of a request is ever a path of the disk.
+4. What a visitor may cost is p2p/https_listener.py's concern.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio.to_thread
+from aiohttp import web
+
+from p2p import https_wire, wire
+from p2p.errors import LocalFault, Malformed
+from p2p.groups import one_error
+from p2p.https_door import Limits
+from p2p.https_listener import HttpsListener, Refused
+from p2p.network import GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.payload import Payload
+
+log = logging.getLogger("p2p")
+
+
+class HttpsServer:
+    """`p2p.network.Network`: another one, with HTTPS beside it."""
+
+    def __init__(
+        self, beside: Network, listen: Sequence[str], context: ssl.SSLContext, limits: Limits | None = None
+    ) -> None:
+        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context."""
+        self._beside = beside
+        self._listener = HttpsListener(listen, context, self._respond, limits or Limits())
+        self._methods: dict[str, tuple[RequestHandler, int]] = {}
+        self._topics: dict[str, tuple[str, bytes]] = {}
+        self._news = asyncio.Event()
+        self._shared: dict[bytes, _Shared] = {}
+        self._sent: Counter[str] = Counter()
+        self._listening = asyncio.Event()
+        self._failure: Exception | None = None
+
+    @property
+    def peer_id(self) -> str:
+        """See `Network`."""
+        return self._beside.peer_id
+
+    async def run(self) -> None:
+        """See `Network`."""
+        try:
+            with one_error():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._beside.run())
+                    group.create_task(self._listener.run(self._listening.set))
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._listening.set()
+            for shared in self._shared.values():
+                shared.close()
+
+    async def ready(self) -> None:
+        """See `Network`."""
+        await self._listening.wait()
+        if self._failure is not None:
+            raise self._failure
+        await self._beside.ready()
+
+    async def addresses(self) -> list[str]:
+        """See `Network`."""
+        return [*await self._beside.addresses(), *self._listener.addresses()]
+
+    async def peers(self) -> list[str]:
+        """See `Network`."""
+        return await self._beside.peers()
+
+    async def way(self, peer: str) -> str | None:
+        """See `Network`."""
+        return await self._beside.way(peer)
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Network`."""
+        return await self._beside.dial(addresses)
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Network`."""
+        return await self._beside.request(peer, method, payload, timeout=timeout)
+
+    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+        """See `Network`."""
+        self._beside.serve(method, handler, limit=limit)
+        self._methods[method] = (handler, limit)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Network`."""
+        self._topics[topic] = (https_wire.etag(data), data)
+        self._news.set()
+        self._news = asyncio.Event()
+        await self._beside.publish(topic, data)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Network`."""
+        self._beside.subscribe(topic, handler)
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `Network`."""
+        await self._beside.share(manifest, path)
+        self._shared.setdefault(manifest.hash, _Shared(manifest, path))
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `Network`."""
+        shared = self._shared.pop(payload_hash, None)
+        if shared is not None:
+            shared.close()
+        await self._beside.unshare(payload_hash)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+        """See `Network`."""
+        await self._beside.fetch(manifest, path, last=last)
+
+    async def traffic(self) -> Traffic:
+        """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""
+        other = await self._beside.traffic()
+        return Traffic(
+            received=other.received,
+            sent=other.sent + self._sent.total(),
+            received_by_peer=other.received_by_peer,
+            sent_by_peer={**other.sent_by_peer, **self._sent},
+        )
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if request.method == "POST" and path.startswith(https_wire.RPC):
+            return await self._answer(request, path.removeprefix(https_wire.RPC))
+        if request.method == "GET" and path.startswith(https_wire.TOPIC):
+            return await self._tell(request, path.removeprefix(https_wire.TOPIC))
+        if request.method == "GET" and path.startswith(https_wire.CHUNKS):
+            return await self._give(request)
+        if request.method == "GET" and path == https_wire.PEER:
+            return await self._listener.send(request, self.peer_id.encode())
+        raise Refused(404, "nothing is here")
+
+    async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
+        found = self._methods.get(method)
+        if found is None:
+            raise Refused(404, "no such method")
+        handler, limit = found
+        body = await self._listener.read(request, limit)
+        try:
+            answer = await handler(_name(request), body)
+        except Exception as fault:  # as over the other network: nothing of it goes out, and nothing ends
+            log.error("https: %s failed", method, exc_info=fault)
+            raise Refused(500, "the request failed") from None
+        return await self._listener.send(request, answer)
+
+    async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
+        """The topic's message; where that is the one the other side has, the next one, or 304 after a while."""
+        known, until = request.headers.get("If-None-Match"), asyncio.get_running_loop().time() + https_wire.WAIT
+        while topic in self._topics and self._topics[topic][0] == known:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._news.wait()
+            except TimeoutError:
+                return await self._listener.send(request, b"", status=304, headers={"ETag": known})
+        if topic not in self._topics:
+            raise Refused(404, "nothing was published there")
+        tag, data = self._topics[topic]
+        return await self._listener.send(request, data, headers={"ETag": tag})
+
+    async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            payload_hash, first, last = https_wire.read_chunks_path(request.path)
+        except Malformed as fault:
+            raise Refused(400, str(fault)) from None
+        shared = self._shared.get(payload_hash)
+        payload = None if shared is None else await shared.opened()
+        if payload is None:
+            raise Refused(404, "that payload is not shared")
+        if last >= payload.chunks:
+            raise Refused(416, f"the payload has {payload.chunks} chunks")
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for index in range(first, last + 1):
+            found = await anyio.to_thread.run_sync(payload.read, index)
+            message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), found[0])
+            await self._listener.write(answer, https_wire.framed(message))
+            self._sent[_name(request)] += len(found[0]) if found else 0
+        return await self._listener.finish(answer)
+
+
+class _Shared:
+    """A payload on offer, opened when it is first asked for."""
+
+    def __init__(self, manifest: Manifest, path: Path) -> None:
+        self._manifest, self._path = manifest, path
+        self._opening = asyncio.Lock()
+        self._payload: Payload | None = None
+        self._withdrawn = False
+
+    async def opened(self) -> Payload | None:
+        """Ready to be read; None where the file is no longer what it was."""
+        async with self._opening:
+            if self._payload is None:
+                try:
+                    self._payload = await anyio.to_thread.run_sync(Payload.open, self._manifest, self._path)
+                except LocalFault as fault:
+                    log.warning("https: %s", fault)
+                    return None
+            if self._withdrawn:  # perhaps while it was opened; each chunk of it is then gone
+                self._payload.close()
+            return self._payload
+
+    def close(self) -> None:
+        """No longer on offer."""
+        self._withdrawn = True
+        if self._payload is not None:
+            self._payload.close()
+
+
+def _name(request: web.BaseRequest) -> str:
+    return f"https/{request.remote}"

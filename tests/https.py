@@ -1,0 +1,94 @@
+"""A coordinator's HTTPS on the loopback, with real TLS: keys and certificates made once, servers, clients."""
+
+import asyncio
+import datetime
+import functools
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2p import certificate
+from p2p.certificate import server_context
+from p2p.https_client import HttpsClient
+from p2p.https_door import Limits
+from p2p.https_server import HttpsServer
+from p2p.memory import MemoryNetwork
+from p2p.network import Network
+from p2p.peer import Peer
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A key, and a certificate under it. `pin`: what an invite says of it."""
+
+    key: Path
+    certificate: Path
+    pin: bytes
+
+
+@functools.cache
+def shown(name: str = "coordinator") -> Shown:
+    """One identity a name, for the whole test process."""
+    folder = Path(tempfile.mkdtemp(prefix="echo2-https-"))
+    key, pem = folder / "https.pem", folder / "https.crt"
+    certificate.make_key(key)
+    pem.write_bytes(certificate.certificate(key, name, NOW))
+    return Shown(key, pem, certificate.pin_of(pem.read_bytes()))
+
+
+def server_beside(
+    network: Network, listen: str = LOOPBACK, *, limits: Limits | None = None, identity: Shown | None = None
+) -> HttpsServer:
+    """A server that shows `identity`."""
+    one = identity or shown()
+    return HttpsServer(network, [listen], server_context(one.certificate, one.key), limits)
+
+
+@asynccontextmanager
+async def running(*networks: Network) -> AsyncIterator[None]:
+    """Run these until the block ends."""
+    tasks = [asyncio.create_task(network.run()) for network in networks]
+    try:
+        for network in networks:
+            await network.ready()
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+@asynccontextmanager
+async def served(
+    listen: str = LOOPBACK, *, limits: Limits | None = None, identity: Shown | None = None, **methods: object
+) -> AsyncIterator[HttpsServer]:
+    """A running server whose other network is in memory. `methods`: name=handler, requests of 1000 bytes at most."""
+    server = server_beside(
+        Peer(MemoryNetwork(0).transport("coordinator"), seed=0), listen, limits=limits, identity=identity
+    )
+    for name, handler in methods.items():
+        server.serve(name, handler, limit=1000)
+    async with running(server):
+        yield server
+
+
+async def address_of(server: HttpsServer) -> str:
+    """Where a client reaches it."""
+    return next(one for one in await server.addresses() if "https" in one) + f"/p2p/{server.peer_id}"
+
+
+@asynccontextmanager
+async def client_of(server: HttpsServer, *, patience: float = 20.0) -> AsyncIterator[HttpsClient]:
+    """A client that has dialled."""
+    client = HttpsClient("node", shown().pin, patience=patience)
+    async with running(client):
+        assert await client.dial([await address_of(server)]) == "coordinator"
+        yield client
