@@ -25,9 +25,10 @@ from p2p import https_wire, wire
 from p2p.addresses import https_url
 from p2p.certificate import KeyPin
 from p2p.errors import BadChunk, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.guard import guarded
-from p2p.network import GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
 
@@ -155,22 +156,24 @@ class HttpsClient:
     async def unshare(self, payload_hash: bytes) -> None:
         """Nobody can ask for it."""
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
         if manifest.hash in self._fetching:
             raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):
-            return
+            return Fetched()
         self._fetching.add(manifest.hash)
+        feeds = Feeds(anyio.current_time())
         try:
             payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
             try:
-                await self._fill(payload)
+                await self._fill(payload, feeds)
                 await anyio.to_thread.run_sync(payload.finish)
             finally:
                 payload.close()
         finally:
             self._fetching.discard(manifest.hash)
+        return feeds.fetched(anyio.current_time())
 
     async def traffic(self) -> Traffic:
         """See `Network`."""
@@ -188,7 +191,7 @@ class HttpsClient:
         if peer != self._coordinator or not self._up.is_set():
             raise Unreachable(f"{peer} is not connected over HTTPS")
 
-    async def _fill(self, payload: PartialPayload) -> None:
+    async def _fill(self, payload: PartialPayload, feeds: Feeds) -> None:
         """Rule 2."""
         failures = 0
         while not payload.complete:
@@ -199,28 +202,32 @@ class HttpsClient:
                     # anyio's: asyncio's own of 3.11 leaves this task marked as cancelled when a lane fails.
                     async with anyio.create_task_group() as group:
                         for _ in range(min(LANES, len(runs))):
-                            group.start_soon(self._lane, payload, runs)
+                            group.start_soon(self._lane, payload, runs, feeds)
             except (Unreachable, PeerFault) as error:
                 failures = 1 if payload.have != before else failures + 1
                 quietly = isinstance(error, Unreachable) and failures > 1
                 log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
                 await asyncio.sleep(min(RETRY_MIN * 2 ** (failures - 1), RETRY_MAX))
 
-    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]]) -> None:
+    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: Feeds) -> None:
         while runs:
             first, last = runs.popleft()
+            feeds.asked(self._coordinator, anyio.current_time())
             path = https_wire.chunks_path(payload.manifest.hash, first, last)
             async with self._open("GET", f"{self._origin}{path}") as answer:
                 if answer.status != 200:
                     raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
                 for expected in range(first, last + 1):
-                    await self._take(payload, expected, await _frame(answer.content))
+                    nbytes = await self._take(payload, expected, await _frame(answer.content))
+                    feeds.came(self._coordinator, nbytes, anyio.current_time())
 
-    async def _take(self, payload: PartialPayload, expected: int, message: wire.FromHolder) -> None:
+    async def _take(self, payload: PartialPayload, expected: int, message: wire.FromHolder) -> int:
+        """Store a chunk; its bytes."""
         match message:
             case wire.Chunk(index, proof, data) if index == expected:
                 await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
                 self._received[self._coordinator] += len(data)
+                return len(data)
             case wire.Gone(index) if index == expected:
                 raise Unreachable(f"chunk {index} is gone")
             case _:

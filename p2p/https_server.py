@@ -24,7 +24,7 @@ from p2p.errors import LocalFault, Malformed
 from p2p.groups import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
-from p2p.network import GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
@@ -122,9 +122,9 @@ class HttpsServer:
             shared.close()
         await self._beside.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network`."""
-        await self._beside.fetch(manifest, path, last=last)
+        return await self._beside.fetch(manifest, path, last=last)
 
     async def traffic(self) -> Traffic:
         """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""

@@ -18,7 +18,7 @@ from p2p.addresses import WAYS, Way, way_of
 from p2p.errors import P2PError, Unreachable
 from p2p.groups import one_error
 from p2p.https_client import HttpsClient
-from p2p.network import GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 
 PENALTY: Final = 60.0
 STALL: Final = 15.0
@@ -126,15 +126,15 @@ class Ways:
         for network in self._all:
             await network.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> None:
-        """See `Network`; rule 3."""
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        """See `Network`; rule 3. Tells of the way that brought it to its end."""
         now, other = self._all[0], self._all[-1]
         if now is other:
-            await now.fetch(manifest, path, last=last)
-            return
-        while not await self._moved(now, other, now.fetch(manifest, path, last=last)):
+            return await now.fetch(manifest, path, last=last)
+        while (fetched := await self._while_it_moves(now, other, now.fetch(manifest, path, last=last))) is None:
             now, other = other, now
         await self.share(manifest, path)
+        return fetched
 
     async def traffic(self) -> Traffic:
         """See `Network`."""
@@ -166,8 +166,10 @@ class Ways:
         self._bad = {key: until for key, until in self._bad.items() if until > now}
         return [peer for peer in await network.peers() if (network, peer) not in self._bad]
 
-    async def _moved(self, by: Network, other: Network, fetch: Coroutine[None, None, None]) -> bool:
-        """Whether the fetch came to its end; False: it stood, and the other way stands open."""
+    async def _while_it_moves(
+        self, by: Network, other: Network, fetch: Coroutine[None, None, Fetched]
+    ) -> Fetched | None:
+        """What came of a fetch; None: it stood, and the other way stands open."""
         task = asyncio.ensure_future(fetch)
         try:
             received, since = -1, self._clock()
@@ -177,9 +179,8 @@ class Ways:
                     received, since = seen, self._clock()
                 patience = self._stall if await self._reached(by) else 0.0
                 if not task.done() and self._clock() - since >= patience and await self._reached(other):
-                    return False
-            await task
-            return True
+                    return None
+            return await task
         finally:
             task.cancel()
             await asyncio.wait([task])  # the part on disk is let go of before the other way takes it up
