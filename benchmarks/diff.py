@@ -4,172 +4,42 @@ Claims, per stream of real versions: bytes against the full weights and the two 
 best; against the entropy of a change given the old exponent; 16 missed versions at once against one by one. And on the
 stream tiled to 256 MB, one core: encode, and decode and write into the weights, against memcpy of the same buffer.
 
-FILE is an .npz of streams: RUN_base (uint16 bits of the first version), and for each step K from 1 on RUN_iK and RUN_vK
-(flat indices of what changed, and the new bits). `--snapshots FOLDER` takes the snapshots of a run of one's own, in the
-order of their names (era, version). Without either the stream is synthetic, and says so: AdamW on random gradients,
-exported as bf16; sizes are then claimed all the same, but prove nothing about a real learner.
+Where the versions come from: `--stream FILE ...`, recorded (format: `benchmarks.diff_streams`); `--snapshots FOLDER`,
+the snapshots of a run of one's own, in the order of their names (era, version); with neither, a short run of the
+project's own learner on SmolLM2-135M (`benchmarks.diff_learner` says what is real about it), which `--task`, `--rate`,
+`--steps`, `--fresh` and `--lessons` change and `--save FILE` keeps. `--quick` makes a stream up, and says so: AdamW on
+random gradients, exported as bf16; sizes are then claimed all the same, but prove nothing about a real learner.
+
+`--picture FILE` draws bytes against learning rate, of streams whose names tell it, and measures no speed.
 """
 
 import argparse
-import itertools
 import multiprocessing
 import os
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks import bench
+from benchmarks import bench, diff_picture
 from benchmarks.bench import Candidate, Claim
-from benchmarks.diff_anchors import Words, entropy, gaps_apply, gaps_encode, pack, xor_apply, xor_encode
+from benchmarks.diff_anchors import gaps_apply, gaps_encode, xor_apply, xor_encode
+from benchmarks.diff_sizes import COLUMNS, MISSED, row, size_claims, sizes, written
+from benchmarks.diff_streams import Stream, of_snapshots, recorded, save, synthetic
+from p2p.errors import LocalFault
 from weights import codec, native
 from weights.diff import apply, encode
-from weights.documents import TensorEntry
 from weights.order import in_order
-from weights.snapshot import Snapshot, writing_snapshot
+from weights.snapshot import Snapshot
 
 TILED: Final = 256 << 20
-MISSED: Final = 16
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"
-
-
-class Stream(NamedTuple):
-    """`steps`: (flat indices, new bits) of each version after the first."""
-
-    name: str
-    base: Words
-    steps: list[tuple[NDArray[np.int64], Words]]
-
-    def versions(self) -> Iterator[Words]:
-        held = self.base.copy()
-        yield held.copy()
-        for index, bits in self.steps:
-            held[index] = bits
-            yield held.copy()
-
-    @property
-    def rho(self) -> float:
-        return sum(len(index) for index, _ in self.steps) / len(self.steps) / len(self.base)
-
-
-class Sizes(NamedTuple):
-    """Bytes, summed over the steps of a stream."""
-
-    ours: float
-    full: float
-    full_zstd: float
-    xor: float
-    gaps: float
-    bound: float
-    cumulative: float | None
-
-
-def recorded(path: Path) -> list[Stream]:
-    data = np.load(path)
-    runs = [name.removesuffix("_base") for name in data.files if name.endswith("_base")]
-    found = []
-    for run in sorted(runs):
-        count = sum(name.startswith(f"{run}_i") for name in data.files)
-        steps = [(data[f"{run}_i{k}"].astype(np.int64), data[f"{run}_v{k}"]) for k in range(1, count + 1)]
-        found.append(Stream(run, data[f"{run}_base"], steps))
-    return found
-
-
-def of_snapshots(folder: Path) -> Stream:
-    """The bf16 tensors of the snapshots in a store's folder."""
-    paths = sorted(folder.glob("*.safetensors"), key=lambda path: [int(part) for part in path.name.split("-")[:2]])
-    bits = [
-        np.concatenate([held.bits(entry.name) for entry in held.tensors if entry.dtype == "BF16"])
-        for held in map(Snapshot, paths)
-    ]
-    steps = []
-    for old, new in itertools.pairwise(bits):
-        index = np.flatnonzero(old != new)
-        steps.append((index, new[index]))
-    return Stream(folder.name, bits[0], steps)
-
-
-def synthetic(elements: int, count: int, rate: float = 2e-6) -> Stream:
-    """AdamW on random gradients, each weight's of its own size; weights do not lie on the bf16 grid."""
-    rng = np.random.default_rng(0)
-    weights = rng.normal(0, 0.05, elements)
-    scale = np.exp(rng.normal(0, 1, elements))
-    mean, square = np.zeros(elements), np.zeros(elements)
-    for _ in range(20):  # until the moments are steady
-        gradient = rng.normal(0, scale)
-        mean, square = 0.9 * mean + 0.1 * gradient, 0.95 * square + 0.05 * gradient**2
-    base = held = _bf16(weights)
-    steps = []
-    for _ in range(count):
-        gradient = rng.normal(0, scale)
-        mean, square = 0.9 * mean + 0.1 * gradient, 0.95 * square + 0.05 * gradient**2
-        weights = weights * (1 - 0.01 * rate) - rate * mean / (np.sqrt(square) + 1e-8)
-        new = _bf16(weights)
-        index = np.flatnonzero(new != held)
-        steps.append((index, new[index]))
-        held = new
-    return Stream("synthetic AdamW", base, steps)
-
-
-def _bf16(weights: NDArray[np.float64]) -> Words:
-    """Round to nearest, ties to even."""
-    bits = weights.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-# -- sizes ------------------------------------------------------------
-
-
-def sizes(stream: Stream, folder: Path) -> Sizes:
-    total = dict.fromkeys(("ours", "full", "full_zstd", "xor", "gaps", "bound"), 0.0)
-    held: list[tuple[Words, Snapshot]] = []
-    for number, bits in enumerate(stream.versions()):
-        held.append((bits, written(bits, folder / f"{number}.safetensors")))
-        if number:
-            (old, old_snapshot), (new, new_snapshot) = held[-2:]
-            total["ours"] += encode(old_snapshot, new_snapshot, folder / "payload").length
-            total["full"] += new.nbytes
-            total["full_zstd"] += len(pack(new)[0])
-            total["xor"] += sum(map(len, xor_encode(old, new)))
-            total["gaps"] += sum(map(len, gaps_encode(old, new)))
-            total["bound"] += entropy(old, new)
-    jump = None
-    if len(held) > MISSED:
-        # The jump against the part of the chain that it replaces: the first 16 steps.
-        chain = sum(encode(held[k][1], held[k + 1][1], folder / "payload").length for k in range(MISSED))
-        jump = encode(held[0][1], held[MISSED][1], folder / "payload").length / chain
-    return Sizes(**total, cumulative=jump)
-
-
-def written(bits: Words, path: Path) -> Snapshot:
-    with writing_snapshot(path, [TensorEntry(name="w", dtype="BF16", shape=bits.shape)], {}) as writer:
-        writer.write(bits)
-        writer.finish()
-    return Snapshot(path)
-
-
-def size_claims(stream: Stream, found: Sizes) -> list[Claim]:
-    rho = stream.rho
-    name = f"{stream.name} (rho {rho:.2%})"
-    claims = [
-        Claim(f"{name}, bytes of full over ours", found.full / found.ours, "full", 200 if rho <= 0.01 else 130),
-        Claim(f"{name}, bytes of xor over ours", found.xor / found.ours, "XOR + zstd-1", 3.0 if rho >= 0.0035 else 2.8),
-        Claim(f"{name}, bytes of gaps over ours", found.gaps / found.ours, "int32 gaps + bf16 + zstd-1", 3.2),
-        Claim(
-            f"{name}, our bytes", found.ours / found.bound, "entropy given the exponent",
-            1.06 if rho >= 0.0035 else 1.08, at_most=True,
-        ),
-    ]  # fmt: skip
-    if found.cumulative is not None:
-        claims.append(Claim(f"{name}, {MISSED} missed versions", found.cumulative, "their chain", 0.45, at_most=True))
-    return claims
 
 
 # -- speed ------------------------------------------------------------
@@ -328,36 +198,69 @@ def anonymous() -> int:
     return 0
 
 
-def main() -> int:
+def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
+    """Raises `LocalFault` where a package is missing."""
+    if arguments.stream:
+        return [stream for path in arguments.stream for stream in recorded(path)]
+    if arguments.snapshots:
+        return [of_snapshots(arguments.snapshots)]
+    if arguments.quick:
+        return [synthetic(1 << 21, MISSED)]
+    from benchmarks import diff_learner  # torch is imported only here: its threads and memory are not to be measured
+
+    made = []
+    for rate in arguments.rate:
+        course = diff_learner.Course(arguments.task, rate, arguments.steps, arguments.fresh, arguments.lessons)
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            made.append(diff_learner.learned(course, Path(own), lambda line: print(line, flush=True)))
+    print()
+    return made
+
+
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a small synthetic stream, fewer repeats")
-    parser.add_argument("--stream", type=Path, help="an .npz of recorded streams")
+    parser.add_argument("--stream", type=Path, nargs="+", help="files of recorded streams (.npz)")
     parser.add_argument("--snapshots", type=Path, help="a folder of snapshots of one run")
-    arguments = parser.parse_args()
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the streams there (.npz)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw bytes against learning rate, and end (.svg)")
+    learner = parser.add_argument_group("a stream by the project's own learner (none of the above says where from)")
+    learner.add_argument("--task", default="single_sum", help="a task of this build (default: %(default)s)")
+    learner.add_argument("--rate", type=float, nargs="+", default=[2e-6], help="learning rates, a stream each")
+    learner.add_argument("--steps", type=int, default=MISSED, help="versions recorded (default: %(default)s)")
+    learner.add_argument("--fresh", action="store_true", help="from a bf16 checkpoint's first step on")
+    learner.add_argument("--lessons", type=int, default=0, help="supervised steps on the task's demonstrations first")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parsed()
     bench.header("diff: bytes and speed of what leads from one policy version to the next", ["numpy", "zstandard"])
     build = native.best()
     print(f"native build: {'none' if build is None else f'level {build.level}'}; {codec.NAME}; {STRETCH}\n")
-    if arguments.stream:
-        streams = recorded(arguments.stream)
-    elif arguments.snapshots:
-        streams = [of_snapshots(arguments.snapshots)]
-    else:
-        streams = [synthetic(1 << (21 if arguments.quick else 23), MISSED)]
-    claims: list[Claim] = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = []
-        for stream in streams:
-            found = sizes(stream, Path(folder))
-            rows.append((stream.name, f"{stream.rho:.2%}", len(stream.steps), *(round(size) for size in found[:-1])))
-            claims += size_claims(stream, found)
-        bench.table(
-            ["stream", "rho", "steps", "ours", "full", "full zstd-1", "XOR + zstd-1", "int32 gaps", "entropy"], rows
-        )
-        for stream in streams:
-            claims += speeds(stream, 3 if arguments.quick else 7)
-        for stream in streams if anonymous() else []:
-            claims += memory(stream, Path(folder))
-    return bench.close(claims)
+        try:
+            return bench.close(measured(arguments, Path(folder)))
+        except LocalFault as fault:
+            print(f"{fault}; --stream, --snapshots and --quick take other streams", file=sys.stderr)
+            return 2
+
+
+def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
+    streams = streams_of(arguments, folder)
+    if arguments.save:
+        save(arguments.save, streams)
+    found = [(stream, sizes(stream, folder)) for stream in streams]
+    bench.table(COLUMNS, [row(*pair) for pair in found])
+    claims = [claim for pair in found for claim in size_claims(*pair)]
+    if arguments.picture:
+        arguments.picture.write_text(diff_picture.draw(found))
+        return claims
+    for stream in streams:
+        claims += speeds(stream, 3 if arguments.quick else 7)
+    for stream in streams if anonymous() else []:
+        claims += memory(stream, folder)
+    return claims
 
 
 if __name__ == "__main__":

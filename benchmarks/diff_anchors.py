@@ -7,6 +7,7 @@ import zstandard
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint16]
+_PIECE = 1 << 24
 
 
 def pack(*parts: NDArray[Any]) -> list[bytes]:
@@ -41,7 +42,9 @@ def entropy(old: Words, new: Words) -> float:
     exponents, bits = old >> 7 & 0xFF, 0.0
     moved = np.flatnonzero(old != new)
     steps = (_place(new[moved]) - _place(old[moved])).astype(np.int64)
-    for exponent, members in enumerate(np.bincount(exponents, minlength=256)):
+    pieces = (exponents[at : at + _PIECE] for at in range(0, len(old), _PIECE))  # bincount makes 8 bytes of each
+    totals = np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
+    for exponent, members in enumerate(totals.tolist()):
         counts = np.unique(steps[exponents[moved] == exponent], return_counts=True)[1]
         counts = np.append(counts, members - counts.sum())
         shares = counts[counts > 0] / max(1, members)

@@ -1,0 +1,187 @@
+"""A stream of versions by the project's own learner on SmolLM2-135M, for `benchmarks.diff`.
+
+What is the product's own: the model (coordinator.learner.smollm2), rollouts by the engine under the version just
+exported, which it reaches by the exported payload; the task's episode and reward; `coordinator.learner.session` with
+its GRPO objective, AdamW over float32 masters, export in bfloat16, edges and checkpoints.
+
+What is not: there is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`). The
+engine's log-probabilities stand for the scorer's, which differ by rounding. And unless `fresh`, the masters do not
+start on the bfloat16 grid, as in a run's first step, but anywhere within the cell that rounds to the same bfloat16, as
+after many steps: on the grid, few weights would cross to the next value at first. Versions are left out until the
+optimiser's moments are steady.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from benchmarks.diff_anchors import Words
+from benchmarks.diff_streams import Stream
+from coordinator import modelfolder
+from coordinator.learner import model
+from coordinator.learner.calls import Batch, Export, Hyper, Open, TrainGroup, TrainSample, WarmUp
+from coordinator.learner.session import Session
+from coordinator.learner.warmup import save, supervise
+from engines.engine import Job
+from engines.transformers import TransformersEngine
+from tasks import text
+from tasks.task import Task, Text, Transcript, replay
+from weights.snapshot import Snapshot
+
+GROUPS: Final = 4
+GROUP_SIZE: Final = 8
+LIMIT: Final = 6
+"""Sampled tokens of a rollout, at most."""
+WARM: Final = 12
+"""Versions left out: a third of them while the learning rate rises."""
+
+
+class Course(NamedTuple):
+    """What a stream is learned from. `steps`: versions recorded after the first. `fresh`: the masters start on the
+    bfloat16 grid, and nothing is left out. `lessons`: supervised steps on the task's demonstrations before it, for a
+    task that earns the base model nothing at all, so that there is no gradient."""
+
+    task: str
+    rate: float
+    steps: int
+    fresh: bool = False
+    lessons: int = 0
+
+    @property
+    def warm(self) -> int:
+        return 0 if self.fresh else WARM
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-lr{self.rate:g}{'-fresh' if self.fresh else ''}"
+
+
+def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
+    """Make the stream; `folder` is filled with about 5 GB. Raises `LocalFault` where the package is not installed."""
+    modelfolder.make_smollm2(folder / "model")
+    if course.lessons:
+        say(f"last loss of the lessons {teach(folder / 'model', course):.2f}")
+    if not course.fresh:
+        spread(folder / "model" / "model.safetensors")
+    loop = Loop(course, folder)
+    for _ in range(course.warm):
+        say(loop.turn())
+    base = held = bits_of(loop.at)
+    steps = []
+    for _ in range(course.steps):
+        say(loop.turn())
+        new = bits_of(loop.at)
+        index = np.flatnonzero(held != new)
+        steps.append((index, new[index]))
+        held = new
+    return Stream(course.name, base, steps)
+
+
+class Loop:
+    """Learner and engine in one process, in turn. `at`: the snapshot that both hold."""
+
+    def __init__(self, course: Course, folder: Path) -> None:
+        base = folder / "model"
+        hyper = Hyper(learning_rate=course.rate, warmup_steps=course.warm // 3)
+        order = Open(
+            model=str(base), folder=str(folder / "learner"), device="cpu", hyper=hyper, published="",
+            published_version=0, published_root=b"", threads=torch.get_num_threads(),
+        )  # fmt: skip
+        self._session = Session(order, report=print)
+        first = self._session.opened().export
+        assert first is not None
+        self._folder, self._task = folder, modelfolder.task_named(course.task)
+        self._eos = modelfolder.facts(base).eos
+        self._text = text.load(base / "tokenizer.json", self._eos)
+        self._engine, self._chance, self._number = TransformersEngine(), random.Random(course.name), 0
+        self.at = Snapshot(Path(first.snapshot), root=first.root)
+        self._engine.load(base, self.at.path)
+
+    def turn(self) -> str:
+        """A batch under the version held, a step, and the engine on the new version; what to say of it."""
+        started = time.perf_counter()
+        self._number += 1
+        groups = [self._group(place) for place in range(GROUPS)]
+        generated = time.perf_counter()
+        stepped = self._session.step(Batch(step=self._number, groups=groups))
+        assert stepped.export is not None
+        self.at = self._follow(stepped.export)
+        length = Path(stepped.export.edges[0].payload).stat().st_size
+        found = stepped.metrics
+        return (
+            f"step {self._number}: reward {found['reward']:.3f}, groups without signal {found['zero_variance']:.0%}, "
+            f"gradient {found['grad_norm']:.2g}, payload {length:,} bytes; rollouts {generated - started:.0f} s, "
+            f"step {stepped.seconds:.0f} s, the rest {time.perf_counter() - generated - stepped.seconds:.0f} s"
+        )
+
+    def _group(self, place: int) -> TrainGroup:
+        task, index = self._task, self._chance.randrange(self._task.size("train"))
+        job = Job(
+            prompt=list(task.episode("train", index, self._text).prompt),
+            seeds=[self._chance.randbytes(16) for _ in range(GROUP_SIZE)],
+            limit=LIMIT, eos=self._eos, task=task.name, task_version=task.version, split="train", index=index,
+        )  # fmt: skip
+        samples = [
+            TrainSample(
+                tokens=one.tokens,
+                turns=one.turns,
+                behaviour=one.logprobs,
+                reward=reward(task, index, self._text, Transcript(one.tokens, one.turns)),
+            )
+            for one in self._engine.generate(job)
+        ]
+        name = b"%d-%d" % (self._number, place)
+        return TrainGroup(id=name, version=self._number - 1, prompt=job.prompt, samples=samples)
+
+    def _follow(self, made: Export) -> Snapshot:
+        """The engine goes to the new version as a node's does: by the payload."""
+        before, out = self.at, self._folder / f"engine-{made.version}.safetensors"
+        self._engine.apply(Path(made.edges[0].payload), before.path, out, made.root)
+        if before.path.parent == self._folder:
+            before.path.unlink()
+        return Snapshot(out, root=made.root)
+
+
+def teach(folder: Path, course: Course) -> float:
+    """Rewrite the model after `course.lessons` supervised steps, in bfloat16; the last loss."""
+    network = model.load(folder, "cpu")
+    task = modelfolder.task_named(course.task)
+    order = WarmUp(
+        folder="", task=task.name, task_version=task.version, steps=course.lessons, noise=0.35, batch=16,
+        learning_rate=2e-4,
+    )  # fmt: skip
+    loss = supervise(network, order, text.load(folder / "tokenizer.json", modelfolder.facts(folder).eos))
+    save(network, Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
+    return loss
+
+
+def reward(task: Task, index: int, text: Text, transcript: Transcript) -> float:
+    return replay(task.episode("train", index, text), transcript, eos=text.eos, limit=LIMIT).reward
+
+
+def bits_of(snapshot: Snapshot) -> Words:
+    """All bits, tensor by tensor in the snapshot's order."""
+    return np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors])
+
+
+def spread(weights: Path) -> None:
+    """Rewrite a bfloat16 safetensors file in float32, each weight anywhere in the cell that rounds to what it was."""
+    chance = np.random.default_rng(0)
+    tensors = load_file(weights)
+    save_file({name: _spread(tensor, chance) for name, tensor in tensors.items()}, weights, {"format": "pt"})
+
+
+def _spread(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
+    """The upper half of a float32's bits are the bfloat16's, so the cell is +-0x7FFF of the lower; 0 stays 0."""
+    bits: NDArray[np.uint32] = tensor.float().numpy().view(np.uint32)
+    within = chance.integers(-0x7FFF, 0x7FFF, bits.shape, np.int32, endpoint=True)
+    moved = (bits.view(np.int32) + within * (bits & 0x7FFFFFFF != 0)).view(np.float32)
+    return torch.from_numpy(moved)

@@ -1,0 +1,83 @@
+"""Bytes of the diffs of a stream, of the codecs they are measured against, and the bars: for `benchmarks.diff`."""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.bench import Claim
+from benchmarks.diff_anchors import Words, entropy, gaps_encode, pack, xor_encode
+from benchmarks.diff_streams import Stream
+from weights.diff import encode
+from weights.documents import TensorEntry
+from weights.snapshot import Snapshot, writing_snapshot
+
+MISSED: Final = 16
+"""Versions that a peer missed and takes at once."""
+
+
+COLUMNS: Final = ("stream", "rho", "steps", "ours", "full", "full zstd-1", "XOR + zstd-1", "int32 gaps", "entropy")
+
+
+class Sizes(NamedTuple):
+    """Bytes, summed over the steps of a stream. `cumulative`: of `MISSED` versions at once, over those of each."""
+
+    ours: float
+    full: float
+    full_zstd: float
+    xor: float
+    gaps: float
+    bound: float
+    cumulative: float | None
+
+
+def sizes(stream: Stream, folder: Path) -> Sizes:
+    """Each version from the one before; the weights are one flat tensor to all codecs. `folder` gets three snapshots at
+    most."""
+    total = dict.fromkeys(("full", "full_zstd", "xor", "gaps", "bound"), 0.0)
+    versions, payload = stream.versions(), folder / "payload"
+    old = next(versions)
+    first = held = written(old, folder / "0.safetensors")
+    ours: list[int] = []
+    jump = None
+    for number, new in enumerate(versions, 1):
+        snapshot = written(new, folder / f"{number}.safetensors")
+        ours.append(encode(held, snapshot, payload).length)
+        total["full"] += new.nbytes
+        total["full_zstd"] += len(pack(new)[0])
+        total["xor"] += sum(map(len, xor_encode(old, new)))
+        total["gaps"] += sum(map(len, gaps_encode(old, new)))
+        total["bound"] += entropy(old, new)
+        if number == MISSED:  # the jump against the part of the chain that it replaces
+            jump = encode(first, snapshot, payload).length / sum(ours)
+        if held is not first:
+            held.path.unlink()
+        old, held = new, snapshot
+    return Sizes(ours=sum(ours), **total, cumulative=jump)
+
+
+def row(stream: Stream, found: Sizes) -> tuple[object, ...]:
+    """Under `COLUMNS`."""
+    return stream.name, f"{stream.rho:.2%}", len(stream.steps), *(round(size) for size in found[:-1])
+
+
+def written(bits: Words, path: Path) -> Snapshot:
+    with writing_snapshot(path, [TensorEntry(name="w", dtype="BF16", shape=bits.shape)], {}) as writer:
+        writer.write(bits)
+        writer.finish()
+    return Snapshot(path)
+
+
+def size_claims(stream: Stream, found: Sizes) -> list[Claim]:
+    rho = stream.rho
+    name = f"{stream.name} (rho {rho:.2%})"
+    claims = [
+        Claim(f"{name}, bytes of full over ours", found.full / found.ours, "full", 200 if rho <= 0.01 else 130),
+        Claim(f"{name}, bytes of xor over ours", found.xor / found.ours, "XOR + zstd-1", 3.0 if rho >= 0.0035 else 2.8),
+        Claim(f"{name}, bytes of gaps over ours", found.gaps / found.ours, "int32 gaps + bf16 + zstd-1", 3.2),
+        Claim(
+            f"{name}, our bytes", found.ours / found.bound, "entropy given the exponent",
+            1.06 if rho >= 0.0035 else 1.08, at_most=True,
+        ),
+    ]  # fmt: skip
+    if found.cumulative is not None:
+        claims.append(Claim(f"{name}, {MISSED} missed versions", found.cumulative, "their chain", 0.45, at_most=True))
+    return claims
