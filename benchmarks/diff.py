@@ -10,7 +10,7 @@ project's own learner on SmolLM2-135M (`benchmarks.diff_learner` says what is re
 `--steps`, `--fresh` and `--lessons` change and `--save FILE` keeps. `--quick` makes a stream up, and says so: AdamW on
 random gradients, exported as bf16; sizes are then claimed all the same, but prove nothing about a real learner.
 
-`--picture FILE` draws bytes against learning rate, of streams whose names tell it, and measures no speed.
+`--picture FILE` draws bytes against learning rate, of streams whose names tell it. `--sizes` leaves speed out.
 """
 
 import argparse
@@ -223,7 +223,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--stream", type=Path, nargs="+", help="files of recorded streams (.npz)")
     parser.add_argument("--snapshots", type=Path, help="a folder of snapshots of one run")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the streams there (.npz)")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw bytes against learning rate, and end (.svg)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw bytes against learning rate (.svg)")
+    parser.add_argument("--sizes", action="store_true", help="measure sizes alone, neither speed nor memory")
     learner = parser.add_argument_group("a stream by the project's own learner (none of the above says where from)")
     learner.add_argument("--task", default="single_sum", help="a task of this build (default: %(default)s)")
     learner.add_argument("--rate", type=float, nargs="+", default=[2e-6], help="learning rates, a stream each")
@@ -255,6 +256,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
     claims = [claim for pair in found for claim in size_claims(*pair)]
     if arguments.picture:
         arguments.picture.write_text(diff_picture.draw(found))
+    if arguments.sizes:
         return claims
     for stream in streams:
         claims += speeds(stream, 3 if arguments.quick else 7)

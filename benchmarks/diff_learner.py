@@ -6,9 +6,10 @@ its GRPO objective, AdamW over float32 masters, export in bfloat16, edges and ch
 
 What is not: there is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`). The
 engine's log-probabilities stand for the scorer's, which differ by rounding. And unless `fresh`, the masters do not
-start on the bfloat16 grid, as in a run's first step, but anywhere within the cell that rounds to the same bfloat16, as
-after many steps: on the grid, few weights would cross to the next value at first. Versions are left out until the
-optimiser's moments are steady.
+start where a run of this package's weights does, but where one of a trained model is after many steps: each anywhere
+within the cells of the quantiser and of bfloat16 that rounded to it (`spread`). On bfloat16's grid few weights would
+cross to the next value at first; and the quantiser's exact zeros, one in a hundred of the embedding, would change by
+many units in every step. Versions are left out until the optimiser's moments are steady.
 """
 
 import random
@@ -28,6 +29,7 @@ from benchmarks.diff_streams import Stream
 from coordinator import modelfolder
 from coordinator.learner import model
 from coordinator.learner.calls import Batch, Export, Hyper, Open, TrainGroup, TrainSample, WarmUp
+from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
 from engines.engine import Job
@@ -40,6 +42,8 @@ GROUPS: Final = 4
 GROUP_SIZE: Final = 8
 LIMIT: Final = 6
 """Sampled tokens of a rollout, at most."""
+BLOCK: Final = 32
+"""Weights that share a quantiser's step in the package's file (GGUF's Q4_1 and Q8_0)."""
 WARM: Final = 12
 """Versions left out: a third of them while the learning rate rises."""
 
@@ -173,15 +177,26 @@ def bits_of(snapshot: Snapshot) -> Words:
 
 
 def spread(weights: Path) -> None:
-    """Rewrite a bfloat16 safetensors file in float32, each weight anywhere in the cell that rounds to what it was."""
+    """Rewrite a bfloat16 safetensors file in float32, each weight anywhere within the cell that was rounded to it."""
     chance = np.random.default_rng(0)
     tensors = load_file(weights)
-    save_file({name: _spread(tensor, chance) for name, tensor in tensors.items()}, weights, {"format": "pt"})
+    spread = {name: _within_bf16(_within_block(tensor.float(), chance), chance) for name, tensor in tensors.items()}
+    save_file(spread, weights, {"format": "pt"})
 
 
-def _spread(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
+def _within_block(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
+    """A quantised matrix holds multiples of a step in each block of `BLOCK`: the least difference within it."""
+    if tensor.ndim < 2 or tensor.numel() % BLOCK:
+        return tensor
+    blocks = tensor.reshape(-1, BLOCK)
+    apart = blocks.sort(1).values.diff(dim=1)
+    step = torch.where(apart > 0, apart, torch.inf).amin(1, keepdim=True)
+    step = torch.where(step.isinf(), 0.0, step)
+    return (blocks + step * torch.from_numpy(chance.random(blocks.shape, np.float32) - 0.5)).reshape(tensor.shape)
+
+
+def _within_bf16(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
     """The upper half of a float32's bits are the bfloat16's, so the cell is +-0x7FFF of the lower; 0 stays 0."""
-    bits: NDArray[np.uint32] = tensor.float().numpy().view(np.uint32)
+    bits: NDArray[np.uint32] = publishable(tensor).float().numpy().view(np.uint32)
     within = chance.integers(-0x7FFF, 0x7FFF, bits.shape, np.int32, endpoint=True)
-    moved = (bits.view(np.int32) + within * (bits & 0x7FFFFFFF != 0)).view(np.float32)
-    return torch.from_numpy(moved)
+    return torch.from_numpy((bits.view(np.int32) + within * (bits & 0x7FFFFFFF != 0)).view(np.float32))

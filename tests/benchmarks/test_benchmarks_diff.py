@@ -70,6 +70,19 @@ def test_spread_weights_round_to_what_they_were_and_use_their_whole_cell(tmp_pat
     assert abs(within.mean()) < 0x200
 
 
+def test_spread_weights_leave_a_quantisers_grid(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    steps = 2.0 ** chance.integers(-12, -8, (64, 1))
+    grid = torch.from_numpy(chance.integers(-20, 20, (64, 32)) * steps).to(torch.bfloat16)
+    save_file({"w": grid}, tmp_path / "model.safetensors")
+    spread(tmp_path / "model.safetensors")
+    after = load_file(tmp_path / "model.safetensors")["w"]
+    assert (grid == 0).any()
+    assert not (after == 0).any()
+    away = (after - grid.float()).abs() / torch.from_numpy(steps)
+    assert 0.4 < away.max() < 0.6
+
+
 def small_model(folder: Path) -> None:
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16}
     warm_up(WarmUp(folder=str(folder), task="add", task_version=1, steps=2, noise=0.3, batch=4, shape=shape))
