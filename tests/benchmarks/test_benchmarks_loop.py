@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.loop import STAGES, Event, Way, births, events, firsts, p90, report, rows, ways
-from coordinator.state import CapacityView, RunState
+from coordinator.state import BroadcastView, CapacityView, RunState
 
 
 def told(at: float, event: str, **fields: Any) -> Event:
@@ -101,7 +101,8 @@ def picture(idle: float | None) -> RunState:
         run="", name="", model="", parameters=0, started=0, now=0, phase="finished", era=1, version=2, step=2,
         steps_wanted=2, staleness_limit=4, group_size=1, batch_groups=1, idle=idle, buffered=0, undecided=0, running=0,
         received=0, accepted=0, too_old=0, refused={}, expired=0, staleness=[], steps=[], evaluations=[], versions=[],
-        capacity=capacity, diff_bytes=0, full_bytes=0, nodes=[], invite="", faults=[],
+        broadcast=BroadcastView(source=""), capacity=capacity,
+        diff_bytes=0, full_bytes=0, nodes=[], invite="", faults=[],
     )  # fmt: skip
 
 
