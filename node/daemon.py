@@ -11,8 +11,6 @@ Rules
 
 import asyncio
 import contextlib
-import json
-import random
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -33,6 +31,7 @@ from node.follower import Follower
 from node.hardware import described
 from node.library import Library
 from node.link import CoordinatorLink
+from node.neighbours import Neighbours
 from node.outbox import Outbox
 from node.records import Records
 from node.report import Report
@@ -42,22 +41,18 @@ from node.switch import Switch
 from node.trust import WrongRoot
 from p2p.addresses import dialable
 from p2p.envelope import PROTOCOL
-from p2p.errors import LocalFault, P2PError, Unreachable
+from p2p.errors import LocalFault, Unreachable
 from p2p.exits import Exit
 from p2p.identity import public_bytes
 from p2p.invite import Invite
 from p2p.messages import Acknowledgement, Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
 from tasks.registry import known
-from weights.durable import writing
 from weights.errors import DiskFull, StoreBusy, StoreCorrupt
 from weights.store import Store
 
 FREED_WITHIN: Final = 4.0
 """Seconds after a pause within which the device's memory is free."""
-_NEIGHBOURS: Final = 8
-"""Other volunteers that are dialled after a greeting."""
-_REMEMBERED: Final = 64
 
 _log = structlog.get_logger("node")
 
@@ -81,7 +76,7 @@ class NodeDaemon:
         peers. Raises `NodeError`."""
         self._config, self._invite, self._network = config, invite, network
         self._folder = run_folder(config.home, invite.run)
-        self._random = random.Random(seed)
+        self.neighbours = Neighbours(network, self._folder / "peers.json", seed)
         disk = int(config.disk * 1e9)
         with _named_faults():
             self._records = Records(self._folder / "trust", invite.run, invite.root_hash)
@@ -225,35 +220,14 @@ class NodeDaemon:
     async def _welcomed(self, peer: str, welcome: Welcome) -> None:
         if welcome.head is not None:
             await self.follower.hear(peer, welcome.head)
-        self._remember(welcome.peers)
+        self.neighbours.remember(welcome.peers)
         if self._tasks is not None:
-            self._tasks.start_soon(self._meet, welcome.peers)
+            self._tasks.start_soon(self.neighbours.meet, welcome.peers)
 
     async def _search(self) -> None:
         """While the coordinator is away: dial peers of before, ask them for news."""
-        await self._meet(self._remembered())
+        await self.neighbours.search()
         await self.follower.search()
-
-    async def _meet(self, addresses: list[str]) -> None:
-        connected, own = set(await self._network.peers()), self._network.peer_id
-        strangers = [a for a in addresses if a.rpartition("/p2p/")[2] not in connected | {own}]
-        for address in self._random.sample(strangers, min(_NEIGHBOURS, len(strangers))):
-            try:
-                await self._network.dial([address])
-            except P2PError as error:
-                _log.debug("peer not reached", address=address, reason=str(error))
-
-    def _remember(self, addresses: list[str]) -> None:
-        merged = list(dict.fromkeys([*addresses, *self._remembered()]))[:_REMEMBERED]
-        with writing(self._folder / "peers.json") as file:
-            file.write(json.dumps(merged).encode())
-
-    def _remembered(self) -> list[str]:
-        try:
-            known_before = json.loads((self._folder / "peers.json").read_bytes())
-        except (FileNotFoundError, ValueError):
-            return []
-        return [address for address in known_before if isinstance(address, str)][:_REMEMBERED]
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
         await self.link.tell("acknowledge", make)

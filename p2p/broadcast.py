@@ -6,8 +6,8 @@
    find each other without asking twice.
 3. On a stream, one task reads and one writes. Both sides send a sign of life every `BEAT` seconds, so that the
    transport's watchdog finds a peer that froze.
-4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and not
-   asked again by this process.
+4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and neither
+   asked nor served until its ban ends (p2p/bans.py).
 5. Files are read and written in worker threads.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from p2p.bans import Bans
 from p2p.download import Download
 from p2p.errors import LocalFault
 from p2p.feeds import Feeds
@@ -46,7 +47,7 @@ class Broadcast:
         self._pace = Pace(uplink)
         self._held: dict[bytes, Held] = {}
         self._arrivals = anyio.Event()
-        self._banned: set[str] = set()
+        self._bans = Bans()
         self._serving: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
@@ -81,7 +82,7 @@ class Broadcast:
         self._hold(held)
         feeds = self._recorded(manifest.hash)
         try:
-            await Download(self._transport, held, self._seed, last, self._banned, self._received, feeds).run(PROTOCOL)
+            await Download(self._transport, held, self._seed, last, self._bans, self._received, feeds).run(PROTOCOL)
             await anyio.to_thread.run_sync(payload.finish)
         except BaseException:
             self._held.pop(manifest.hash, None)
@@ -92,7 +93,8 @@ class Broadcast:
 
     async def serve_chunks(self, stream: Stream) -> None:
         """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
-        if stream.peer in self._banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
+        banned = self._bans.banned(stream.peer, anyio.current_time())
+        if banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
             await stream.reset()
             return
         self._serving[stream.peer] += 1

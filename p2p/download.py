@@ -7,6 +7,7 @@ import anyio
 import anyio.to_thread
 
 from p2p import wire
+from p2p.bans import Bans
 from p2p.errors import BadChunk, Malformed, Unreachable
 from p2p.feeds import Feeds
 from p2p.groups import one_error
@@ -32,7 +33,7 @@ class Download:
         held: Held,
         seed: int,
         last: str | None,
-        banned: set[str],
+        bans: Bans,
         received: Counter[str],
         feeds: Feeds,
     ) -> None:
@@ -40,7 +41,7 @@ class Download:
         self._transport = transport
         self._held = held
         self._payload: PartialPayload = held.payload
-        self._banned = banned
+        self._bans = bans
         self._received = received
         self._feeds = feeds
         size = self._payload.manifest.chunk_size
@@ -55,10 +56,11 @@ class Download:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch_stalls)
                 while not self._swarm.complete:
+                    now = anyio.current_time()
                     for peer in self._transport.peers():
-                        if peer not in self._busy and peer not in self._banned:
+                        if peer not in self._busy and not self._bans.banned(peer, now):
                             self._busy.add(peer)
-                            self._swarm.joined(peer, anyio.current_time())
+                            self._swarm.joined(peer, now)
                             tasks.start_soon(self._session, peer, protocol, tasks.cancel_scope)
                     await anyio.sleep(LOOK)
                 tasks.cancel_scope.cancel()
@@ -74,8 +76,8 @@ class Download:
         except Unreachable as error:
             log.debug("chunks from %s: %s", peer, error)
         except (Malformed, BadChunk) as fault:
-            log.warning("%s is dropped: %s", peer, fault)
-            self._banned.add(peer)
+            term = self._bans.ban(peer, anyio.current_time())
+            log.warning("%s is dropped, for %.0f s: %s", peer, term, fault)
             await self._transport.drop(peer)
         finally:
             self._writers.pop(peer, None)

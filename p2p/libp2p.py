@@ -50,6 +50,7 @@ from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
+from p2p.limits import Crowd
 from p2p.once import Once
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
@@ -269,16 +270,29 @@ class LibP2PTransport:
 
 
 class _Connections(INotifee):
-    """Every connection there is. Upstream forgets the socket of one that ends while the host stops."""
+    """Every connection there is, and whether there may be one more from where it comes (p2p/limits.py). Upstream
+    forgets the socket of one that ends while the host stops."""
 
     def __init__(self) -> None:
         self.open: dict[INetConn, None] = {}
+        self._crowd = Crowd()
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         self.open[conn] = None
+        reason = self._too_much(conn)
+        if reason is not None:
+            log.warning("a connection is closed: %s", reason)
+            await _close_socket(conn)
+
+    def _too_much(self, conn: INetConn) -> str | None:
+        remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+        if conn.muxed_conn.is_initiator or remote is None:
+            return None
+        return self._crowd.joined(conn, remote[0], trio.current_time())
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self.open.pop(conn, None)
+        self._crowd.left(conn)
         await _close_socket(conn)
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:

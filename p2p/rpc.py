@@ -5,7 +5,7 @@
    a status byte and the answer or a sentence. So the watchdog of the stream finds a frozen server while a slow
    handler may take as long as the asker's timeout.
 3. A request is measured against its method's limit before it is read. A peer may have `PER_PEER` requests at work;
-   beyond that, and beyond `IN_ALL`, the answer is BUSY.
+   beyond that, and beyond `IN_ALL`, the answer is BUSY. One that asks often waits its turn (p2p/limits.py, rule 3).
 4. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
 """
 
@@ -16,6 +16,7 @@ import anyio
 
 from p2p.errors import Malformed, Unreachable
 from p2p.groups import one_error
+from p2p.limits import ASKS_BURST, ASKS_RATE, Buckets
 from p2p.network import RequestHandler
 from p2p.transport import Stream
 
@@ -38,6 +39,7 @@ class Server:
 
     _methods: dict[str, tuple[RequestHandler, int]] = field(default_factory=dict)
     _at_work: Counter[str] = field(default_factory=Counter)
+    _turns: Buckets = field(default_factory=lambda: Buckets(ASKS_RATE, ASKS_BURST))
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network.serve`."""
@@ -52,6 +54,7 @@ class Server:
             return
         self._at_work[stream.peer] += 1
         try:
+            await anyio.sleep(self._turns.take(stream.peer, anyio.current_time()))
             await self._answer(stream)
         finally:
             self._at_work[stream.peer] -= 1

@@ -1,0 +1,84 @@
+"""What one peer, and one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds, monotonic.
+
+1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. It may hold `PER_SUBNET` connections, and make
+   `DIALS_BURST` at once and `DIALS_RATE` a second: a handshake costs us more than the other side.
+2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
+   one switch is no attack. Peers that come through a relay count as the relay does.
+3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second wait their turn, which pushes back on the asker; none
+   is answered with a ban, as an honest node that was away has much to say when it returns.
+4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
+   through us.
+"""
+
+import ipaddress
+from collections import Counter
+from typing import Final
+
+PER_SUBNET: Final = 32
+DIALS_RATE: Final = 1.0
+DIALS_BURST: Final = 64.0
+ASKS_RATE: Final = 50.0
+ASKS_BURST: Final = 200.0
+KEPT: Final = 4096
+"""Buckets remembered; a full one is the same as none."""
+
+
+class Buckets:
+    """A token bucket for each name: `burst` at once, then `rate` a second."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._empty_at: dict[str, float] = {}
+        """When the bucket would have been empty, had it always been filling: less is fuller."""
+
+    def take(self, name: str, now: float) -> float:
+        """Take one; seconds until it may be used (0: at once)."""
+        floor = now - self._burst / self._rate
+        at = max(self._empty_at.pop(name, floor), floor) + 1 / self._rate
+        self._empty_at[name] = at
+        if len(self._empty_at) > KEPT:
+            del self._empty_at[next(iter(self._empty_at))]
+        return max(0.0, at - now)
+
+
+class Crowd:
+    """Connections by subnet."""
+
+    def __init__(self) -> None:
+        self._held: dict[object, str] = {}
+        self._count: Counter[str] = Counter()
+        self._dials = Buckets(DIALS_RATE, DIALS_BURST)
+
+    def joined(self, connection: object, ip: str, now: float) -> str | None:
+        """Count a connection that was accepted from `ip`; why it must go, or None."""
+        subnet = subnet_of(ip)
+        if subnet is None:
+            return None
+        self._held[connection] = subnet
+        self._count[subnet] += 1
+        if self._dials.take(subnet, now) > 0:
+            return f"{subnet} connects too often"
+        if self._count[subnet] > PER_SUBNET:
+            return f"{subnet} has {PER_SUBNET} connections already"
+        return None
+
+    def left(self, connection: object) -> None:
+        """A connection ended."""
+        subnet = self._held.pop(connection, None)
+        if subnet is not None:
+            self._count[subnet] -= 1
+            if not self._count[subnet]:
+                del self._count[subnet]
+
+
+def subnet_of(ip: str) -> str | None:
+    """The subnet that counts for an address, as text; None where rule 2 exempts it."""
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if not address.is_global:
+        return None
+    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))

@@ -1,0 +1,96 @@
+"""Bans that end, and what one subnet may take."""
+
+import pytest
+
+from p2p.bans import KEPT, LONGEST, MEMORY, TERM, Bans
+from p2p.limits import ASKS_BURST, ASKS_RATE, DIALS_BURST, PER_SUBNET, Buckets, Crowd, subnet_of
+
+
+def test_a_ban_ends_by_itself():
+    bans = Bans()
+    assert bans.ban("eve", 0) == TERM
+    assert bans.banned("eve", TERM - 1)
+    assert not bans.banned("eve", TERM)
+    assert not bans.banned("bob", 0)
+
+
+def test_who_offends_again_is_banned_for_longer_up_to_a_day():
+    bans, now, terms = Bans(), 0.0, []
+    for _ in range(6):
+        terms.append(bans.ban("eve", now))
+        now += terms[-1] + 1
+    assert terms[:3] == [TERM, 4 * TERM, 16 * TERM]
+    assert terms[-1] == LONGEST
+
+
+def test_a_second_ban_within_the_first_changes_nothing():
+    bans = Bans()
+    bans.ban("eve", 0)
+    assert bans.ban("eve", TERM / 2) == TERM / 2
+    assert not bans.banned("eve", TERM)
+
+
+def test_an_old_offence_is_forgotten():
+    bans = Bans()
+    bans.ban("eve", 0)
+    assert bans.ban("eve", TERM + MEMORY) == TERM
+
+
+def test_only_so_many_bans_are_remembered():
+    bans = Bans()
+    for number in range(KEPT + 1):
+        bans.ban(str(number), 0)
+    assert not bans.banned("0", 1)
+    assert bans.banned("1", 1)
+
+
+SUBNETS = {
+    "two addresses of one /24": ("8.8.8.1", "8.8.8.0/24"),
+    "an IPv6 site": ("2606:4700:1:2::3", "2606:4700:1::/48"),
+    "an IPv4 address written as IPv6": ("::ffff:8.8.8.8", "8.8.8.0/24"),
+    "loopback is one owner's": ("127.0.0.1", None),
+    "a private network is one owner's": ("192.168.7.9", None),
+    "link-local with its zone": ("fe80::1%eth0", None),
+    "unique local": ("fd00::1", None),
+    "no address": ("example", None),
+}
+
+
+@pytest.mark.parametrize("name", SUBNETS)
+def test_the_subnet_that_counts(name):
+    ip, subnet = SUBNETS[name]
+    assert subnet_of(ip) == subnet
+
+
+def test_one_subnet_cannot_take_every_connection():
+    crowd = Crowd()
+    for number in range(PER_SUBNET):
+        assert crowd.joined(number, f"8.8.8.{number}", 0) is None
+    assert "has" in (crowd.joined("one more", "8.8.8.200", 0) or "")
+    assert crowd.joined("elsewhere", "8.8.9.1", 0) is None
+    crowd.left("one more")
+    crowd.left(0)
+    assert crowd.joined("in its place", "8.8.8.201", 0) is None
+
+
+def test_one_subnet_cannot_make_us_shake_hands_all_day():
+    crowd = Crowd()
+    for number in range(int(DIALS_BURST)):
+        assert crowd.joined(number, "8.8.8.8", 0) is None
+        crowd.left(number)
+    assert "often" in (crowd.joined("again", "8.8.8.8", 0) or "")
+    assert crowd.joined("later", "8.8.8.8", 5) is None
+
+
+def test_a_hall_of_machines_behind_one_switch_is_no_attack():
+    crowd = Crowd()
+    assert all(crowd.joined(number, "10.0.0.7", 0) is None for number in range(1000))
+
+
+def test_who_asks_more_than_its_share_waits_and_is_served():
+    turns = Buckets(ASKS_RATE, ASKS_BURST)
+    waits = [turns.take("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
+    assert waits[: int(ASKS_BURST)] == pytest.approx([0] * int(ASKS_BURST))
+    assert waits[-1] == pytest.approx(50 / ASKS_RATE)
+    assert turns.take("bob", 0) == 0
+    assert turns.take("eve", 100) == 0
