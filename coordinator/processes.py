@@ -134,7 +134,7 @@ class ScorerChild:
             return
         self._held = None
         await self.child.call("probe", self._probe, Probed)
-        await self.child.call("load", LoadCall(model=str(model), snapshot=str(snapshot)), Loaded)
+        await self.child.call("load", LoadCall(model=str(model), weights=str(snapshot)), Loaded)
         incarnation = self.child.incarnation
         self._held = None if incarnation is None else (incarnation, snapshot)
 

@@ -2,7 +2,8 @@
 
     probe          ProbeCall         -> Probed              once, first: picks the device and makes the engine
     load           LoadCall          -> Loaded
-    apply          ApplyCall         -> Loaded
+    forward        ForwardCall       -> Loaded
+    back           BackCall          -> Loaded
     generate       GenerateCall      -> list[Sample]
     generate_many  GenerateManyCall  -> list[list[Sample]]
     score          ScoreCall         -> list[SampleScore]
@@ -36,19 +37,22 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`model`: folder of config.json and tokenizer.json. `snapshot`: file of the weights."""
+    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot file, or folder of weights.rolling."""
 
     model: str
-    snapshot: str
+    weights: str
 
 
-class ApplyCall(msgspec.Struct, frozen=True, kw_only=True):
-    """`payload`, `base`: files. `out`: file to write. `root`: content root that must come out, 32 bytes."""
+class ForwardCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`payload`: file. `root`: content root that must come out, 32 bytes. `keep`: steps that can then be undone."""
 
     payload: str
-    base: str
-    out: str
     root: bytes
+    keep: int = 0
+
+
+class BackCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One step."""
 
 
 class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,11 +47,13 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take."""
+    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take. `reach`:
+    content roots to which `back` leads, the nearest first."""
 
     root: bytes
     parameters: int
     nbytes: int
+    reach: list[bytes] = []
 
 
 class EngineError(Exception):
@@ -61,12 +63,18 @@ class EngineError(Exception):
 class Engine(Protocol):
     """Generates and scores under exactly one version at a time."""
 
-    def load(self, model: Path, snapshot: Path) -> Loaded:
-        """Build the model of folder `model` (config.json, tokenizer.json) with the weights of `snapshot`."""
+    def load(self, model: Path, weights: Path) -> Loaded:
+        """Build the model of folder `model` (config.json, tokenizer.json) with `weights`: a snapshot file, or a folder
+        of weights.rolling, in which a step that a kill has torn is finished first. Raises weights.errors
+        where they are not what they claim to be."""
 
-    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        """Apply an edge's payload to `base`, write the new snapshot file `out`, and hold it. Raises
-        weights.errors when the payload, the base or the resulting root is wrong; the old version is then still held."""
+    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        """Step the folder held by an edge's payload, in place, to content root `root`, and go on with that. `keep`:
+        steps that stay within reach of `back`. Raises weights.errors when payload, base or resulting root is wrong;
+        the old version is then still held."""
+
+    def back(self) -> Loaded:
+        """Undo the folder's last step. Raises weights.errors.WrongBase where none is within reach."""
 
     def generate(self, job: Job) -> list[Sample]:
         """All samples of a group, the prompt computed once."""

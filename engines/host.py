@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.calls import ApplyCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import BackCall, ForwardCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
 from engines.child import Pipe
 from engines.engine import Engine, EngineError, Loaded, Sample, SampleScore
 
@@ -24,7 +24,8 @@ class Host:
         return {
             "probe": (ProbeCall, self.probe),
             "load": (LoadCall, self.load),
-            "apply": (ApplyCall, self.apply),
+            "forward": (ForwardCall, self.forward),
+            "back": (BackCall, self.back),
             "generate": (GenerateCall, self.generate),
             "generate_many": (GenerateManyCall, self.generate_many),
             "score": (ScoreCall, self.score),
@@ -44,10 +45,13 @@ class Host:
         return Probed(kind=device.kind, name=device.name, why=device.why, engine_class=engine_class)
 
     def load(self, call: LoadCall) -> Loaded:
-        return self._engine().load(Path(call.model), Path(call.snapshot))
+        return self._engine().load(Path(call.model), Path(call.weights))
 
-    def apply(self, call: ApplyCall) -> Loaded:
-        return self._engine().apply(Path(call.payload), Path(call.base), Path(call.out), call.root)
+    def forward(self, call: ForwardCall) -> Loaded:
+        return self._engine().forward(Path(call.payload), call.root, call.keep)
+
+    def back(self, call: BackCall) -> Loaded:
+        return self._engine().back()
 
     def generate(self, call: GenerateCall) -> list[Sample]:
         return self._engine().generate(call.job)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from engines.calls import ApplyCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import BackCall, ForwardCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
 from engines.child import Child
 from engines.engine import Job, Loaded, Sample, SampleScore
 
@@ -43,13 +43,16 @@ class RemoteEngine:
     async def probe(self, device: str = "auto", dtype: Literal["float32", "bfloat16"] = "float32") -> Probed:
         return await self.child.call("probe", ProbeCall(device=device, dtype=dtype), Probed)
 
-    async def load(self, model: Path, snapshot: Path) -> Loaded:
-        call = LoadCall(model=_absolute(model), snapshot=_absolute(snapshot))
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        call = LoadCall(model=_absolute(model), weights=_absolute(weights))
         return await self.child.call("load", call, Loaded)
 
-    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        call = ApplyCall(payload=_absolute(payload), base=_absolute(base), out=_absolute(out), root=root)
-        return await self.child.call("apply", call, Loaded)
+    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        call = ForwardCall(payload=_absolute(payload), root=root, keep=keep)
+        return await self.child.call("forward", call, Loaded)
+
+    async def back(self) -> Loaded:
+        return await self.child.call("back", BackCall(), Loaded)
 
     async def generate(self, job: Job) -> list[Sample]:
         return await self.child.call("generate", GenerateCall(job=job), list[Sample])

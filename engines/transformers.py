@@ -7,11 +7,13 @@
    `HEAD_ROWS` positions at a time.
 4. Weights are computed with in float32 unless told otherwise: bf16 snapshots are cast up, without loss. In fp32 a
    decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch.
-5. No code comes with a model: config.json names an architecture of the installed library.
+5. A step of the version is made on disk first, then in the live tensors, by the same list of changes. Where the second
+   fails nothing is held any more: what is on disk is whole, and is loaded again.
+6. No code comes with a model: config.json names an architecture of the installed library.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +30,9 @@ from engines.rollout import Rollout
 from tasks import registry
 from tasks.task import Text, sampled_mask
 from tasks.text import load as load_text
-from weights.diff import apply, changed
+from weights.diff import Change
+from weights.errors import BadSnapshot
+from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 from weights.tensors import load_into, patch
 
@@ -45,7 +49,7 @@ Dtype = Literal["float32", "bfloat16"]
 class _Held(NamedTuple):
     model: Any  # transformers.PreTrainedModel, whose methods carry no types
     folder: Path
-    snapshot: Path
+    rolling: Rolling | None
     loaded: Loaded
 
 
@@ -60,33 +64,34 @@ class TransformersEngine:
         self._held: _Held | None = None
         self._texts: dict[int, Text] = {}
 
-    def load(self, model: Path, snapshot: Path) -> Loaded:
-        """Raises EngineError (folder), weights.errors.BadSnapshot."""
-        opened = Snapshot(snapshot)
+    def load(self, model: Path, weights: Path) -> Loaded:
+        """Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
+        rolling = Rolling(weights) if weights.is_dir() else None
+        opened = Snapshot(rolling.path if rolling else weights)
+        if rolling and rolling.root != opened.root:
+            raise BadSnapshot(f"{rolling.path} is damaged: its bytes are not of root {rolling.root.hex()[:16]}")
+        self._held = None
         with _translated():
             built = _build(model, self._dtype).to(self._device)
             load_into(built, opened)
             _check_head(built)
         self._texts = {}
-        self._held = _Held(built, model, snapshot, _loaded(built, opened.root))
+        self._held = _Held(built, model, rolling, _loaded(built, opened.root, rolling))
         return self._held.loaded
 
-    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        """The live tensors are patched in place, after the new snapshot was proved and written."""
-        held = self._loaded()
-        old = Snapshot(base, root=held.loaded.root) if base == held.snapshot else Snapshot(base)
-        new = apply(old, payload, out, root)
-        try:
-            with _translated():
-                if old.root == held.loaded.root:
-                    patch(held.model, changed(old, payload), new.aliases)
-                else:
-                    load_into(held.model, new)
-        except Exception:
-            load_into(held.model, Snapshot(held.snapshot))  # half patched: back to the version that is still held
-            raise
-        self._held = held._replace(snapshot=out, loaded=_loaded(held.model, root))
-        return self._held.loaded
+    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        """Rule 5."""
+        rolling = self._rolling()
+        rolling.keep = keep
+        rolling.apply(payload, root)
+        return self._step_live(rolling, rolling.stepped())
+
+    def back(self) -> Loaded:
+        """Rule 5."""
+        rolling = self._rolling()
+        undone = list(rolling.stepped(back=True))
+        rolling.back()
+        return self._step_live(rolling, undone)
 
     def generate(self, job: Job) -> list[Sample]:
         return self.generate_many([job])[0]
@@ -127,6 +132,19 @@ class TransformersEngine:
         if self._held is None:
             raise EngineError("no weights are loaded")
         return self._held
+
+    def _rolling(self) -> Rolling:
+        rolling = self._loaded().rolling
+        if rolling is None:
+            raise EngineError("a snapshot file is held, which does not step: load a folder")
+        return rolling
+
+    def _step_live(self, rolling: Rolling, changes: Iterable[Change]) -> Loaded:
+        held, self._held = self._loaded(), None
+        with _translated():
+            patch(held.model, changes, rolling.snapshot.aliases)
+        self._held = held._replace(loaded=_loaded(held.model, rolling.root, rolling))
+        return self._held.loaded
 
     def _text(self, eos: int) -> Text:
         if eos not in self._texts:
@@ -238,12 +256,13 @@ def _check_head(model: Any) -> None:
         raise EngineError(f"{type(model).__name__} changes its logits after the output layer; it is not supported")
 
 
-def _loaded(model: Any, root: bytes) -> Loaded:
+def _loaded(model: Any, root: bytes, rolling: Rolling | None) -> Loaded:
     parameters = list(model.parameters())
     return Loaded(
         root=root,
         parameters=sum(parameter.numel() for parameter in parameters),
         nbytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        reach=rolling.roots()[1:] if rolling else [],
     )
 
 

@@ -29,10 +29,12 @@ from node.engine import DType, EngineHandle, SupervisedEngine
 from node.errors import BadConfig, NodeError, TrustFailure, TryLater
 from node.follower import Follower
 from node.hardware import described
+from node.held import HeldWeights
 from node.library import Library
 from node.link import CoordinatorLink
 from node.neighbours import Neighbours
 from node.outbox import Outbox
+from node.payloads import Payloads
 from node.records import Records
 from node.report import Report
 from node.rollout import Rollouts
@@ -90,8 +92,12 @@ class NodeDaemon:
             coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
         )  # fmt: skip
         self.acknowledger = Acknowledger(self._tell)
+        self.payloads = Payloads(
+            network, self._store, coordinator=self._coordinator, fetched=self.acknowledger.fetched
+        )
         self.follower = Follower(
-            network, self._records, self._store, library, self.engine, clock,
+            network, self._records, self._store, HeldWeights(self._folder / "weights"), self.payloads, library,
+            self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
         self.link = CoordinatorLink(
@@ -105,8 +111,8 @@ class NodeDaemon:
             node=public_bytes(key), seed=seed, once=once,
         )  # fmt: skip
         self.report = Report(
-            config, network, self._records, self.engine, self.follower, self.link, self.rollouts, self.outbox,
-            self.switch,
+            config, network, self._records, self.engine, self.follower, self.payloads, self.link, self.rollouts,
+            self.outbox, self.switch,
         )  # fmt: skip
         self._control = ControlServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None

@@ -5,7 +5,9 @@ Rules
    done within one turn, so that a version never changes under it.
 2. The engine is started, and the version held loaded into it, when a turn begins: after a crash as after a
    pause.
-3. A crash is answered with waits that grow; `MOST_CRASHES` in a row, with nothing done between, end the node.
+3. The weights held are a folder that the engine steps in place (weights.rolling). An engine that dies within a step
+   leaves it before or behind that step; which, its successor tells.
+4. A crash is answered with waits that grow; `MOST_CRASHES` in a row, with nothing done between, end the node.
 """
 
 import asyncio
@@ -56,10 +58,10 @@ class EngineHandle(Protocol):
 
     async def start(self, dtype: DType) -> Device: ...
 
-    async def load(self, model: Path, snapshot: Path) -> Loaded: ...
+    async def load(self, model: Path, weights: Path) -> Loaded: ...
 
-    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        """Write snapshot `out`, made of `base` by a diff, and hold it. Something was loaded before."""
+    async def forward(self, payload: Path, root: bytes) -> Loaded:
+        """Step the weights loaded by a diff, in place."""
 
     async def generate(self, job: Job) -> list[Sample]: ...
 
@@ -68,12 +70,12 @@ class EngineHandle(Protocol):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that rollouts are made under, and the snapshot file that holds it."""
+    """The version that rollouts are made under, and the folder that holds it."""
 
     era: int
     version: int
     root: bytes
-    snapshot: Path
+    weights: Path
 
 
 class SupervisedEngine:
@@ -84,14 +86,14 @@ class SupervisedEngine:
         self._lock = asyncio.Lock()
         self._alive = self._loaded = False
         self._crashes = 0
-        self._root = b""
         self.dtype: DType = "float32"
         self.device: Device | None = None
         self.model: Path | None = None
         self.held: Held | None = None
         self.restarts = 0
         self.spoiled: Callable[[Held], None] = lambda held: None
-        """Told of a snapshot that is not what it should be; `held` is then None."""
+        """Told of weights that are not what they should be; `held` is then None."""
+        self._next: Held | None = None
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -116,25 +118,31 @@ class SupervisedEngine:
             await self._ready()
             yield
 
-    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> None:
-        """Within a turn, with something held: make snapshot `out` of `base` and compute with it. The caller then says
-        `hold`. After a crash it is done again from the start. Raises `EngineFailed`: the old version is still held."""
-        while True:
-            try:
-                await self._handle.apply(payload, base, out, root)
-                self._crashes, self._root = 0, root
-                return
-            except EngineLost as error:
-                await self._crashed(error)
-                await self._ready()
+    async def forward(self, payload: Path, to: Held) -> None:
+        """Within a turn, with something held: step to `to` by a diff from there (rule 3). After a crash it is done
+        again where it was not done. Raises `EngineFailed`; what is held is then looked through before the next turn."""
+        self._next = to
+        try:
+            while self.held is not None and self.held.root != to.root:
+                try:
+                    await self._handle.forward(payload, to.root)
+                    self._crashes = 0
+                    self.held = to
+                except EngineLost as error:
+                    await self._crashed(error)
+                    await self._ready()
+        except EngineFailed:
+            self._loaded = False
+            raise
+        finally:
+            self._next = None
 
     async def hold(self, held: Held) -> None:
-        """Within a turn: from now on the engine's version is `held`."""
-        self.held = held
-        if held.root != self._root:  # a full payload was unpacked beside the engine, which has the weights of before
+        """Within a turn: the engine's version is `held` from now on, by other weights than before or by the same."""
+        if self.held is None or held.root != self.held.root:
             self._loaded = False
-        if not self._loaded:
-            await self._ready()
+        self.held = held
+        await self._ready()
 
     async def recover(self) -> None:
         """Within a turn, after `EngineLost`: up again, with the version held."""
@@ -176,13 +184,15 @@ class SupervisedEngine:
             if self._loaded or self.held is None or self.model is None:
                 return
             try:
-                loaded = await self._handle.load(self.model, self.held.snapshot)
+                loaded = await self._handle.load(self.model, self.held.weights)
+                if self._next is not None and loaded.root == self._next.root:
+                    self.held = self._next
                 if loaded.root == self.held.root:
-                    self._loaded, self._root = True, loaded.root
+                    self._loaded = True
                     return
                 self._spoil()
             except EngineFailed as error:
-                if error.kind != "BadSnapshot":
+                if error.kind not in ("BadSnapshot", "StoreCorrupt", "FileNotFoundError"):
                     raise NoDevice(f"the engine cannot load version {self.held.version}: {error}") from error
                 self._spoil()
             except EngineLost as error:

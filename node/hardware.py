@@ -34,13 +34,13 @@ class ChildEngine:
         probed = await _translated(self._remote.probe(self._gpu, dtype))
         return Device(engine=probed.engine_class, device=probed.name[:200] or probed.kind, reason=probed.why)
 
-    async def load(self, model: Path, snapshot: Path) -> Loaded:
+    async def load(self, model: Path, weights: Path) -> Loaded:
         """See `EngineHandle`."""
-        return await _translated(self._running().load(model, snapshot))
+        return await _translated(self._running().load(model, weights))
 
-    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
+    async def forward(self, payload: Path, root: bytes) -> Loaded:
         """See `EngineHandle`."""
-        return await _translated(self._running().apply(payload, base, out, root))
+        return await _translated(self._running().forward(payload, root, 0))
 
     async def generate(self, job: Job) -> list[Sample]:
         """See `EngineHandle`."""

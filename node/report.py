@@ -11,6 +11,7 @@ from node.engine import SupervisedEngine
 from node.follower import Follower
 from node.link import CoordinatorLink
 from node.outbox import Outbox
+from node.payloads import Payloads
 from node.records import Records
 from node.rollout import STARTING, Rollouts
 from node.switch import Switch
@@ -27,13 +28,14 @@ class Report:
         records: Records,
         engine: SupervisedEngine,
         follower: Follower,
+        payloads: Payloads,
         link: CoordinatorLink,
         rollouts: Rollouts,
         outbox: Outbox,
         switch: Switch,
     ) -> None:
         self._config, self._network, self._records, self._engine = config, network, records, engine
-        self._follower, self._link, self._rollouts = follower, link, rollouts
+        self._follower, self._payloads, self._link, self._rollouts = follower, payloads, link, rollouts
         self._outbox, self._switch = outbox, switch
 
     def commands(self) -> dict[str, Command]:
@@ -71,10 +73,10 @@ class Report:
             "engine_restarts": self._engine.restarts,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
-            "payload_bytes": self._follower.taken_bytes,
+            "payload_bytes": self._payloads.taken_bytes,
             "payloads": [
                 {"era": era, "version": version, "nbytes": nbytes}
-                for (era, version), nbytes in self._follower.taken.items()
+                for (era, version), nbytes in self._payloads.taken.items()
             ],
         }
 

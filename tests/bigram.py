@@ -16,8 +16,9 @@ from engines.rollout import Rollout
 from tasks import registry
 from tasks.task import Score, sampled_mask
 from tasks.text import load as load_text
-from weights.diff import apply
 from weights.documents import TensorEntry
+from weights.errors import BadSnapshot
+from weights.rolling import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
 
 VOCABULARY = 16
@@ -68,14 +69,27 @@ class BigramEngine:
     def __init__(self) -> None:
         self._table: NDArray[np.float32] | None = None
         self._model = Path()
+        self._rolling: Rolling | None = None
         self.held: Snapshot | None = None
 
-    def load(self, model: Path, snapshot: Path) -> Loaded:
+    def load(self, model: Path, weights: Path) -> Loaded:
         self._model = model
-        return self._hold(Snapshot(snapshot))
+        self._rolling = Rolling(weights) if weights.is_dir() else None
+        opened = Snapshot(self._rolling.path if self._rolling else weights)
+        if self._rolling and self._rolling.root != opened.root:
+            raise BadSnapshot("damaged")
+        return self._hold(opened)
 
-    def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        return self._hold(apply(Snapshot(base), payload, out, root))
+    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        assert self._rolling is not None
+        self._rolling.keep = keep
+        self._rolling.apply(payload, root)
+        return self._hold(self._rolling.snapshot)
+
+    def back(self) -> Loaded:
+        assert self._rolling is not None
+        self._rolling.back()
+        return self._hold(self._rolling.snapshot)
 
     def generate(self, job: Job) -> list[Sample]:
         return [self._rollout(job, seed, greedy=False) for seed in job.seeds]
@@ -88,7 +102,8 @@ class BigramEngine:
 
     def _hold(self, snapshot: Snapshot) -> Loaded:
         self._table, self.held = read_table(snapshot), snapshot
-        return Loaded(root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes)
+        reach = self._rolling.roots()[1:] if self._rolling else []
+        return Loaded(root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes, reach=reach)
 
     def _logits(self, last: int) -> NDArray[np.float32]:
         if self._table is None:

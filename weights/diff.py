@@ -117,10 +117,11 @@ def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
     table = open_payload(reader, base, None)
     for frame, patch in patches(reader, base, table.tensors, 1):
         index, bits = patch.changes(base.span(frame.start, frame.elements, frame.width))
-        yield from _by_tensor(frame, index, bits)
+        yield from by_tensor(frame, index, bits)
 
 
-def _by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[Change]:
+def by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[Change]:
+    """Changes of a frame (positions in it, ascending), cut where tensors end."""
     begin = 0
     for entry, first, elements in frame.pieces:
         low, high = np.searchsorted(index, [begin, begin + elements])

@@ -14,8 +14,11 @@ What makes `apply` safe against a kill, or a failure of power, at any moment:
 4. The journal is renamed to `undo/N`: the step is done.
 
 A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, and is removed when the map is fsynced. Memory
-beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half
-done: hold it off meanwhile, or give it `weights.tensors.patch`.
+beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half done: hold it off
+meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload once more.
+
+A folder that a full payload makes anew (`unpack`) stands beside the old one until `take_place` renames it: whoever
+opens the place finds the old weights or the new ones.
 """
 
 import contextlib
@@ -31,12 +34,13 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from weights import diff
 from weights.codec import Bits
-from weights.diff import open_payload, patches
+from weights.diff import Change, by_tensor, open_payload, patches
 from weights.documents import Version
 from weights.durable import hidden, move, sync_file, sync_folder, writing
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.payload import Reader
+from weights.payload import Reader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot
 
 _MAGIC: Final = b"echo2JN1"
@@ -78,12 +82,13 @@ class _Journal:
 
 
 class Rolling:
-    """Open with `with Rolling(folder) as rolling`; `create` makes the folder. Methods may raise `DiskFull`."""
+    """Open with `with Rolling(folder) as rolling`; `create` or `unpack` makes the folder. Methods may raise `DiskFull`.
+    `keep`: how many steps stay within reach of `back`; what is older goes at the next step forward."""
 
     def __init__(self, folder: Path, *, keep: int = 0) -> None:
-        """Open, and finish what a kill left undone. `keep`: how many versions before the present one stay within
-        reach of `back`. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where there is none."""
-        self._folder, self._keep = folder, keep
+        """Open, and finish what a kill left undone. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where
+        there is none."""
+        self._folder, self.keep = folder, keep
         self._origin = bytes.fromhex((folder / "origin").read_text())
         self.path = folder / "snapshot.safetensors"
         for leftover in (hidden(folder / "forward"), hidden(folder / "origin")):
@@ -95,12 +100,24 @@ class Rolling:
 
     @classmethod
     def create(cls, folder: Path, source: Snapshot, *, keep: int = 0) -> Self:
-        """Copy a snapshot into a folder that is new, or was left half made. Raises `DiskFull`."""
-        (folder / "undo").mkdir(parents=True, exist_ok=True)
+        """Copy a snapshot into a folder, in place of what was left there. Raises `DiskFull`."""
+        _cleared(folder)
         with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
             shutil.copyfileobj(original, file, 8 << 20)
+        return cls._begin(folder, source.root, keep)
+
+    @classmethod
+    def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
+        """Write the weights of a full payload into a folder, in place of what was left there. Raises as `diff.apply`
+        does."""
+        _cleared(folder)
+        diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
+        return cls._begin(folder, root, 0)
+
+    @classmethod
+    def _begin(cls, folder: Path, root: bytes, keep: int) -> Self:
         with writing(folder / "origin") as file:
-            file.write(source.root.hex().encode())
+            file.write(root.hex().encode())
         sync_folder(folder)
         return cls(folder, keep=keep)
 
@@ -148,6 +165,16 @@ class Rolling:
                 raise BadPayload("payload decodes to other weights than it claims")
         self._finish_forward()
 
+    def stepped(self, *, back: bool = False) -> Iterator[Change]:
+        """What the last step forward changed, by tensor: the bits that it wrote, or, with `back`, those that stood
+        there before. Raises `WrongBase` where no step is kept."""
+        steps = self._steps()
+        if not steps:
+            raise WrongBase("no step is within reach")
+        frames = {frame.start: frame for frame in frames_of(self.snapshot.tensors)}
+        for record in _Journal(steps[-1]).records():
+            yield from by_tensor(frames[record.start], record.index, record.old if back else record.new)
+
     def back(self) -> bytes:
         """Step back; the content root that is now present. Raises `WrongBase` where none is within reach."""
         steps = self._steps()
@@ -166,7 +193,7 @@ class Rolling:
         move(forward, self._folder / "undo" / f"{number:012d}")
         sync_folder(self._folder)
         # The newest stays in any case: it tells the present root.
-        for path in self._steps()[: -max(1, self._keep)]:
+        for path in self._steps()[: -max(1, self.keep)]:
             path.unlink()
 
     def _finish_back(self) -> None:
@@ -195,6 +222,27 @@ class Rolling:
 
     def _steps(self) -> list[Path]:
         return sorted((self._folder / "undo").iterdir())
+
+
+def take_place(made: Path, place: Path) -> None:
+    """Put the folder `made`, which is whole, in the place of another, or finish what a kill left of that. Both have one
+    parent. Nothing is done where there is no `made`, or only the half of one."""
+    retired = place.with_name(f"{place.name}.retired")
+    if (made / "origin").exists():
+        if place.exists():
+            shutil.rmtree(retired, ignore_errors=True)
+            place.rename(retired)
+        made.rename(place)
+        sync_folder(place.parent)
+    if place.exists():
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _cleared(folder: Path) -> None:
+    """`origin` is what makes a folder one: it goes first, and is written last."""
+    (folder / "origin").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "undo").mkdir(parents=True)
 
 
 class _JournalWriter:

@@ -93,13 +93,16 @@ def load_into(model: nn.Module, snapshot: Snapshot) -> None:
 
 def patch(model: nn.Module, changes: Iterable[Change], aliases: Mapping[str, str]) -> int:
     """Write the changed elements into a model in place, cast to the dtype of its parameters; how many were written.
-    `aliases`: of the snapshot. Call only with changes of a payload that `apply` has proved."""
+    `aliases`: of the snapshot. Call only with changes that `apply` has proved. Raises `BadSnapshot` where they do not
+    fit the model: an index out of range would wedge a GPU until its process ends."""
     targets = _targets(model, aliases)
     written = 0
     for change in changes:
         index = torch.from_numpy(change.index)
         values = tensor_of(change.bits, change.tensor.dtype)
-        for target in targets[change.tensor.name]:
+        for target in targets.get(change.tensor.name, [None]):
+            if target is None or tuple(target.shape) != change.tensor.shape or change.index[-1] >= target.numel():
+                raise BadSnapshot(f"the model has no {change.tensor.name!r} of shape {change.tensor.shape}")
             _put(target, index.to(target.device), values.to(target.device, target.dtype))
         written += len(index)
     return written

@@ -10,6 +10,8 @@ from engines.remote import RemoteEngine, python_path
 from engines.transformers import TransformersEngine
 from tests.engines import tiny_model
 from tests.engines.tiny_model import job
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
 
 
 async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path) -> None:
@@ -33,11 +35,14 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
         many = await engine.generate_many([asked, job(3, samples=1)], greedy=True)
         assert [len(group) for group in many] == [8, 1]
         new, payload = tiny_model.next_version(old)
+        folder = tmp_path / "rolling"
+        Rolling.create(folder, Snapshot(old.snapshot))
+        assert (await engine.load(old.folder, folder)).root == old.root
+        assert (await engine.forward(payload, new.root, 1)).root == new.root
         with pytest.raises(ChildError) as wrong:
-            await engine.apply(payload, new.snapshot, tmp_path / "out", new.root)
+            await engine.forward(payload, new.root, 1)
         assert wrong.value.kind == "WrongBase"
-        applied = await engine.apply(payload, old.snapshot, tmp_path / "out", new.root)
-        assert applied.root == new.root
+        assert (await engine.back()).root == old.root
         os.kill(engine.child.pid, signal.SIGKILL)
         with pytest.raises(ChildDied):
             await engine.generate(asked)

@@ -12,6 +12,8 @@ from tasks.task import Transcript, TranscriptLie, replay, sampled_mask
 from tests.engines import tiny_model
 from tests.engines.tiny_model import TEXT, OnDisk, job
 from weights.errors import BadPayload, BadSnapshot, WrongBase
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
 
 MARGIN = 5e-4
 DRIFT = 5e-5
@@ -256,58 +258,90 @@ def test_every_swap_shows_in_the_margins(
     assert sum(margin > MARGIN for margin in margins(engine, asked, samples)) >= 3
 
 
-def test_applying_a_diff_gives_what_loading_the_new_snapshot_gives(tmp_path: Path) -> None:
-    old = tiny_model.make(tmp_path / "model")
-    new, payload = tiny_model.next_version(old)
-    live, fresh = TransformersEngine(), TransformersEngine()
-    live.load(old.folder, old.snapshot)
-    pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
-    applied = live.apply(payload, old.snapshot, tmp_path / "out.snapshot", new.root)
-    assert applied == fresh.load(new.folder, new.snapshot)
-    assert (tmp_path / "out.snapshot").read_bytes() == new.snapshot.read_bytes()
-    assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
-    asked = job(1, limit=20)
-    assert live.generate(asked) == fresh.generate(asked)
+def live_engine(tiny: OnDisk, folder: Path, device: str = "cpu") -> TransformersEngine:
+    """An engine whose weights step in place."""
+    Rolling.create(folder, Snapshot(tiny.snapshot))
+    live = TransformersEngine(device)
+    live.load(tiny.folder, folder)
+    return live
 
 
-def test_a_diff_can_start_from_a_base_that_is_not_the_one_held(tmp_path: Path) -> None:
-    old = tiny_model.make(tmp_path / "model")
-    new, payload = tiny_model.next_version(old)
-    live = TransformersEngine()
-    live.load(new.folder, new.snapshot)
-    assert live.apply(payload, old.snapshot, tmp_path / "out.snapshot", new.root).root == new.root
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 
 
-@pytest.mark.parametrize("fault", ["another root", "a cut payload", "the wrong base", "a failure while patching"])
-def test_a_diff_that_fails_leaves_the_old_version_held(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what_was_before(
+    tmp_path: Path, device: str
 ) -> None:
     old = tiny_model.make(tmp_path / "model")
     new, payload = tiny_model.next_version(old)
-    live = TransformersEngine()
-    live.load(old.folder, old.snapshot)
+    live, fresh = live_engine(old, tmp_path / "rolling", device), TransformersEngine(device)
+    pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
     asked = job(1, limit=20)
     before = live.generate(asked)
-    base, root, out = old.snapshot, new.root, tmp_path / "out.snapshot"
-    error: type[Exception] = BadPayload
+    stepped = live.forward(payload, new.root, 1)
+    loaded = fresh.load(new.folder, new.snapshot)
+    assert (stepped.root, stepped.reach, loaded.root) == (new.root, [old.root], new.root)
+    assert (tmp_path / "rolling" / "snapshot.safetensors").read_bytes() == new.snapshot.read_bytes()
+    assert live.generate(asked) == fresh.generate(asked) != before
+    assert live.back().root == old.root
+    assert live.generate(asked) == before
+    assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
+
+
+@pytest.mark.parametrize("fault", ["another root", "a cut payload", "the wrong base"])
+def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    live = live_engine(old, tmp_path / "rolling")
+    root, held, error = new.root, old, BadPayload
     if fault == "another root":
         root = bytes(32)
     elif fault == "a cut payload":
         payload.write_bytes(payload.read_bytes()[:-5])
-    elif fault == "the wrong base":
-        base, error = new.snapshot, WrongBase
     else:
-        error = RuntimeError
-
-        def torn(model: torch.nn.Module, *_: object) -> None:
-            with torch.no_grad():
-                next(iter(model.parameters())).zero_()
-            raise RuntimeError("the device went away")
-
-        monkeypatch.setattr("engines.transformers.patch", torn)
+        live.forward(payload, new.root, 0)
+        held, error = new, WrongBase
+    asked = job(1, limit=20)
+    before = live.generate(asked)
     with pytest.raises(error):
-        live.apply(payload, base, out, root)
+        live.forward(payload, root, 0)
     assert live.generate(asked) == before
+    assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == held.root
+
+
+def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    live = live_engine(old, tmp_path / "rolling")
+
+    def torn(*_: object) -> None:
+        raise RuntimeError("the device went away")
+
+    monkeypatch.setattr("engines.transformers.patch", torn)
+    with pytest.raises(RuntimeError):
+        live.forward(payload, new.root, 0)
+    with pytest.raises(EngineError, match="no weights"):
+        live.generate(job(1))
+    assert live.load(old.folder, tmp_path / "rolling").root == new.root
+
+
+def test_a_file_of_its_own_does_not_step_and_a_damaged_folder_does_not_load(tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    engine = TransformersEngine()
+    engine.load(old.folder, old.snapshot)
+    with pytest.raises(EngineError, match="does not step"):
+        engine.forward(payload, new.root, 0)
+    Rolling.create(tmp_path / "rolling", Snapshot(old.snapshot))
+    path = tmp_path / "rolling" / "snapshot.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadSnapshot, match="damaged"):
+        engine.load(old.folder, tmp_path / "rolling")
 
 
 BAD_JOBS: dict[str, tuple[dict[str, object], str]] = {

@@ -55,6 +55,7 @@ from p2p.peer import Peer
 from tests.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from weights.diff import encode as encode_diff
 from weights.documents import Edge, EdgeIndex, Version
+from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 
 START = 1_700_000_000_000
@@ -342,16 +343,13 @@ class InProcessEngine:
         self.log.append(f"start {dtype}")
         return Device(engine=self._class, device="a table", reason="it is a test")
 
-    async def load(self, model: Path, snapshot: Path) -> Loaded:
+    async def load(self, model: Path, weights: Path) -> Loaded:
         self.log.append("load")
-        return self._running().load(model, snapshot)
+        return self._tried(lambda engine: engine.load(model, weights))
 
-    async def apply(self, payload: Path, base: Path, out: Path, root: bytes) -> Loaded:
-        self.log.append("apply")
-        try:
-            return self._running().apply(payload, base, out, root)
-        except Exception as error:
-            raise EngineFailed(type(error).__name__, str(error)) from error
+    async def forward(self, payload: Path, root: bytes) -> Loaded:
+        self.log.append("forward")
+        return self._tried(lambda engine: engine.forward(payload, root, 0))
 
     async def generate(self, job: Job) -> list[Sample]:
         engine = self._running()
@@ -367,6 +365,12 @@ class InProcessEngine:
     async def stop(self) -> None:
         self.log.append("stop")
         self.engine = None
+
+    def _tried(self, call: Callable[[BigramEngine], Loaded]) -> Loaded:
+        try:
+            return call(self._running())
+        except WeightsError as error:
+            raise EngineFailed(type(error).__name__, str(error)) from error
 
     def _running(self) -> BigramEngine:
         if self.engine is None:

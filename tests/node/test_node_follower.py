@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.follower import FETCH_PATIENCE, manifest_of_edge
+from node.payloads import FETCH_PATIENCE, manifest_of_edge
 from p2p.memory import MemoryNetwork
 from p2p.network import Manifest
 from tests import bigram

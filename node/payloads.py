@@ -1,0 +1,115 @@
+"""Payloads of edges on this node's disk: fetched once, passed on, dropped under the owner's quota.
+
+Rules
+1. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up; what came is kept for the next. A slow line is no
+   stalled one.
+2. What is fetched is hashed, stored, and served to others from its first chunk on.
+3. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
+   never.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+import structlog
+
+from p2p.envelope import peek
+from p2p.network import Fetched, Manifest, Network
+from weights.documents import Edge
+from weights.store import Store
+
+FETCH_PATIENCE: Final = 60.0
+"""Seconds from one chunk of a payload to the next."""
+TAKEN_KEPT: Final = 8
+
+_log = structlog.get_logger("node")
+
+
+class Stalled(Exception):
+    """No peer sends the payload that is wanted."""
+
+
+class Payloads:
+    """`taken_bytes`: fetched since the start; `taken`: the same by (era, version), the last `TAKEN_KEPT`."""
+
+    def __init__(
+        self,
+        network: Network,
+        store: Store,
+        *,
+        coordinator: Callable[[], str | None],
+        fetched: Callable[[bytes, Fetched], None],
+    ) -> None:
+        """`coordinator`: its peer id, or None; it is asked last. `fetched`: told of each payload (hash) that came."""
+        self._network, self._store, self._coordinator, self._fetched = network, store, coordinator, fetched
+        self.taken: dict[tuple[int, int], int] = {}
+        self.taken_bytes = 0
+
+    async def get(self, edge: Edge) -> Path:
+        """The payload of an edge that was verified. Raises `Stalled`, `P2PError`."""
+        held = self._store.payload(edge.payload_hash)
+        if held is not None:
+            return held
+        incoming = self._store.incoming(edge.payload_hash)
+        self._fetched(edge.payload_hash, await self._fetch(edge, incoming))
+        path = await anyio.to_thread.run_sync(
+            self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
+        )
+        await self._network.share(manifest_of_edge(edge), path)
+        self._count(edge)
+        _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
+        return path
+
+    async def share_all(self) -> None:
+        """Serve what is here from before."""
+        for document in self._store.documents("edge"):
+            edge = edge_of(document.sealed)
+            path = self._store.payload(edge.payload_hash)
+            if path is not None:
+                await self._network.share(manifest_of_edge(edge), path)
+
+    async def tidy(self, era: int, version: int, quota: int) -> None:
+        """Rule 3. `quota`: bytes that are left for payloads."""
+        self._store.abandon(())
+        for file in self._store.collect({(era, version)}, quota):
+            await self._network.unshare(file.hash)
+
+    async def _fetch(self, edge: Edge, incoming: Path) -> Fetched:
+        """Rule 1."""
+        before = (await self._network.traffic()).received
+        fetch = self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
+        fetching = asyncio.ensure_future(fetch)
+        try:
+            while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
+                received = (await self._network.traffic()).received
+                if received == before:
+                    peers = len(await self._network.peers())
+                    raise Stalled(
+                        f"no chunk of the payload for version {edge.version} ({edge.length} bytes) came for "
+                        f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
+                    )
+                before = received
+            return await fetching
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+    def _count(self, edge: Edge) -> None:
+        place = (edge.era, edge.version)
+        self.taken_bytes += edge.length
+        self.taken[place] = self.taken.get(place, 0) + edge.length
+        while len(self.taken) > TAKEN_KEPT:
+            del self.taken[next(iter(self.taken))]
+
+
+def manifest_of_edge(edge: Edge) -> Manifest:
+    """How the payload of an edge is cut and checked."""
+    return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)
+
+
+def edge_of(sealed: bytes) -> Edge:
+    """Of a document that was verified before it was stored."""
+    return Edge.from_bytes(peek(sealed).payload)

@@ -1,0 +1,193 @@
+"""The weights a node holds: stepped in place, torn by kills at every place, replaced as a whole."""
+
+from pathlib import Path
+
+import pytest
+
+from node.engine import EngineLost
+from node.held import BadChain, HeldWeights
+from p2p.identity import generate_key
+from p2p.memory import MemoryNetwork
+from tests.bigram import nudged, random_table, write_table
+from tests.clock import run_fake
+from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until
+from tests.swarm import working
+from weights.diff import Payload, encode
+from weights.documents import Edge
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
+
+
+class Dying(InProcessEngine):
+    """An engine whose process dies in its next step: before the step is on disk, or behind it."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.when = when
+
+    async def forward(self, payload, root):  # type: ignore[no-untyped-def]
+        when, self.when = self.when, ""
+        if when == "before":
+            self.engine = None
+            raise EngineLost("killed")
+        loaded = await super().forward(payload, root)
+        if when == "behind":
+            self.engine = None
+            raise EngineLost("killed")
+        return loaded
+
+
+def holds(node: Node, version: int) -> bool:
+    held = node.daemon.engine.held
+    return held is not None and held.version == version
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_path: Path, when: str) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = Dying(when)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: node.daemon.engine.held)
+                await coordinator.publish(1)
+                await until(lambda: holds(node, 1))
+                assert engine.log.count("forward") == 1
+                assert node.daemon.engine.restarts == 1
+                assert node.daemon.follower.refused == []
+                accepted = node.daemon.outbox.counts().get("accepted", 0)
+                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
+                assert "refused" not in node.daemon.outbox.counts()
+
+    run_fake(main)
+
+
+def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key, engine = generate_key(), Dying("behind")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key, engine=engine)
+            async with working(node):
+                await until(lambda: node.daemon.engine.held)
+                await coordinator.publish(1)
+                await until(lambda: "forward" in engine.log)
+        assert node.daemon.engine.held.version == 0
+        again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+        again.daemon.follower.resume()
+        assert again.daemon.engine.held.version == 1
+        again.daemon.close()
+
+    run_fake(main)
+
+
+def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(node):
+                await until(lambda: node.daemon.engine.held)
+            coordinator.snapshots.clear()
+            coordinator.edges.clear()
+            await coordinator.publish(5, 3)
+            for version in (6, 7):
+                await coordinator.publish(version)
+            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(again):
+                await until(lambda: holds(again, 7))
+                assert "forward" not in again.engine.log
+                accepted = again.daemon.outbox.counts().get("accepted", 0)
+                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
+            folders = sorted(path.name for path in (tmp_path / "node").rglob("weights/*"))
+            assert folders == ["held"]
+
+    run_fake(main)
+
+
+def chain_of(folder: Path, count: int) -> tuple[list[tuple[Edge, Path]], list[Snapshot]]:
+    """A full edge and `count` diffs after it; and the snapshots they lead to."""
+    table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Edge, Path]]()
+    for version in range(count + 1):
+        snapshot = write_table(folder / f"{version}.safetensors", table)
+        made = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
+        chain.append((_edge(made, version), made.path))
+        snapshots.append(snapshot)
+        table = nudged(table, version)
+    return chain, snapshots
+
+
+def _edge(made: Payload, version: int) -> Edge:
+    return Edge(
+        era=1, base=version - 1 if made.base_root else None, base_root=made.base_root, version=version, root=made.root,
+        codec=made.codec, payload_hash=made.hash, length=made.length, chunk_size=1 << 14, chunk_root=bytes(32),
+    )  # fmt: skip
+
+
+def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 2)
+    held = HeldWeights(tmp_path / "weights")
+    assert held.root() is None
+    held.make(chain[:1], 1 << 20)
+    held.put_made()
+    assert held.root() == snapshots[0].root
+    held.make(chain, 1 << 20)
+    assert Rolling(held.path).root == snapshots[0].root
+    held.put_made()
+    assert held.root() == snapshots[2].root
+    assert Snapshot(held.path / "snapshot.safetensors").root == snapshots[2].root
+    assert held.nbytes() >= snapshots[2].nbytes
+
+
+@pytest.mark.parametrize("torn", ["half made", "before the old goes", "before the new comes", "before the old is gone"])
+def test_a_replacement_that_was_torn_leaves_the_old_or_the_new(tmp_path: Path, torn: str) -> None:
+    chain, snapshots = chain_of(tmp_path, 1)
+    held = HeldWeights(tmp_path / "weights")
+    held.make(chain[:1], 1 << 20)
+    held.put_made()
+    held.make(chain, 1 << 20)
+    made, retired = tmp_path / "weights" / "made", tmp_path / "weights" / "held.retired"
+    if torn == "half made":
+        (made / "origin").unlink()
+    if torn in ("before the new comes", "before the old is gone"):
+        held.path.rename(retired)
+    if torn == "before the old is gone":
+        made.rename(held.path)
+    again = HeldWeights(tmp_path / "weights")
+    assert again.root() == snapshots[0 if torn == "half made" else 1].root
+    assert not retired.exists()
+    again.make(chain, 1 << 20)
+    again.put_made()
+    assert again.root() == snapshots[1].root
+
+
+def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 2)
+    held = HeldWeights(tmp_path / "weights")
+    held.make(chain[:1], 1 << 20)
+    held.put_made()
+    lies = {
+        "too large": (chain, 100),
+        "a link missing": ([chain[0], chain[2]], 1 << 20),
+        "another payload": ([chain[0], (chain[1][0], chain[2][1])], 1 << 20),
+    }
+    for way, most in lies.values():
+        with pytest.raises(BadChain, match="signed edge"):
+            held.make(way, most)
+        assert HeldWeights(tmp_path / "weights").root() == snapshots[0].root
+
+
+def test_a_folder_that_is_damaged_is_removed_and_nothing_is_held(tmp_path: Path) -> None:
+    chain, _ = chain_of(tmp_path, 1)
+    held = HeldWeights(tmp_path / "weights")
+    held.make(chain, 1 << 20)
+    held.put_made()
+    (journal,) = (held.path / "undo").iterdir()
+    journal.write_bytes(journal.read_bytes()[:-1])
+    assert held.root() is None
+    assert not held.path.exists()
