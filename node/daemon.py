@@ -92,9 +92,7 @@ class NodeDaemon:
             coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
         )  # fmt: skip
         self.acknowledger = Acknowledger(self._tell)
-        self.payloads = Payloads(
-            network, self._store, coordinator=self._coordinator, fetched=self.acknowledger.fetched
-        )
+        self.payloads = Payloads(network, self._store, self.acknowledger, coordinator=self._coordinator)
         self.follower = Follower(
             network, self._records, self._store, HeldWeights(self._folder / "weights"), self.payloads, library,
             self.engine, clock,

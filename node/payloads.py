@@ -16,6 +16,7 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
+from node.acknowledge import Acknowledger
 from p2p.envelope import peek
 from p2p.network import Fetched, Manifest, Network
 from weights.documents import Edge
@@ -39,12 +40,13 @@ class Payloads:
         self,
         network: Network,
         store: Store,
+        acknowledger: Acknowledger,
         *,
         coordinator: Callable[[], str | None],
-        fetched: Callable[[bytes, Fetched], None],
     ) -> None:
-        """`coordinator`: its peer id, or None; it is asked last. `fetched`: told of each payload (hash) that came."""
-        self._network, self._store, self._coordinator, self._fetched = network, store, coordinator, fetched
+        """`coordinator`: its peer id, or None; it is asked last."""
+        self._network, self._store, self._coordinator = network, store, coordinator
+        self._acknowledger = acknowledger
         self.taken: dict[tuple[int, int], int] = {}
         self.taken_bytes = 0
 
@@ -54,7 +56,7 @@ class Payloads:
         if held is not None:
             return held
         incoming = self._store.incoming(edge.payload_hash)
-        self._fetched(edge.payload_hash, await self._fetch(edge, incoming))
+        self._acknowledger.fetched(edge.payload_hash, await self._fetch(edge, incoming))
         path = await anyio.to_thread.run_sync(
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
