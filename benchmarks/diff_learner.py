@@ -28,7 +28,7 @@ from benchmarks.diff_anchors import Words
 from benchmarks.diff_streams import Stream
 from coordinator import modelfolder
 from coordinator.learner import model
-from coordinator.learner.calls import Batch, Export, Hyper, Open, TrainGroup, TrainSample, WarmUp
+from coordinator.learner.calls import Batch, Hyper, Open, TrainGroup, TrainSample, WarmUp
 from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
@@ -36,6 +36,7 @@ from engines.engine import Job
 from engines.transformers import TransformersEngine
 from tasks import text
 from tasks.task import Task, Text, Transcript, replay
+from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 
 GROUPS: Final = 4
@@ -90,7 +91,7 @@ def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
 
 
 class Loop:
-    """Learner and engine in one process, in turn. `at`: the snapshot that both hold."""
+    """Learner and engine in one process, in turn."""
 
     def __init__(self, course: Course, folder: Path) -> None:
         base = folder / "model"
@@ -106,8 +107,13 @@ class Loop:
         self._eos = modelfolder.facts(base).eos
         self._text = text.load(base / "tokenizer.json", self._eos)
         self._engine, self._chance, self._number = TransformersEngine(), random.Random(course.name), 0
-        self.at = Snapshot(Path(first.snapshot), root=first.root)
-        self._engine.load(base, self.at.path)
+        Rolling.create(folder / "engine", Snapshot(Path(first.snapshot), root=first.root))
+        self._engine.load(base, folder / "engine")
+
+    @property
+    def at(self) -> Snapshot:
+        """The snapshot that both hold, until the next turn."""
+        return Snapshot(self._folder / "engine" / "snapshot.safetensors")
 
     def turn(self) -> str:
         """A batch under the version held, a step, and the engine on the new version; what to say of it."""
@@ -117,7 +123,8 @@ class Loop:
         generated = time.perf_counter()
         stepped = self._session.step(Batch(step=self._number, groups=groups))
         assert stepped.export is not None
-        self.at = self._follow(stepped.export)
+        # The engine goes to the new version as a node's does: by the payload.
+        self._engine.forward(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
         length = Path(stepped.export.edges[0].payload).stat().st_size
         found = stepped.metrics
         return (
@@ -144,14 +151,6 @@ class Loop:
         ]
         name = b"%d-%d" % (self._number, place)
         return TrainGroup(id=name, version=self._number - 1, prompt=job.prompt, samples=samples)
-
-    def _follow(self, made: Export) -> Snapshot:
-        """The engine goes to the new version as a node's does: by the payload."""
-        before, out = self.at, self._folder / f"engine-{made.version}.safetensors"
-        self._engine.apply(Path(made.edges[0].payload), before.path, out, made.root)
-        if before.path.parent == self._folder:
-            before.path.unlink()
-        return Snapshot(out, root=made.root)
 
 
 def teach(folder: Path, course: Course) -> float:
