@@ -199,7 +199,7 @@ def policy_verify(home: Home = Path(".")) -> int:
     for one in bad:
         tell(f"{one.path} (version {one.version} of era {one.era}): {one.fault}; "
              "stop the coordinator and move this file away")  # fmt: skip
-    print(f"{len(found) - len(bad)} of {len(found)} files are what they were")
+    print(f"{len(found)} files hashed again: {len(found) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
 
 

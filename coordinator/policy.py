@@ -33,11 +33,13 @@ class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A version and the edges that lead to it. `root`: content root, hex. `held`: its snapshot is on this disk."""
+    """A version and the edges that lead to it. `root`: content root, hex. `nbytes`: of its weights, uncompressed.
+    `held`: its snapshot is on this disk."""
 
     era: int
     version: int
     root: str
+    nbytes: int
     held: bool
     edges: list[EdgeRow]
 
@@ -57,8 +59,10 @@ def versions(place: RunFolder, now: int) -> list[VersionRow]:
             row = EdgeRow(base=way.base, nbytes=way.nbytes, rho=way.rho, held=way.held)
             rows[way.era, way.version].append(row)
     return [
-        VersionRow(era=one.era, version=one.version, root=one.root.hex(), held=one.root in held,
-                   edges=rows[one.era, one.version])
+        VersionRow(
+            era=one.era, version=one.version, root=one.root.hex(), nbytes=sum(entry.nbytes for entry in one.tensors),
+            held=one.root in held, edges=rows[one.era, one.version],
+        )
         for one in known
     ]  # fmt: skip
 
@@ -67,12 +71,12 @@ def lines(rows: list[VersionRow]) -> list[str]:
     """The versions as a table, a line an edge."""
     if not rows:
         return ["no version is published yet"]
-    table = [("era", "version", "from", "bytes", "rho", "payload", "snapshot", "content root")]
+    table = [("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")]
     for row in rows:
         ends = ("held" if row.held else "dropped", row.root[:16])
-        table += [(str(row.era), str(row.version), *_cells(edge), *ends) for edge in row.edges]
+        table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
         if not row.edges:
-            table.append((str(row.era), str(row.version), "-", "-", "-", "-", *ends))
+            table.append((str(row.era), str(row.version), "-", "-", "-", "-", "-", *ends))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
 
@@ -98,7 +102,8 @@ def _opened(store: StoreReader, kind: str, document: type[D], run: bytes, keys: 
     return [document.from_bytes(open_sealed(one.sealed, kind, run, keys)) for one in store.documents(kind)]
 
 
-def _cells(edge: EdgeRow) -> tuple[str, str, str, str]:
+def _cells(edge: EdgeRow, weights: int) -> tuple[str, ...]:
     base = "full" if edge.base is None else str(edge.base)
     rho = "-" if edge.rho is None else f"{edge.rho:.3%}"
-    return base, f"{edge.nbytes:,}", rho, "held" if edge.held else "dropped"
+    share = f"{edge.nbytes / weights:.2%}" if weights else "-"
+    return base, f"{edge.nbytes:,}", share, rho, "held" if edge.held else "dropped"

@@ -84,7 +84,9 @@ def test_the_versions_are_listed_beside_a_running_coordinator_and_without(home: 
         code, out, _ = said("policy", "ls", "--home", home)
         assert (code, len(out.splitlines())) == (0, 4)
         assert out.splitlines()[-1].split()[:3] == ["1", "1", "0"]
-        assert "2.000%" in out
+        assert [row["nbytes"] for row in rows] == [2000, 2000]
+        diff = rows[1]["edges"][1]["nbytes"]
+        assert out.splitlines()[-1].split()[3:6] == [f"{diff:,}", f"{diff / 2000:.2%}", "2.000%"]
 
 
 def test_what_was_dropped_from_the_disk_is_listed_as_dropped(home: Path) -> None:
@@ -98,13 +100,13 @@ def test_what_was_dropped_from_the_disk_is_listed_as_dropped(home: Path) -> None
 @pytest.mark.parametrize("kind", ["payloads", "snapshots"])
 def test_verify_ends_with_81_and_names_the_file_that_rotted(home: Path, kind: str) -> None:
     with published(home) as store:
-        assert said("policy", "verify", "--home", home)[:2] == (0, "5 of 5 files are what they were\n")
+        assert said("policy", "verify", "--home", home)[:2] == (0, "5 files hashed again: 5 intact, 0 damaged\n")
         path = getattr(store, kind)()[0].path
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
         code, out, err = said("policy", "verify", "--home", home)
-        assert (code, out) == (81, "4 of 5 files are what they were\n")
+        assert (code, out) == (81, "5 files hashed again: 4 intact, 1 damaged\n")
         assert str(path) in err
         assert err.count("\n") == 1
         path.unlink()
