@@ -206,7 +206,8 @@ def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
         return [of_snapshots(arguments.snapshots)]
     if arguments.quick:
         return [synthetic(1 << 21, MISSED)]
-    from benchmarks import diff_learner  # torch is imported only here: its threads and memory are not to be measured
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # is read when transformers is imported
+    from benchmarks import diff_learner  # with torch, whose threads and memory are not to be measured elsewhere
 
     made = []
     for rate in arguments.rate:

@@ -71,7 +71,9 @@ def lines(rows: list[VersionRow]) -> list[str]:
     """The versions as a table, a line an edge."""
     if not rows:
         return ["no version is published yet"]
-    table = [("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")]
+    table: list[tuple[str, ...]] = [
+        ("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
+    ]
     for row in rows:
         ends = ("held" if row.held else "dropped", row.root[:16])
         table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
