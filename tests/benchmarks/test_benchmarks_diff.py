@@ -94,9 +94,10 @@ def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, mon
     stream = learned(Course("guess", 1e-3, 2, lessons=8), tmp_path, said.append)
     assert (stream.name, stream.rate, len(stream.steps)) == ("guess-lr0.001", 1e-3, 2)
     assert len(said) == 1 + diff_learner.WARM + 2
-    (held,) = tmp_path.glob("engine-*.safetensors")
-    assert held.name == f"engine-{diff_learner.WARM + 2}.safetensors"
-    assert (list(stream.versions())[-1] == diff_learner.bits_of(diff_learner.Snapshot(held))).all()
+    held = diff_learner.Snapshot(tmp_path / "engine" / "snapshot.safetensors")
+    exported = diff_learner.Snapshot(tmp_path / "learner" / "exports" / f"v{diff_learner.WARM + 2:010d}.safetensors")
+    assert held.root == exported.root
+    assert (list(stream.versions())[-1] == diff_learner.bits_of(held)).all()
 
 
 def test_a_fresh_stream_starts_from_the_base_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
