@@ -48,10 +48,13 @@ from multiaddr import Multiaddr
 
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
+from p2p.libp2p_circuit import CIRCUIT, Circuits
+from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
 from p2p.limits import Crowd
 from p2p.once import Once
+from p2p.relay import RelayLimits
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 log = logging.getLogger("p2p")
@@ -92,8 +95,16 @@ def limits() -> ResourceManager:
 class LibP2PTransport:
     """`p2p.transport.Transport` on trio."""
 
-    def __init__(self, key: Ed25519PrivateKey, listen: Sequence[str], *, patience: float = PATIENCE) -> None:
-        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. Raises `LocalFault`."""
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        listen: Sequence[str],
+        *,
+        patience: float = PATIENCE,
+        relay: RelayLimits | None = None,
+    ) -> None:
+        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `relay`: what it relays for others,
+        None for nothing. Raises `LocalFault`."""
         try:
             self._listen = [Multiaddr(address) for address in listen]
         except ValueError as error:
@@ -120,6 +131,8 @@ class LibP2PTransport:
         )
         guard(self._host)
         self._connections = _Connections()
+        self._circuits = Circuits(self._host, self._connections.gone)
+        self._relay = Relay(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
         self._pubsub = Pubsub(
@@ -156,7 +169,13 @@ class LibP2PTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [str(address) for address in self._host.get_addrs()]
+        return [*(str(address) for address in self._host.get_addrs()), *self._circuits.addresses()]
+
+    def remote(self, peer: str) -> str | None:
+        """See `Transport`."""
+        found = [c for c in self._connections.open if str(c.muxed_conn.peer_id) == peer and not c.is_closed]
+        addresses = [str(address) for connection in found for address in connection.get_transport_addresses()]
+        return min(addresses, key=lambda address: CIRCUIT in address, default=None)
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -165,18 +184,30 @@ class LibP2PTransport:
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""
         for address in addresses:
+            if address.endswith(self.peer_id):
+                continue
             try:
-                info = info_from_p2p_addr(Multiaddr(address))
-                if info.peer_id == self._host.get_id():
-                    continue
-                self._forget(info.peer_id)
                 with trio.fail_after(DIAL_TIMEOUT):
-                    await self._host.connect(info)
+                    return await (self._circuits.dial(address) if CIRCUIT in address else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
-            else:
-                return str(info.peer_id)
         raise Unreachable(f"none of {list(addresses)} answers")
+
+    async def _connect(self, address: str) -> str:
+        info = info_from_p2p_addr(Multiaddr(address))
+        self._forget(info.peer_id)
+        await self._host.connect(info)
+        return str(info.peer_id)
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Transport`."""
+        if self._nursery is None:
+            raise Unreachable("the network is not running")
+        await self._circuits.keep(addresses, self._nursery)
+
+    async def release(self, relay: str) -> None:
+        """See `Transport`."""
+        self._circuits.release(relay)
 
     def _forget(self, peer: ID) -> None:
         """Where a peer was, and that it was not there lately (rule 10)."""
@@ -276,6 +307,12 @@ class _Connections(INotifee):
     def __init__(self) -> None:
         self.open: dict[INetConn, None] = {}
         self._crowd = Crowd()
+        self._ended = trio.Event()
+
+    async def gone(self, peer: str) -> None:
+        """Wait until there is no connection with a peer."""
+        while any(str(connection.muxed_conn.peer_id) == peer for connection in self.open):
+            await self._ended.wait()
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         self.open[conn] = None
@@ -293,6 +330,8 @@ class _Connections(INotifee):
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self.open.pop(conn, None)
         self._crowd.left(conn)
+        self._ended.set()
+        self._ended = trio.Event()
         await _close_socket(conn)
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:

@@ -174,6 +174,17 @@ class MemoryTransport:
                 return peer
         raise Unreachable(f"none of {list(addresses)} answers")
 
+    def remote(self, peer: str) -> str | None:
+        """See `Transport`. Addresses of this network have no IP address in them."""
+        return f"/memory/{peer}" if peer in self.peers() else None
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Transport`. Nobody relays here."""
+        raise Unreachable("there are no relays in the in-memory network")
+
+    async def release(self, relay: str) -> None:
+        """See `Transport`."""
+
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""
         other = await self._reach(peer) if peer in self._connected else None

@@ -77,6 +77,15 @@ class Network(Protocol):
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect; the peer id. Raises `Unreachable`."""
 
+    async def remote(self, peer: str) -> str | None:
+        """Multiaddress of the other end of the connection with a peer; with /p2p-circuit in it where it is relayed."""
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """Be reachable through the relay with these addresses until `release`. Raises `Unreachable`."""
+
+    async def release(self, relay: str) -> None:
+        """No longer be reachable through that relay."""
+
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """One question, one answer. Raises `Unreachable` (also after `timeout` seconds) or `Malformed`."""
 

@@ -70,6 +70,18 @@ class Peer:
         """See `Network`."""
         return await self._transport.dial(addresses)
 
+    async def remote(self, peer: str) -> str | None:
+        """See `Network`."""
+        return self._transport.remote(peer)
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Network`."""
+        await self._transport.reserve(addresses)
+
+    async def release(self, relay: str) -> None:
+        """See `Network`."""
+        await self._transport.release(relay)
+
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Network`."""
         # As many as the other side works on at once; the rest wait here, and their timeout runs.

@@ -19,6 +19,7 @@ from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.peer import Peer
+from p2p.relay import RelayLimits
 from p2p.transport import Transport
 
 T = TypeVar("T")
@@ -38,14 +39,17 @@ class ThreadedPeer:
         seed: int = 0,
         uplink: float | None = None,
         patience: float = PATIENCE,
+        relay: RelayLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `uplink`: bytes of payload per second, None for
-        no limit. `patience`: seconds without a byte before a stream is reset."""
+        no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays for others, None
+        for nothing."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
         self._uplink = uplink
         self._patience = patience
+        self._relay = relay
         self._peer_id = peer_id(public_bytes(key))
         self._methods: list[tuple[str, RequestHandler, int]] = []
         self._topics: list[tuple[str, GossipHandler]] = []
@@ -92,6 +96,18 @@ class ThreadedPeer:
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`."""
         return await self._call(lambda peer: peer.dial(addresses))
+
+    async def remote(self, peer: str) -> str | None:
+        """See `Network`."""
+        return await self._call(lambda own: own.remote(peer))
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Network`."""
+        await self._call(lambda peer: peer.reserve(addresses))
+
+    async def release(self, relay: str) -> None:
+        """See `Network`."""
+        await self._call(lambda peer: peer.release(relay))
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Network`."""
@@ -142,7 +158,7 @@ class ThreadedPeer:
                 thread.post(self._ready.set)
 
     def _build(self, thread: TrioThread) -> Peer:
-        transport = _libp2p_transport(self._key, self._listen, self._patience)
+        transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay)
         peer = Peer(transport, seed=self._seed, uplink=self._uplink)
         for method, handler, limit in self._methods:
             peer.serve(method, _in_asyncio(thread, handler), limit=limit)
@@ -160,11 +176,13 @@ def _in_asyncio(
     return bridged
 
 
-def _libp2p_transport(key: Ed25519PrivateKey, listen: list[str], patience: float) -> Transport:
+def _libp2p_transport(
+    key: Ed25519PrivateKey, listen: list[str], patience: float, relay: RelayLimits | None
+) -> Transport:
     try:
         from p2p.libp2p import LibP2PTransport
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "libp2p":
             raise
         raise LocalFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
-    return LibP2PTransport(key, listen, patience=patience)
+    return LibP2PTransport(key, listen, patience=patience, relay=relay)

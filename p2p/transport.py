@@ -60,6 +60,18 @@ class Transport(Protocol):
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect by the first address that works; the peer id. Raises `Unreachable`."""
 
+    def remote(self, peer: str) -> str | None:
+        """Multiaddress of the other end of the connection with a peer, a direct one before a relayed one (which has
+        /p2p-circuit in it); None when there is none, or its address is unknown."""
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """Be reachable through the relay that has these addresses, from now on until `release`: the reservation is
+        renewed, and the relay dialled again, in the background. While it holds, its address is among `addresses`.
+        Raises `Unreachable`: no answer, or refused."""
+
+    async def release(self, relay: str) -> None:
+        """No longer be reachable through the relay with this peer id."""
+
     async def open(self, peer: str, protocol: str) -> Stream:
         """A new stream to a connected peer. Raises `Unreachable`."""
 
