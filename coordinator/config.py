@@ -140,10 +140,20 @@ class NetworkSection(Section):
 
     listen: Annotated[
         Texts, Field(min_length=1, max_length=16, description="Addresses to listen on. Port 0: any free one.")
-    ] = ("/ip4/0.0.0.0/tcp/4310",)
+    ] = ("/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/4310")
     advertise: Annotated[
         Texts,
         Field(max_length=16, description="Addresses that nodes dial, where not those listened on: a public name."),
+    ] = ()
+    relay: Annotated[
+        bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
+    ] = True
+    relay_rate: Annotated[
+        float, Field(gt=0, description="Most that is relayed, all connections and both directions together, Mbit/s.")
+    ] = 20.0
+    relays: Annotated[
+        Texts,
+        Field(max_length=16, description="Addresses of relays to be reached through, where nobody can dial this one."),
     ] = ()
 
 

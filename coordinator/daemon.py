@@ -44,12 +44,14 @@ from coordinator.setup import Run
 from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
+from p2p.addresses import listenable
 from p2p.envelope import ROLES, seal
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
+from p2p.relay import MBIT, RelayLimits
 from tasks.task import Text
 from weights.store import Store
 
@@ -58,6 +60,8 @@ TICK = 1.0
 """Seconds from one look at expired leases to the next."""
 STOPPED = 5_000
 """Milliseconds between two ticks from which on this process was not there: stopped, or its machine suspended."""
+RELAY_RETRY = 30.0
+"""Seconds between two attempts at a relay that does not answer."""
 TIDY = 30.0
 """Seconds from one look at what may be dropped to the next."""
 CHALLENGE_WINDOW = 24 * 3600 * 1000
@@ -142,6 +146,7 @@ class Coordinator:
     ) -> None:
         self._run, self._network, self._clock = run, network, clock
         self._arrived, self._work = asyncio.Event(), asyncio.Event()
+        self._reached: list[str] | None = None
         text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
         self.books = books_of(run, database, text, self._seal, entropy)
@@ -208,6 +213,7 @@ class Coordinator:
                 group.create_task(self.scoring.run(), name="scoring")
                 group.create_task(self._tick(), name="tick")
                 group.create_task(self._redial(), name="redial")
+                group.create_task(self._reserve(), name="reserve")
         finally:
             self.history.close()
 
@@ -225,6 +231,7 @@ class Coordinator:
             self.books.tick(self._now())
             self.painter.connected = set(await self._network.peers())
             self.painter.invite = await self.invite()
+            await self._announce_moves()
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()
                 await self.publisher.retain(self._needed(), self._run.config.store.budget_bytes)
@@ -252,6 +259,26 @@ class Coordinator:
             with contextlib.suppress(Unreachable):
                 await self._network.dial([address])
 
+    async def _reserve(self) -> None:
+        """Be reachable through the relays that the operator named; each is tried until it takes the coordinator."""
+        waiting = list(self._run.config.network.relays)
+        while waiting:
+            for relay in list(waiting):
+                try:
+                    await self._network.reserve([relay])
+                    waiting.remove(relay)
+                    log.info("reachable through a relay", relay=relay)
+                except Unreachable as error:
+                    log.warning("a relay does not take this coordinator", relay=relay, reason=str(error))
+            await asyncio.sleep(RELAY_RETRY)
+
+    async def _announce_moves(self) -> None:
+        """A Head goes out at once where this coordinator's addresses have changed."""
+        before, self._reached = self._reached, await self.addresses()
+        if before not in (None, self._reached):
+            log.info("addresses changed", addresses=self._reached)
+            await self.publisher.announce()
+
     def _seal(self, kind: str, payload: bytes) -> bytes:
         keys = {"policy": self._run.keys.policy, "channel": self._run.keys.channel, "ledger": self._run.keys.ledger}
         return seal(kind, self._run.id, payload, keys[ROLES[kind]])
@@ -276,7 +303,9 @@ async def serve(run: Run) -> None:
     scorer = ScorerChild(
         supervised("scorer", "engines.host"), device=section.device, dtype=run.config.run.compute_dtype
     )
-    network = with_https(ThreadedPeer(run.keys.channel, run.config.network.listen), run)
+    reach = run.config.network
+    relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
+    network = with_https(ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay), run)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)

@@ -50,14 +50,17 @@ def pin(folder: RunFolder, config: CoordinatorConfig) -> bytes | None:
 
 
 def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ()) -> list[str]:
-    """Where nodes reach the coordinator: addresses over libp2p, then over HTTPS. `listening`: those that the network
-    really has; none: those of the settings."""
-    direct = config.network.advertise or [one for one in listening if way_of(one) != "https"] or config.network.listen
+    """Where nodes reach the coordinator: addresses over libp2p, through relays, then over HTTPS. `listening`: those
+    that the network really has; none: those of the settings."""
+    section = config.network
+    direct = section.advertise or [one for one in listening if way_of(one) == "direct"] or section.listen
+    relayed = [one for one in listening if way_of(one) == "relay"]
+    relayed += [f"{relay}/p2p-circuit/p2p/{peer}" for relay in section.relays]
     https: list[str] = []
     if config.https.listen:
         ours = [one for one in listening if way_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
         https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer)
-    return [*dialable(direct, peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
+    return [*dialable([*direct, *relayed], peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
 
 
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:

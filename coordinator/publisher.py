@@ -121,6 +121,7 @@ class Publisher:
         latest = self._latest
         if latest is None:
             return
+        addresses = await self._addresses()  # before the sequence is taken: two may announce at the same time
         now = int(self._clock() * 1000)
         self._head = Head(
             era=latest.era,
@@ -129,7 +130,7 @@ class Publisher:
             index_hash=latest.index_hash,
             step=max(self._step, latest.version),
             sequence=max(now, self._head.sequence + 1 if self._head else 0),
-            addresses=await self._addresses(),
+            addresses=addresses,
             root_serial=self._signing.root_serial,
             issued=now,
             expires=now + int(HEAD_LIFE * 1000),

@@ -43,10 +43,14 @@ class NodeConfig(BaseModel):
         description="Device that generates: auto, cpu, mps, cuda or cuda:N.",
     )
     listen: tuple[str, ...] = Field(
-        ("/ip4/0.0.0.0/tcp/0",), description="Multiaddresses to listen on; other volunteers take chunks here."
+        ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
+        description="Multiaddresses to listen on; other volunteers take chunks here.",
     )
-    uplink: float | None = Field(
-        None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit."
+    uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
+    relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")
+    relay_rate: float = Field(8.0, gt=0, description="Most that is relayed, both directions together, in Mbit/s.")
+    relays: tuple[str, ...] = Field(
+        (), description="Addresses of relays to be reached through, beside one that is found when it is needed."
     )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
@@ -113,8 +117,9 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {PREFIX + key.upper(): key for key in NodeConfig.model_fields}
     _refuse_unknown(ours.keys(), known, "the environment")
     values: dict[str, Any] = {known[name]: value for name, value in ours.items()}
-    if "listen" in values:
-        values["listen"] = tuple(values["listen"].split())
+    for several in ("listen", "relays"):
+        if several in values:
+            values[several] = tuple(values[several].split())
     return values
 
 

@@ -35,13 +35,13 @@ from node.link import CoordinatorLink
 from node.neighbours import Neighbours
 from node.outbox import Outbox
 from node.payloads import Payloads
+from node.reach import Reach
 from node.records import Records
 from node.report import Report
 from node.rollout import Rollouts
 from node.start import run_folder
 from node.switch import Switch
 from node.trust import WrongRoot
-from p2p.addresses import dialable
 from p2p.envelope import PROTOCOL
 from p2p.errors import LocalFault, Unreachable
 from p2p.exits import Exit
@@ -103,6 +103,10 @@ class NodeDaemon:
             run=invite.run, addresses=invite.addresses, seed=seed,
             hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self._search,
         )  # fmt: skip
+        self.reach = Reach(
+            network, relays=list(config.relays), coordinator=self._coordinator, candidates=self._relay_candidates,
+            changed=self.link.lost,
+        )  # fmt: skip
         self.courier = Courier(self.outbox, self.link, self._records.trusted.open, local, seed)
         self.rollouts = Rollouts(
             self.engine, self.follower, self.link, self.outbox, self.courier, self._records, clock, self.switch,
@@ -159,6 +163,7 @@ class NodeDaemon:
         """Engine, coordinator, model files, versions: each once the one before is there."""
         _log.info(described(await self.engine.start()))
         tasks.start_soon(self.link.run)
+        tasks.start_soon(self.reach.run)
         await self._search()
         if self._records.trusted.runspec is None:
             await self.link.connected()
@@ -200,7 +205,7 @@ class NodeDaemon:
             engine=device.engine,
             device=device.device,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
-            addresses=dialable(await self._network.addresses(), self._network.peer_id),
+            addresses=await self.reach.addresses(),
         )
 
     async def _reconsider(self, refusal: Refusal) -> bool:
@@ -235,6 +240,10 @@ class NodeDaemon:
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
         await self.link.tell("acknowledge", make)
+
+    def _relay_candidates(self) -> list[str]:
+        head = self._records.trusted.head
+        return [*(head.addresses if head else []), *self._invite.addresses, *self._remembered()]
 
     def _coordinator(self) -> str | None:
         return self.link.peer

@@ -10,6 +10,7 @@ from node.config import NodeConfig
 from node.errors import BadConfig
 from node.lock import locked
 from node.log import set_up_logging
+from p2p.addresses import listenable
 from p2p.errors import LocalFault
 from p2p.exits import Exit
 from p2p.identity import load_or_create_key
@@ -57,11 +58,14 @@ def _invite(config: NodeConfig) -> Invite:
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
     from node.daemon import NodeDaemon
     from node.hardware import ChildEngine
+    from p2p.relay import MBIT, RelayLimits
     from p2p.threaded import ThreadedPeer
 
     key = load_or_create_key(config.home / "node.key", passphrase)
     uplink = config.uplink * 1e6 / 8 if config.uplink is not None else None
-    network = ThreadedPeer(key, listen=list(config.listen), seed=secrets.randbits(64), uplink=uplink)
+    relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
+    listen = listenable(config.listen)
+    network = ThreadedPeer(key, listen=listen, seed=secrets.randbits(64), uplink=uplink, relay=relay)
     daemon = NodeDaemon(
         config, invite, key, network, ChildEngine(config.gpu, threads=config.threads),
         local=lambda: time.time_ns() // 1_000_000, seed=secrets.randbits(64), once=once,
@@ -84,4 +88,3 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
     return Exit.INTERRUPTED if interrupted else ended
-

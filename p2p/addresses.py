@@ -43,6 +43,22 @@ def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None 
     return list(dict.fromkeys(ended))[:MOST]
 
 
+def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:
+    """`addresses` without those of IPv6 where the machine has none. `has_ip6`: None: try."""
+    if has_ip6 is None:
+        has_ip6 = _has_ip6()
+    return [address for address in addresses if has_ip6 or not address.startswith("/ip6/")]
+
+
+def _has_ip6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def machine_addresses() -> list[str]:
     """IP addresses of the interfaces, those that reach no other machine (loopback, link-local) left out, unless there
     is no other."""

@@ -102,6 +102,17 @@ class HttpsClient:
         """See `Network`."""
         return "https" if peer in await self.peers() else None
 
+    async def remote(self, peer: str) -> str | None:
+        """See `Network`."""
+        return None
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Network`."""
+        raise Unreachable("nobody is reached through a relay over HTTPS")
+
+    async def release(self, relay: str) -> None:
+        """See `Network`."""
+
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`. Of HTTPS addresses only. Raises `WrongIdentity`."""
         troubles = []

@@ -86,6 +86,18 @@ class HttpsServer:
         """See `Network`."""
         return await self._beside.way(peer)
 
+    async def remote(self, peer: str) -> str | None:
+        """See `Network`."""
+        return await self._beside.remote(peer)
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Network`."""
+        await self._beside.reserve(addresses)
+
+    async def release(self, relay: str) -> None:
+        """See `Network`."""
+        await self._beside.release(relay)
+
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`."""
         return await self._beside.dial(addresses)

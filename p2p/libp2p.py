@@ -46,9 +46,10 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
+from p2p import libp2p_socket
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
-from p2p.libp2p_circuit import CIRCUIT, Circuits
+from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
@@ -112,6 +113,7 @@ class LibP2PTransport:
         self._patience = patience
         self._nursery: trio.Nursery | None = None
         self._topics: dict[str, GossipHandler] = {}
+        libp2p_socket.install()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         connections = ConnectionConfig(
             max_connections=MAX_CONNECTIONS,
@@ -174,7 +176,7 @@ class LibP2PTransport:
     def remote(self, peer: str) -> str | None:
         """See `Transport`."""
         found = [c for c in self._connections.open if str(c.muxed_conn.peer_id) == peer and not c.is_closed]
-        addresses = [str(address) for connection in found for address in connection.get_transport_addresses()]
+        addresses = [address for connection in found if (address := remote_address(connection.muxed_conn)) is not None]
         return min(addresses, key=lambda address: CIRCUIT in address, default=None)
 
     def peers(self) -> list[str]:

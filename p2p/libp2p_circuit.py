@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import trio
 from google.protobuf.message import Message
-from libp2p.abc import IHost, INetStream
+from libp2p.abc import IHost, IMuxedConn, INetStream
 from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
 from libp2p.io.abc import ReadWriteCloser
@@ -244,6 +244,12 @@ class Circuits:
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
         except Exception as error:
             raise Unreachable(f"the relayed connection of {source} failed: {error!r}") from None
+
+
+def remote_address(connection: IMuxedConn) -> str | None:
+    """Multiaddress of the other end."""
+    addresses = connection.get_transport_addresses()
+    return str(addresses[0]) if addresses else None
 
 
 def circuit_parts(address: str) -> tuple[str, str]:

@@ -20,7 +20,8 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from multiaddr import Multiaddr
 
 from p2p.errors import Unreachable
-from p2p.libp2p_circuit import ANSWER_TIMEOUT, CIRCUIT, HOP, STOP, receive, send
+from p2p.libp2p_circuit import ANSWER_TIMEOUT, CIRCUIT, HOP, STOP, receive, remote_address, send
+from p2p.reachable import ip_of
 from p2p.relay import Circuit, Refused, RelayBook, RelayLimits, Why
 
 log = logging.getLogger("p2p")
@@ -66,13 +67,13 @@ class Relay:
 
     async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
         """Answer; the circuit that is now to be carried."""
-        address = _remote(stream)
+        address = remote_address(stream.muxed_conn)
         try:
             if address is not None and CIRCUIT in address:
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
                 self._forget_the_gone()
-                self.book.reserve(str(peer), _ip(address), trio.current_time())
+                self.book.reserve(str(peer), ip_of(address), trio.current_time())
                 await self._grant_reservation(stream)
             elif asked.type == pb.HopMessage.CONNECT:
                 self._forget_the_gone()
@@ -159,14 +160,3 @@ class Relay:
         for holder in self.book.holders(trio.current_time()):
             if holder not in connected:
                 self.book.forget(holder)
-
-
-def _remote(stream: INetStream) -> str | None:
-    """The address of the other end of the stream's connection."""
-    addresses = stream.muxed_conn.get_transport_addresses()
-    return str(addresses[0]) if addresses else None
-
-
-def _ip(address: str | None) -> str | None:
-    parts = (address or "").split("/")
-    return parts[2] if len(parts) > 2 and parts[1] in ("ip4", "ip6") else None

@@ -176,6 +176,20 @@ class HeadAsk(Wire, frozen=True):
     """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds."""
 
 
+class ReachableAsk(Wire, frozen=True):
+    """anyone -> anyone, method "reachable", unsealed. Can these TCP ports be reached at the address I come from?"""
+
+    ports: Annotated[list[Annotated[int, Meta(ge=1, le=65535)]], Meta(max_length=4)]
+
+
+class Reachable(Wire, frozen=True):
+    """`observed`: the IP address that the asker comes from; None: it came through a relay, and nothing was tried.
+    `ports`: those of the asked ones that took a connection there."""
+
+    observed: Annotated[str, Meta(max_length=64)] | None = None
+    ports: Annotated[list[Annotated[int, Meta(ge=1, le=65535)]], Meta(max_length=4)] = []
+
+
 class HeadAnswer(Wire, frozen=True):
     head: bytes | None
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import anyio
 
-from p2p import rpc
+from p2p import reachable, rpc
+from p2p.addresses import way_of
 from p2p.broadcast import PROTOCOL as CHUNKS
 from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
@@ -29,6 +30,7 @@ class Peer:
         self._server = rpc.Server()
         self._asking: dict[str, anyio.CapacityLimiter] = {}
         self._broadcast = Broadcast(transport, seed=seed, uplink=uplink)
+        self._server.serve(reachable.METHOD, reachable.DialBack(transport).answer, limit=reachable.LIMIT)
         transport.handle(rpc.PROTOCOL, self._server.answer)
         transport.handle(CHUNKS, self._broadcast.serve_chunks)
 
@@ -64,7 +66,9 @@ class Peer:
 
     async def way(self, peer: str) -> str | None:
         """See `Network`."""
-        return "direct" if peer in self._transport.peers() else None
+        if peer not in self._transport.peers():
+            return None
+        return way_of(self._transport.remote(peer) or "")
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`."""

@@ -76,6 +76,22 @@ class Ways:
         network = await self._best(peer)
         return None if network is None else await network.way(peer)
 
+    async def remote(self, peer: str) -> str | None:
+        """See `Network`."""
+        network = await self._best(peer)
+        return None if network is None else await network.remote(peer)
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Network`."""
+        if self._direct is None:
+            raise Unreachable("this node does not go over libp2p")
+        await self._direct.reserve(addresses)
+
+    async def release(self, relay: str) -> None:
+        """See `Network`."""
+        if self._direct is not None:
+            await self._direct.release(relay)
+
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Network`. Raises also `PeerFault` where that is all that came of it."""
         troubles: list[P2PError] = []

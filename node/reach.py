@@ -1,0 +1,146 @@
+"""How others reach this node, found out and kept up. Its addresses in the greeting come from here.
+
+Rules
+1. The relays that the owner named are always used.
+2. Once the coordinator is there, it is asked to dial back (p2p/reachable.py): again when this machine's addresses
+   change, and every `AGAIN` seconds. If it gets through, the address that it saw is announced beside the own ones.
+3. If it does not, or if this node itself came through a relay, a reservation is made: at the coordinator, else at the
+   first peer that grants one. Addresses through relays are then announced first, since dialling the others costs time.
+4. Announced addresses that changed are told to the coordinator by greeting it again: so a node that moved to another
+   network is found there, and a laptop that woke up is too.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from p2p.addresses import dialable
+from p2p.errors import P2PError, Unreachable
+from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.network import Network
+from p2p.reachable import METHOD, multiaddress, ports_of
+
+AGAIN: Final = 600.0
+"""Seconds from one question to the next while nothing changes."""
+LOOK: Final = 5.0
+"""Seconds between two looks at this machine's addresses."""
+PATIENCE: Final = 15.0
+CIRCUIT: Final = "/p2p-circuit"
+_PEERS: Final = 4
+"""Peers that are asked for a reservation when the coordinator gives none."""
+
+_log = structlog.get_logger("node")
+
+
+class Reach:
+    """`found`: one sentence for people, how this node is reached."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        relays: list[str],
+        coordinator: Callable[[], str | None],
+        candidates: Callable[[], list[str]],
+        changed: Callable[[str], None],
+    ) -> None:
+        """`relays`: addresses that the owner named. `coordinator`: its peer id while the line stands. `candidates`:
+        addresses of whom to ask for a reservation, the coordinator's first. `changed`: told that `addresses` did."""
+        self._network, self._named = network, relays
+        self._coordinator, self._candidates, self._changed = coordinator, candidates, changed
+        self._external: list[str] = []
+        self._asked_about: list[str] | None = None
+        self._announced: list[str] | None = None
+        self._relay: str | None = None
+        self.found = "not known yet"
+
+    async def addresses(self) -> list[str]:
+        """Where others can dial this node; the most promising first."""
+        own = await self._network.addresses()
+        circuits = [address for address in own if CIRCUIT in address]
+        direct = [address for address in own if CIRCUIT not in address]
+        self._announced = dialable([*circuits, *self._external, *direct], self._network.peer_id)
+        return self._announced
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for relay in self._named:
+            await self._reserve(_same_peer(self._named, relay))
+        asked_at = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            peer, listening = self._coordinator(), await self._network.addresses()
+            here = dialable([address for address in listening if CIRCUIT not in address], self._network.peer_id)
+            if peer is not None and (here != self._asked_about or loop.time() >= asked_at + AGAIN):
+                self._asked_about, asked_at = here, loop.time()
+                await self._find_out(peer)
+            await self._tell()
+            await asyncio.sleep(LOOK)
+
+    async def _find_out(self, coordinator: str) -> None:
+        """Rules 2 and 3."""
+        try:
+            ports = ports_of(await self._network.addresses())
+            remote = await self._network.remote(coordinator)
+            asked = encode(ReachableAsk(ports=ports))
+            answer = decode(await self._network.request(coordinator, METHOD, asked, timeout=PATIENCE), Reachable)
+            seen = answer.observed
+            own = [multiaddress(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
+        except P2PError as error:
+            self.found = f"not known: the coordinator does not say ({error})"
+            return
+        self._external = own
+        relayed = CIRCUIT in (remote or "")
+        if own:
+            self.found = f"directly, at {', '.join(own)}"
+            await self._release()
+        elif relayed:
+            await self._find_relay("this node itself came through a relay")
+        elif seen is not None:
+            await self._find_relay(f"no port of this node answers at {seen}")
+        else:
+            self.found = "not known: the coordinator cannot see where this node connects from"
+
+    async def _find_relay(self, why: str) -> None:
+        reasons = []
+        candidates = self._candidates()
+        peers = list(dict.fromkeys(_peer_of(address) for address in candidates if CIRCUIT not in address))
+        for peer in peers[: 1 + _PEERS]:
+            addresses = [address for address in candidates if _peer_of(address) == peer and CIRCUIT not in address]
+            if peer != self._network.peer_id and (reason := await self._reserve(addresses)) is None:
+                self._relay, self.found = peer, f"through the relay {peer}: {why}"
+                return
+            reasons.append(reason)
+        self.found = f"by nobody: {why}, and no relay takes it ({next(filter(None, reasons), 'none is known')})"
+
+    async def _reserve(self, addresses: list[str]) -> str | None:
+        """Why not, or None."""
+        try:
+            await self._network.reserve(addresses)
+        except Unreachable as error:
+            _log.info("no relay", reason=str(error))
+            return str(error)
+        _log.info("reachable through a relay", relay=_peer_of(addresses[0]))
+        return None
+
+    async def _release(self) -> None:
+        """A reservation that is no longer needed."""
+        if self._relay is not None:
+            await self._network.release(self._relay)
+            self._relay = None
+
+    async def _tell(self) -> None:
+        """Rule 4."""
+        before = self._announced
+        if before is not None and await self.addresses() != before:
+            self._changed("this node's addresses changed")
+
+
+def _peer_of(address: str) -> str:
+    return address.rpartition("/p2p/")[2]
+
+
+def _same_peer(addresses: list[str], one: str) -> list[str]:
+    return [address for address in addresses if _peer_of(address) == _peer_of(one)]

@@ -1,0 +1,97 @@
+"""Whether a peer can be dialled: another one tries, method "reachable" of p2p/rpc.py.
+
+1. Whoever is asked connects to the address that the asker's own connection comes from, and to no other: nobody can be
+   made to knock at a stranger's door. An asker that came through a relay has no such address, and gets no verdict.
+2. At most `PORTS` ports, none below 1024 but 443, `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all, and one
+   question in `PAUSE` seconds from one address; whoever asks sooner waits.
+3. A port that takes a connection counts as open. Who listens there is found out by whoever dials it, as always.
+"""
+
+import ipaddress
+
+import anyio
+
+from p2p.errors import Unreachable
+from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.transport import Transport
+
+METHOD = "reachable"
+LIMIT = 256
+"""Bytes of a question."""
+PORTS = 4
+TIMEOUT = 3.0
+AT_ONCE = 16
+PAUSE = 2.0
+_KNOWN = 1024
+
+
+class DialBack:
+    """Answers the question on one peer."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._next: dict[str, float] = {}
+        self._attempts = anyio.CapacityLimiter(AT_ONCE)
+
+    async def answer(self, peer: str, data: bytes) -> bytes:
+        """The handler of the method. Raises `Malformed`."""
+        ports = decode(data, ReachableAsk).ports
+        ip = ip_of(self._transport.remote(peer))
+        if ip is None:
+            return encode(Reachable())
+        await self._turn(ip)
+        open_ports: list[int] = []
+        async with anyio.create_task_group() as tasks:
+            for port in {port for port in ports if port >= 1024 or port == 443}:
+                tasks.start_soon(self._try, ip, port, open_ports)
+        return encode(Reachable(observed=ip, ports=sorted(open_ports)))
+
+    async def _turn(self, ip: str) -> None:
+        now = anyio.current_time()
+        self._next = {one: at for one, at in self._next.items() if at > now} if len(self._next) > _KNOWN else self._next
+        at = max(self._next.get(ip, now), now)
+        self._next[ip] = at + PAUSE
+        await anyio.sleep(at - now)
+
+    async def _try(self, ip: str, port: int, open_ports: list[int]) -> None:
+        async with self._attempts:
+            with anyio.move_on_after(TIMEOUT):
+                try:
+                    stream = await anyio.connect_tcp(ip, port)
+                except OSError:
+                    return
+                open_ports.append(port)
+                await stream.aclose()
+
+
+def ip_of(address: str | None) -> str | None:
+    """The IP address in a direct multiaddress; None for a relayed one, or one without."""
+    parts = (address or "").split("/")
+    if len(parts) < 3 or parts[1] not in ("ip4", "ip6") or "p2p-circuit" in parts:
+        return None
+    try:
+        ip = ipaddress.ip_address(parts[2].partition("%")[0])
+    except ValueError:
+        return None
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
+
+
+def ports_of(addresses: list[str]) -> list[int]:
+    """TCP ports of direct multiaddresses, the first `PORTS`."""
+    found = [
+        int(parts[4])
+        for address in addresses
+        if len(parts := address.split("/")) > 4 and parts[3] == "tcp" and parts[4].isdecimal()
+        and "p2p-circuit" not in parts
+    ]  # fmt: skip
+    return list(dict.fromkeys(found))[:PORTS]
+
+
+def multiaddress(ip: str, port: int, peer: str) -> str:
+    """/ip4/.../tcp/.../p2p/... Raises `Unreachable` where a peer named no IP address."""
+    try:
+        version = ipaddress.ip_address(ip).version
+    except ValueError as error:
+        raise Unreachable(f"{ip!r} is no IP address") from error
+    return f"/ip{version}/{ip}/tcp/{port}/p2p/{peer}"

@@ -1,0 +1,155 @@
+"""What a node announces, and when it looks for a relay."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from node.reach import Reach
+from p2p.errors import Unreachable
+from p2p.messages import Reachable, encode
+from tests.clock import run_fake
+
+OWN = "/ip4/10.0.0.5/tcp/4000"
+COORDINATOR = "/ip4/192.0.2.1/tcp/4310/p2p/coordinator"
+OTHER = "/ip4/192.0.2.2/tcp/4000/p2p/other"
+
+
+class FakeNetwork:
+    """A network whose coordinator answers `verdict`; `relays` grant reservations."""
+
+    peer_id = "me"
+
+    def __init__(self, verdict: Reachable | None, relays: tuple[str, ...] = ()) -> None:
+        self.verdict, self.relays = verdict, relays
+        self.own = [OWN]
+        self.held: dict[str, str] = {}
+        self.remote_address = "/ip4/192.0.2.1/tcp/4310"
+        self.questions = 0
+
+    async def addresses(self) -> list[str]:
+        return [*self.own, *(f"{relay}/p2p-circuit/p2p/me" for relay in self.held.values())]
+
+    async def remote(self, peer: str) -> str:
+        return self.remote_address
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        self.questions += 1
+        if self.verdict is None:
+            raise Unreachable("it has no such method")
+        return encode(self.verdict)
+
+    async def reserve(self, addresses: list[str]) -> None:
+        peer = addresses[0].rpartition("/p2p/")[2]
+        if peer not in self.relays:
+            raise Unreachable(f"{peer} is no relay")
+        self.held[peer] = addresses[0]
+
+    async def release(self, relay: str) -> None:
+        del self.held[relay]
+
+
+@asynccontextmanager
+async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
+    """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
+    changes: list[str] = []
+    reach = Reach(
+        network, relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [COORDINATOR, OTHER],
+        changed=changes.append,
+    )  # fmt: skip
+    await reach.addresses()
+    task = asyncio.create_task(reach.run())
+    await asyncio.sleep(1)
+    yield reach, changes
+    task.cancel()
+
+
+def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_relay():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
+        async with reaching(network) as (reach, changes):
+            assert await reach.addresses() == ["/ip4/198.51.100.7/tcp/4000/p2p/me", f"{OWN}/p2p/me"]
+            assert changes == ["this node's addresses changed"]
+            assert not network.held
+            assert "directly" in reach.found
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("relay", ["coordinator", "other"])
+def test_a_node_that_cannot_be_dialled_reserves_at(relay):
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=(relay,))
+        async with reaching(network) as (reach, changes):
+            assert list(network.held) == [relay]
+            assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
+            assert len(changes) == 1
+            assert "no port of this node answers" in reach.found
+
+    run_fake(main)
+
+
+def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(), relays=("other",))
+        network.remote_address = f"{OTHER}/p2p-circuit/p2p/coordinator"
+        async with reaching(network):
+            assert list(network.held) == ["other"]
+
+    run_fake(main)
+
+
+def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
+    async def main() -> None:
+        async with reaching(FakeNetwork(Reachable(observed="198.51.100.7"))) as (reach, changes):
+            assert reach.found.startswith("by nobody")
+            assert not changes
+
+    run_fake(main)
+
+
+def test_a_coordinator_that_gives_no_verdict_changes_nothing():
+    async def main() -> None:
+        for verdict in (None, Reachable()):
+            network = FakeNetwork(verdict, relays=("coordinator",))
+            async with reaching(network) as (reach, changes):
+                assert not network.held
+                assert not changes
+                assert reach.found.startswith("not known")
+
+    run_fake(main)
+
+
+def test_the_relays_that_the_owner_named_are_used_in_any_case():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("other",))
+        async with reaching(network, relays=(OTHER,)):
+            assert list(network.held) == ["other"]
+
+    run_fake(main)
+
+
+def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=("coordinator",))
+        async with reaching(network) as (reach, changes):
+            network.own = ["/ip4/10.9.9.9/tcp/4000"]
+            network.verdict = Reachable(observed="203.0.113.1", ports=[4000])
+            await asyncio.sleep(10)
+            assert not network.held, "the relay is given back"
+            assert len(changes) == 2
+            assert (await reach.addresses())[0] == "/ip4/203.0.113.1/tcp/4000/p2p/me"
+
+    run_fake(main)
+
+
+def test_the_question_is_asked_again_after_a_while_only():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        async with reaching(network):
+            await asyncio.sleep(590)
+            assert network.questions == 1
+            await asyncio.sleep(20)
+            assert network.questions == 2
+
+    run_fake(main)
