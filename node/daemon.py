@@ -243,7 +243,7 @@ class NodeDaemon:
 
     def _relay_candidates(self) -> list[str]:
         head = self._records.trusted.head
-        return [*(head.addresses if head else []), *self._invite.addresses, *self._remembered()]
+        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.remembered()]
 
     def _coordinator(self) -> str | None:
         return self.link.peer

@@ -9,8 +9,9 @@ it is not even that:
 3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of
    newcomers does not replace them.
 4. A public IP address is dialled for one peer a round, so that a list of made-up peers at one victim's address
-   costs the victim one connection a node.
-5. `peers.json` holds at most `REMEMBERED` addresses, anchors first.
+   costs the victim one connection a node. A relay that this node is connected to anyway is no victim.
+5. A peer is dialled at one address a round: as often as not the one that it named first, which it found the best.
+6. `peers.json` holds at most `REMEMBERED` addresses, anchors first.
 """
 
 import json
@@ -46,15 +47,23 @@ class Neighbours:
 
     async def meet(self, addresses: Sequence[str]) -> None:
         """Dial some of them."""
-        avoid = {*await self._network.peers(), self._network.peer_id}
-        shuffled = self._random.sample(addresses, len(addresses))
-        for address in chosen([*self._anchors, *shuffled], avoid):
+        connected = await self._network.peers()
+        avoid = {*connected, self._network.peer_id}
+        for address in chosen([*self._anchors, *self._one_each(addresses)], avoid, relays=connected):
             try:
                 await self._network.dial([address])
             except P2PError as error:
                 _log.debug("peer not reached", address=address, reason=str(error))
             else:
                 self._anchors = list(dict.fromkeys([*self._anchors, address]))[:ANCHORS]
+
+    def _one_each(self, addresses: Sequence[str]) -> list[str]:
+        """An address of each peer (rule 5), in an order of chance."""
+        by_peer: dict[str, list[str]] = {}
+        for address in addresses:
+            by_peer.setdefault(address.rpartition("/p2p/")[2], []).append(address)
+        several = self._random.sample(list(by_peer.values()), len(by_peer))
+        return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
 
     def remember(self, addresses: Sequence[str]) -> None:
         """`addresses`: the newest. Anchors go before them, those known before after them."""
@@ -77,13 +86,15 @@ class Neighbours:
         await self.meet(known)
 
 
-def chosen(addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBOURS) -> list[str]:
-    """Up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids."""
+def chosen(
+    addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBOURS, relays: Collection[str] = ()
+) -> list[str]:
+    """Up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: those connected."""
     found: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
         peer, host = address.rpartition("/p2p/")[2], _host(address)
-        subnet = subnet_of(host)
+        subnet = None if _relay(address) in relays else subnet_of(host)
         if peer in peers or host in hosts or (subnet and subnets[subnet] >= PER_SUBNET):
             continue
         found.append(address)
@@ -94,6 +105,12 @@ def chosen(addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBO
         if len(found) == most:
             break
     return found
+
+
+def _relay(address: str) -> str | None:
+    """The relay's peer id in a relayed address."""
+    relay, relayed, _ = address.partition("/p2p-circuit")
+    return relay.rpartition("/p2p/")[2] if relayed else None
 
 
 def _host(address: str) -> str:

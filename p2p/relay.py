@@ -5,19 +5,19 @@ everyone's uplink unawares, so
 
 1. Whoever wants to be reached through this peer reserves first; a peer has one reservation, and asking again renews it.
    It ends with its time, or with the connection of its holder.
-2. A subnet (IPv4 /24, IPv6 /48) holds a bounded share of the reservations: many identities at one place do not fill the
-   table. So is what one peer may have open, as source and as target.
+2. A subnet (p2p/limits.py; a private network counts as none) holds a bounded share of the reservations: many identities
+   at one place do not fill the table. So is what one peer may have open, as source and as target.
 3. All circuits together pass at most `rate` bytes a second, both directions counted; what waits, waits in turn, so that
    control and gossip pass beside bulk.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
 """
 
-import ipaddress
 from collections import Counter
 from enum import Enum
 
 import msgspec
 
+from p2p.limits import subnet_of
 from p2p.pace import Pace
 
 MBIT = 125_000
@@ -62,7 +62,7 @@ class RelayBook:
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
         self.pace = Pace(limits.rate)
-        self._held: dict[str, tuple[float, str]] = {}
+        self._held: dict[str, tuple[float, str | None]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -78,11 +78,11 @@ class RelayBook:
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
         """Grant or renew; the time at which it ends. `ip`: where the peer connects from. Raises `Refused`."""
         self._expire(now)
-        place = subnet(ip)
+        place = subnet_of(ip) if ip is not None else None
         others = [held for holder, (_, held) in self._held.items() if holder != peer]
         if len(others) >= self.limits.reservations:
             raise Refused(Why.FULL)
-        if others.count(place) >= self.limits.per_subnet:
+        if place is not None and others.count(place) >= self.limits.per_subnet:
             raise Refused(Why.CROWDED)
         self._held[peer] = now + self.limits.life, place
         return now + self.limits.life
@@ -135,13 +135,3 @@ class Circuit:
         if self._open:
             self._open = False
             self._book._close(*self._ends)
-
-
-def subnet(ip: str | None) -> str:
-    """The network that a peer's address counts for: IPv4 /24, IPv6 /48; one for all that are unknown."""
-    if ip is None:
-        return "unknown"
-    address = ipaddress.ip_address(ip.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))

@@ -75,3 +75,15 @@ async def test_who_is_not_reached_is_no_anchor(tmp_path: Path):
 def test_a_spoilt_file_is_the_same_as_none(tmp_path: Path):
     (tmp_path / "peers.json").write_text('["/ip4/')
     assert Neighbours(Lines(), tmp_path / "peers.json", 0).remembered() == []  # type: ignore[arg-type]
+
+
+def test_peers_behind_a_relay_that_is_connected_are_no_flood():
+    behind = [f"{address('8.8.8.8', 'relay')}/p2p-circuit/p2p/node{number}" for number in range(5)]
+    assert chosen(behind, ()) == behind[:1]
+    assert chosen(behind, (), relays=["relay"]) == behind
+
+
+async def test_a_peer_of_many_addresses_is_dialled_at_one(tmp_path: Path):
+    lines = Lines()
+    await Neighbours(lines, tmp_path / "peers", seed=1).meet([address(f"10.0.0.{n}", "many") for n in range(9)])
+    assert len(lines.dialled) == 1
