@@ -126,7 +126,7 @@ def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[Sender]]:
     senders: dict[str, list[Sender]] = {}
     for taken in message.taken:
         for sender in taken.senders:
-            if sender.peer != node:
+            if sender.nbytes and sender.peer != node:
                 senders.setdefault(sender.peer, []).append(sender)
     return senders
 

@@ -5,7 +5,17 @@ import random
 
 import msgspec
 
-from coordinator.state import BroadcastView, CapacityView, Evaluation, NodeRow, RunState, StepPoint, VersionRow
+from coordinator.state import (
+    BroadcastView,
+    CapacityView,
+    Evaluation,
+    FeedView,
+    NodeRow,
+    RunState,
+    StepPoint,
+    TakeView,
+    VersionRow,
+)
 
 STARTED = 1_790_000_000_000
 COORDINATOR = "12D3KooWAcoordinatorfWkCj5sVQmYxXo4sN7dT6rJpLgBvHcEa"
@@ -120,6 +130,40 @@ NODES = [
     node(5, name="just-arrived", accepted=0, rollouts=0, tokens=0, weight=0, points=0, version=None),
 ]  # fmt: skip
 
+
+def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, seed: int = 3) -> BroadcastView:
+    """A made-up broadcast: the coordinator feeds the first few most, everybody feeds those that come after."""
+    chance = random.Random(seed)
+    takes: list[TakeView] = []
+    for number, name in enumerate(nodes):
+        heard = 0.02 + 0.08 * chance.random()
+        complete = 3.2 + 0.05 * number + 0.6 * chance.random()
+        fed_by = [COORDINATOR, *chance.sample(nodes[:number], min(number, senders))]
+        shares = [0.05 if number > 3 and peer == COORDINATOR else chance.random() for peer in fed_by]
+        feeds = [
+            FeedView(
+                peer=peer,
+                nbytes=round(nbytes * share / sum(shares)),
+                began=round(heard + 0.3 * chance.random(), 3),
+                ended=round(complete - 0.4 * chance.random(), 3),
+            )
+            for peer, share in zip(fed_by, shares, strict=True)
+        ]
+        applied = complete + 0.2 + (2.5 if number % 7 == 3 else 0.3) * chance.random()
+        takes.append(
+            TakeView(
+                node=name, heard=round(heard, 3), complete=round(complete, 3), applied=round(applied, 3),
+                counted=True, feeds=feeds,
+            )
+        )  # fmt: skip
+    takes.sort(key=lambda take: take.complete)
+    times = [take.complete for take in takes]
+    return BroadcastView(
+        source=COORDINATOR, samples=len(takes), median=times[len(times) // 2], p90=times[-1], p95=times[-1],
+        slowest=times[-1], applied=max(take.applied for take in takes), version=26, takes=takes,
+    )  # fmt: skip
+
+
 BUSY = msgspec.structs.replace(
     EMPTY,
     now=STARTED + 100_000,
@@ -157,6 +201,7 @@ BUSY = msgspec.structs.replace(
         need=248.9,
         advice="The nodes keep the learner busy.",
     ),
+    broadcast=broadcast([row.id for row in NODES[:3]], nbytes=27_000),
     diff_bytes=26 * 27_000,
     full_bytes=26 * 1_141_600,
     nodes=NODES,

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.state import NodeRow, RunState
+from coordinator.state import BroadcastView, NodeRow, RunState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,6 +20,7 @@ class _Picture(Collector):
         yield from of_learning(self._state)
         yield from of_work(self._state)
         yield from of_capacity(self._state)
+        yield from of_broadcast(self._state.broadcast)
         yield from of_nodes(self._state.nodes)
 
 
@@ -84,6 +85,20 @@ def of_capacity(state: RunState) -> Iterator[Metric]:
     yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)
     yield _gauge("echo2_capacity_supply", "Rollouts a second that nodes deliver.", capacity.supply)
     yield _gauge("echo2_capacity_need", "Rollouts a second that keep the learner busy.", capacity.need)
+
+
+def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
+    """How fast the last versions reached the nodes that count."""
+    times = GaugeMetricFamily(
+        "echo2_broadcast_seconds", "T_bcast: seconds until a version is at a node.", labels=["quantile"]
+    )
+    quantiles = (("0.5", broadcast.median), ("0.9", broadcast.p90), ("0.95", broadcast.p95), ("1", broadcast.slowest))
+    for quantile, value in quantiles:
+        if value is not None:
+            times.add_metric([quantile], value)
+    yield times
+    yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes work with it.", broadcast.applied)
+    yield _gauge("echo2_broadcast_acknowledgements", "Acknowledgements that these are over.", broadcast.samples)
 
 
 def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coordinator.state import NodeRow, RunState
-from coordinator.web import charts, refusals, words
+from coordinator.web import charts, refusals, spread, words
 from coordinator.web.charts import Bar, Chart, Series
 
 _PHASES: Mapping[str, tuple[str, str]] = {
@@ -70,6 +70,8 @@ def facts(state: RunState) -> dict[str, Any]:
         "staleness": staleness_bars(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
         "supplied": _supplied(state),
+        "spread": spread.picture(state.broadcast, {node.id: node.name for node in state.nodes}),
+        "missing": _missing(state),
     }
 
 
@@ -138,6 +140,12 @@ def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunte
     )
 
 
+def _missing(state: RunState) -> int:
+    """Connected nodes that are not in the picture of the newest broadcast."""
+    seen = {take.node for take in state.broadcast.takes}
+    return max(0, sum(node.connected and node.id not in seen for node in state.nodes) - state.broadcast.unshown)
+
+
 def _supplied(state: RunState) -> float | None:
     """Supply as a share of the need."""
     need = state.capacity.need
@@ -153,7 +161,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    named = (words.count, words.short, words.size, words.duration, words.ago, words.times, words.points, words.clipped)
+    lengths = (words.duration, words.moment, words.ago)
+    named = (*lengths, words.count, words.short, words.size, words.times, words.points, words.clipped)
     environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
     return environment
 

@@ -42,6 +42,13 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def moment(seconds: float) -> str:
+    """A length of time where fractions of a second tell something: "85 ms", "1.24 s", "3 min 10 s"."""
+    if seconds < 0.9995:
+        return f"{1000 * max(0.0, seconds):.0f} ms"
+    return f"{seconds:.3g} s" if seconds < 10 else duration(seconds)
+
+
 def ago(seconds: float) -> str:
     """How long since: "now" within five seconds."""
     return "now" if seconds < 5 else f"{duration(seconds).split(' ')[0]} {duration(seconds).split(' ')[1]} ago"

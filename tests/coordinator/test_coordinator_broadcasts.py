@@ -137,6 +137,7 @@ def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itsel
         era=1, version=1, heard=900, complete=100, applied=0,
         taken=[
             Taken(payload_hash=bytes(32), took=400, senders=[sender("s", 5, 900, 500), sender("a", 9, 900, 1)]),
+            Taken(payload_hash=b"1" * 32, took=400, senders=[sender("idle", 0, 900, 1)]),
             Taken(payload_hash=b"2" * 32, took=400, senders=[sender("s", 7, 500, 100)]),
         ],
     )  # fmt: skip

@@ -12,9 +12,10 @@ from aiohttp import ClientSession, DummyCookieJar, web
 from prometheus_client.parser import text_string_to_metric_families
 
 import coordinator.web
+from coordinator.broadcasts import MOST_TAKES
 from coordinator.reasons import REASONS
 from coordinator.state import NodeRow, RunState
-from coordinator.web import page, refusals
+from coordinator.web import page, refusals, spread
 from coordinator.web.site import STATIC, Site, application, serve_web
 from p2p.errors import LocalFault
 from tests import pictures
@@ -108,6 +109,8 @@ def test_the_page_says_what_a_visitor_looks_for() -> None:
         "+48 points",
         "3.4 %",
         "42 ×",
+        "How version 26 spread",
+        "passed on by volunteers",
         "Received after the lease had expired.",
     ):
         assert wanted in words
@@ -115,16 +118,25 @@ def test_the_page_says_what_a_visitor_looks_for() -> None:
 
 def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() -> None:
     words = Page(page.page(pictures.EMPTY)).words
-    for wanted in ("not evaluated yet", "The first step is on its way", "Nobody has joined yet", "No group used yet"):
+    for wanted in (
+        "not evaluated yet",
+        "The first step is on its way",
+        "Nobody has joined yet",
+        "No group used yet",
+        "No node has acknowledged a version yet",
+    ):
         assert wanted in words
     assert not re.search(r"\b(None|nan|inf)\b", words)
 
 
-@pytest.mark.parametrize("place", ["node name", "device", "engine", "run name", "model", "advice", "fault", "reason"])
+@pytest.mark.parametrize(
+    "place", ["node name", "sender", "device", "engine", "run name", "model", "advice", "fault", "reason"]
+)
 def test_text_from_strangers_is_never_markup(place: str) -> None:
     state, row = pictures.BUSY, pictures.node(1)
     change = {
         "node name": {"nodes": [msgspec.structs.replace(row, name=HOSTILE)]},
+        "sender": {"nodes": [msgspec.structs.replace(pictures.NODES[0], name=HOSTILE), *pictures.NODES[1:]]},
         "device": {"nodes": [msgspec.structs.replace(row, device=HOSTILE)]},
         "engine": {"nodes": [msgspec.structs.replace(row, engine=HOSTILE)]},
         "run name": {"name": HOSTILE},
@@ -171,9 +183,9 @@ def test_the_page_keeps_its_own_policy() -> None:
 
 
 async def test_the_page_and_all_it_loads_stay_small(visit: Visit) -> None:
-    state = msgspec.structs.replace(
-        pictures.BUSY, steps=pictures.steps(5_000), nodes=[pictures.node(n % 99) for n in range(3_000)]
-    )
+    nodes = [pictures.node(n % 99) for n in range(3_000)]
+    wide = pictures.broadcast([node.id for node in nodes[:MOST_TAKES]], senders=32)
+    state = msgspec.structs.replace(pictures.BUSY, steps=pictures.steps(5_000), nodes=nodes, broadcast=wide)
     session = await visit(application(lambda: state))
     total = 0
     for path in ["/", *(f"/static/{name}" for name in STATIC)]:
@@ -222,6 +234,8 @@ async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> 
     assert value("echo2_learner_idle_ratio") == 0.034
     assert value("echo2_groups_refused_total", reason="late") == 3
     assert value("echo2_heldout_accuracy", sampling="sampled") == pictures.BUSY.evaluations[-1].sampled
+    assert value("echo2_broadcast_seconds", quantile="0.95") == pictures.BUSY.broadcast.p95
+    assert value("echo2_broadcast_acknowledgements") == 3
     assert value("echo2_staleness_steps_bucket", le="2.0") == 31 + 188 + 142
     assert value("echo2_staleness_steps_count") == sum(pictures.BUSY.staleness)
     assert value("echo2_node_groups_accepted_total", node=pictures.NODES[0].id, name="brave-otter") == 243
@@ -232,7 +246,7 @@ async def test_what_is_not_measured_yet_is_no_metric(visit: Visit) -> None:
     _, _, body = await fetched(session, "/metrics")
     samples = {sample.name for family in text_string_to_metric_families(body.decode()) for sample in family.samples}
     assert "echo2_step" in samples
-    assert not samples & {"echo2_learner_idle_ratio", "echo2_reward", "echo2_capacity_need"}
+    assert not samples & {"echo2_learner_idle_ratio", "echo2_reward", "echo2_capacity_need", "echo2_broadcast_seconds"}
 
 
 async def test_the_picture_is_taken_at_most_once_a_second(visit: Visit) -> None:
@@ -253,7 +267,7 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
         return [attrs.get("id") for _, attrs in Page(html).tags if "data-part" in attrs]
 
     assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
-    assert len(set(parts(page.live(pictures.BUSY)))) == 8
+    assert len(set(parts(page.live(pictures.BUSY)))) == 9
 
 
 async def test_nothing_can_be_posted(visit: Visit) -> None:
@@ -300,7 +314,7 @@ def test_every_text_colour_has_contrast_aa(theme: int) -> None:
     rules = css.partition("* {")[0].split("@media (prefers-color-scheme: dark)")[theme]
     palette = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", rules))
     for ground in ("card", "page"):
-        for ink in ("text", "muted", "first", "second", "good", "bad", "warn"):
+        for ink in ("text", "muted", "first", "second", "good", "bad", "warn", "other", *spread.COLOURS):
             assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"
     for ink, ground in (("good", "good-tint"), ("warn", "warn-tint"), ("first", "done-tint")):
         assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"
