@@ -6,10 +6,10 @@ its GRPO objective, AdamW over float32 masters, export in bfloat16, edges and ch
 
 What is not: there is no network and no staleness, and the batch is small (`GROUPS` groups of `GROUP_SIZE`). The
 engine's log-probabilities stand for the scorer's, which differ by rounding. And unless `fresh`, the masters do not
-start where a run of this package's weights does, but where one of a trained model is after many steps: each anywhere
-within the cells of the quantiser and of bfloat16 that rounded to it (`spread`). On bfloat16's grid few weights would
-cross to the next value at first; and the quantiser's exact zeros, one in a hundred of the embedding, would change by
-many units in every step. Versions are left out until the optimiser's moments are steady.
+start on bfloat16's grid, as in a run's first step, but anywhere within the cell that rounds to the same bfloat16, as
+after many steps: on the grid few weights would cross to the next value at first. The quantiser's exact zeros, one in a
+hundred of the embedding, which no trained model has, lie anywhere within their cell of the quantiser: they would change
+by many units in every step. Versions are left out until the optimiser's moments are steady.
 """
 
 import random
@@ -176,14 +176,15 @@ def bits_of(snapshot: Snapshot) -> Words:
 
 
 def spread(weights: Path) -> None:
-    """Rewrite a bfloat16 safetensors file in float32, each weight anywhere within the cell that was rounded to it."""
+    """Rewrite a bfloat16 safetensors file in float32: each weight anywhere within the cell that rounds to it, and the
+    quantiser's zeros anywhere within theirs."""
     chance = np.random.default_rng(0)
     tensors = load_file(weights)
-    spread = {name: _within_bf16(_within_block(tensor.float(), chance), chance) for name, tensor in tensors.items()}
+    spread = {name: _within_bf16(_without_zeros(tensor.float(), chance), chance) for name, tensor in tensors.items()}
     save_file(spread, weights, {"format": "pt"})
 
 
-def _within_block(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
+def _without_zeros(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
     """A quantised matrix holds multiples of a step in each block of `BLOCK`: the least difference within it."""
     if tensor.ndim < 2 or tensor.numel() % BLOCK:
         return tensor
@@ -191,7 +192,8 @@ def _within_block(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Te
     apart = blocks.sort(1).values.diff(dim=1)
     step = torch.where(apart > 0, apart, torch.inf).amin(1, keepdim=True)
     step = torch.where(step.isinf(), 0.0, step)
-    return (blocks + step * torch.from_numpy(chance.random(blocks.shape, np.float32) - 0.5)).reshape(tensor.shape)
+    within = step * torch.from_numpy(chance.random(blocks.shape, np.float32) - 0.5)
+    return torch.where(blocks == 0, within, blocks).reshape(tensor.shape)
 
 
 def _within_bf16(tensor: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
