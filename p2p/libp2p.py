@@ -50,6 +50,7 @@ from p2p import libp2p_socket
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
+from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
@@ -134,6 +135,8 @@ class LibP2PTransport:
         guard(self._host)
         self._connections = _Connections()
         self._circuits = Circuits(self._host, self._connections.gone)
+        self._punch = Punch(self._host, self._circuits)
+        self._circuits.arrived = self._upgrade
         self._relay = Relay(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
@@ -210,6 +213,10 @@ class LibP2PTransport:
     async def release(self, relay: str) -> None:
         """See `Transport`."""
         self._circuits.release(relay)
+
+    def _upgrade(self, peer: str) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(self._punch.lead, peer)
 
     def _forget(self, peer: ID) -> None:
         """Where a peer was, and that it was not there lately (rule 10)."""

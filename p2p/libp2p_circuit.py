@@ -108,6 +108,8 @@ class Circuits:
     def __init__(self, host: IHost, gone: Callable[[str], Awaitable[None]]) -> None:
         """`gone`: waits until there is no connection with a peer."""
         self._host, self._gone = host, gone
+        self.arrived: Callable[[str], None] = lambda peer: None
+        """Told of each peer that came through a relay."""
         self._held: dict[ID, list[str]] = {}
         self._kept: dict[str, trio.CancelScope] = {}
         host.set_stream_handler(STOP, self._stopped)
@@ -244,6 +246,7 @@ class Circuits:
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
         except Exception as error:
             raise Unreachable(f"the relayed connection of {source} failed: {error!r}") from None
+        self.arrived(str(source))
 
 
 def remote_address(connection: IMuxedConn) -> str | None:

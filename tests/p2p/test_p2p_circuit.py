@@ -12,12 +12,23 @@ from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 
 from p2p.errors import Unreachable
+from p2p.libp2p_punch import Punch
 from p2p.relay import RelayLimits
 from p2p.threaded import ThreadedPeer
 from tests.p2p.test_p2p_libp2p import echo, made, on_trio, running
 from tests.peers import payload_file
 
 MB = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def no_upgrade(monkeypatch):
+    """On loopback a direct connection would take over at once (test_p2p_punch.py)."""
+
+    async def lead(self, peer: str) -> bool:
+        return False
+
+    monkeypatch.setattr(Punch, "lead", lead)
 
 
 def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:

@@ -1,0 +1,159 @@
+"""Hole punching (DCUtR): two peers that met through a relay try to connect directly.
+
+The wire is the specification's (/libp2p/dcutr). Who was dialled through the relay leads:
+
+1. Both tell where they may be reached: what relays saw of them, and their own addresses; at most `ADDRESSES`.
+2. The leader dials the other's addresses. A peer that only the leader could not be reached by is found so.
+3. Else both dial at the same moment, from the port that they listen on, so that each side's router has let its own
+   packets out when the other's come: the leader says SYNC, and waits half a round trip. Their two attempts may become
+   one connection; for that case the handshake's roles are fixed, the leader's is the server's.
+4. What counts is a direct connection that both ends have. Then the relayed one is closed after `GRACE` seconds, in
+   which what is under way on it may end. If none comes in `ROUNDS` rounds, the relayed one stays.
+5. An invitation to dial is no amplifier: IP addresses and TCP only, one upgrade at a time with a peer, `AT_ONCE` in
+   all.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+from multiaddr import Multiaddr
+
+from p2p.addresses import dialable, way_of
+from p2p.errors import P2PError, Unreachable
+from p2p.libp2p_circuit import Circuits, receive, send
+
+log = logging.getLogger("p2p")
+
+PROTOCOL = TProtocol("/libp2p/dcutr")
+ADDRESSES = 8
+ROUNDS = 3
+DIAL_TIMEOUT = 4.0
+GRACE = 10.0
+AT_ONCE = 4
+SETTLE = 1.0
+"""Seconds for the other end's attempt to become a connection here."""
+
+
+class Punch:
+    """Upgrades of one host."""
+
+    def __init__(self, host: IHost, circuits: Circuits) -> None:
+        self._host, self._circuits = host, circuits
+        self._busy: set[ID] = set()
+        host.set_stream_handler(PROTOCOL, self._follow)
+
+    async def lead(self, peer: str) -> bool:
+        """Try to replace a relayed connection that came in; whether there is a direct one now. Never raises."""
+        target = ID.from_string(peer)
+        if target in self._busy or len(self._busy) >= AT_ONCE:
+            return False
+        self._busy.add(target)
+        try:
+            for _ in range(ROUNDS):
+                if await self._round(target):
+                    log.info("%s is reached directly now", peer)
+                    await self._leave_relay(target)
+                    return True
+        except (P2PError, Exception, ExceptionGroup) as error:
+            log.info("no direct way to %s: %r", peer, error)
+        finally:
+            self._busy.discard(target)
+        return False
+
+    async def _round(self, peer: ID) -> bool:
+        """Rules 1 to 3."""
+        stream = await self._host.new_stream(peer, [PROTOCOL])
+        try:
+            began = trio.current_time()
+            await send(stream, self._connect())
+            addresses = _usable(await receive(stream, HolePunch))
+            half = (trio.current_time() - began) / 2
+            if await self._dial(peer, addresses, source=False):
+                return True
+            await send(stream, HolePunch(type=HolePunch.SYNC))
+        finally:
+            await stream.close()
+        await trio.sleep(half)
+        return await self._dial(peer, addresses, responder=True)
+
+    async def _follow(self, stream: INetStream) -> None:
+        """The other side of a round."""
+        peer = stream.muxed_conn.peer_id
+        if peer in self._busy or len(self._busy) >= AT_ONCE:
+            raise Unreachable(f"no upgrade with {peer} now")
+        self._busy.add(peer)
+        try:
+            asked = await receive(stream, HolePunch)
+            await send(stream, self._connect())
+            with trio.fail_after(ADDRESSES * DIAL_TIMEOUT):
+                while (await receive(stream, HolePunch)).type != HolePunch.SYNC:
+                    pass
+            await self._dial(peer, _usable(asked))
+        finally:
+            self._busy.discard(peer)
+            await stream.close()
+
+    async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
+        """All addresses at once, the first direct connection counts."""
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
+        with trio.move_on_after(SETTLE):
+            while not self._direct(peer):  # noqa: ASYNC110 - upstream tells of no connection before it is usable
+                await trio.sleep(0.05)
+        return bool(self._direct(peer))
+
+    async def _try(self, peer: ID, address: str, responder: bool, source: bool, found: trio.CancelScope) -> None:
+        network: Any = self._host.get_network()
+        dial = network.dial_addr_as_responder if responder else network._dial_addr_single_attempt
+        own = self._circuits.source(address) if source else None
+        try:
+            with trio.move_on_after(DIAL_TIMEOUT):
+                await dial(Multiaddr(address), peer, own)
+                found.cancel()
+        except (Exception, ExceptionGroup) as error:
+            log.debug("punch %s: %r", address, error)
+
+    def _direct(self, peer: ID) -> list[INetConn]:
+        connections: list[INetConn] = self._host.get_network().get_connections(peer)
+        return [one for one in connections if one.get_connection_type() == ConnectionType.DIRECT and not one.is_closed]
+
+    async def _leave_relay(self, peer: ID) -> None:
+        await trio.sleep(GRACE)
+        connections: list[INetConn] = self._host.get_network().get_connections(peer)
+        for connection in connections:
+            if connection.get_connection_type() == ConnectionType.RELAYED and self._direct(peer):
+                await connection.close()
+
+    def _connect(self) -> HolePunch:
+        own = [str(address) for address in self._host.get_addrs()]
+        manager: Any = getattr(self._host, "_observed_addr_manager", None)
+        seen = [str(address) for address in manager.addrs(min_observers=1)] if manager is not None else []
+        spread = dialable([*seen, *own], str(self._host.get_id()))
+        bare = dict.fromkeys(address.partition("/p2p/")[0] for address in spread if way_of(address) == "direct")
+        packed = [Multiaddr(address).to_bytes() for address in list(bare)[:ADDRESSES]]
+        return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
+
+
+def _usable(message: HolePunch) -> list[str]:
+    """Direct TCP addresses of a peer's CONNECT (rule 5)."""
+    if message.type != HolePunch.CONNECT:
+        raise Unreachable("the peer does not follow the upgrade")
+    found = []
+    for packed in message.ObsAddrs[:ADDRESSES]:
+        try:
+            address = str(Multiaddr(packed))
+        except Exception as error:
+            log.debug("no multiaddress: %r", error)
+            continue
+        parts = address.split("/")
+        if len(parts) == 5 and parts[1] in ("ip4", "ip6") and parts[3] == "tcp":
+            found.append(address)
+    return found
