@@ -13,6 +13,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -23,7 +24,7 @@ from p2p.download import Download
 from p2p.errors import LocalFault
 from p2p.feeds import Feeds
 from p2p.network import Fetched, Manifest, Traffic
-from p2p.pace import Pace
+from p2p.pace import Pace, Turns
 from p2p.payload import PartialPayload, Payload
 from p2p.transport import Stream, Transport
 from p2p.upload import Held, Upload
@@ -40,11 +41,16 @@ FEEDS_KEPT = 64
 class Broadcast:
     """What this peer holds, serves and fetches."""
 
-    def __init__(self, transport: Transport, *, seed: int, uplink: float | None = None) -> None:
-        """`uplink`: bytes of chunks per second sent to all peers together, None for no limit."""
+    def __init__(
+        self, transport: Transport, *, seed: int, uplink: float | None = None, downlink: float | None = None
+    ) -> None:
+        """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
         self._transport = transport
         self._seed = seed
-        self._pace = Pace(uplink)
+        self._turns: Turns[Upload] = Turns(Pace(uplink))
+        self._downlink = Pace(downlink)
+        self._parents: tuple[str, ...] = ()
+        self._downloads: dict[Download, None] = {}
         self._held: dict[bytes, Held] = {}
         self._arrivals = anyio.Event()
         self._bans = Bans()
@@ -82,7 +88,7 @@ class Broadcast:
         self._hold(held)
         feeds = self._recorded(manifest.hash)
         try:
-            await Download(self._transport, held, self._seed, last, self._bans, self._received, feeds).run(PROTOCOL)
+            await self._download(held, last, feeds)
             await anyio.to_thread.run_sync(payload.finish)
         except BaseException:
             self._held.pop(manifest.hash, None)
@@ -90,6 +96,12 @@ class Broadcast:
             raise
         self._feeds.pop(manifest.hash, None)
         return feeds.fetched(anyio.current_time())
+
+    def follow(self, parents: Sequence[str]) -> None:
+        """See `Network.follow`."""
+        self._parents = tuple(parents)
+        for download in self._downloads:
+            download.follow(self._parents)
 
     async def serve_chunks(self, stream: Stream) -> None:
         """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
@@ -99,7 +111,7 @@ class Broadcast:
             return
         self._serving[stream.peer] += 1
         try:
-            await Upload(stream, self._pace, self._sent).run(self._wait_for)
+            await Upload(stream, self._turns, self._sent).run(self._wait_for)
         finally:
             self._serving[stream.peer] -= 1
             if not self._serving[stream.peer]:
@@ -119,6 +131,16 @@ class Broadcast:
         for held in self._held.values():
             held.withdraw()
         self._held.clear()
+
+    async def _download(self, held: Held, last: str | None, feeds: Feeds) -> None:
+        download = Download(
+            self._transport, held, self._seed, last, self._bans, self._received, feeds, self._downlink, self._parents
+        )
+        self._downloads[download] = None
+        try:
+            await download.run(PROTOCOL)
+        finally:
+            del self._downloads[download]
 
     def _hold(self, held: Held) -> None:
         self._held[held.payload.manifest.hash] = held

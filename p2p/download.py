@@ -1,7 +1,12 @@
-"""The downloader's side: one payload, from every connected peer that has some of it (rules: p2p/broadcast.py)."""
+"""The downloader's side: one payload, from the plan's parents, or from every connected peer that has some of it.
+
+Streams are opened to the parents of the plan; to `last` and all others only while there is no plan, or it leaves chunks
+that nobody was asked for. (Rules: p2p/broadcast.py, p2p/swarm.py.)
+"""
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 import anyio
 import anyio.to_thread
@@ -11,8 +16,9 @@ from p2p.bans import Bans
 from p2p.errors import BadChunk, Malformed, Unreachable
 from p2p.feeds import Feeds
 from p2p.groups import one_error
+from p2p.pace import Pace
 from p2p.payload import PartialPayload
-from p2p.swarm import Swarm
+from p2p.swarm import Ask, Swarm
 from p2p.transport import Stream, Transport
 from p2p.upload import BEAT, Held
 
@@ -36,7 +42,10 @@ class Download:
         bans: Bans,
         received: Counter[str],
         feeds: Feeds,
+        pace: Pace,
+        parents: Sequence[str] = (),
     ) -> None:
+        """`pace`: of all downloads of this peer together. `parents`: see `follow`."""
         assert isinstance(held.payload, PartialPayload)
         self._transport = transport
         self._held = held
@@ -44,26 +53,41 @@ class Download:
         self._bans = bans
         self._received = received
         self._feeds = feeds
+        self._pace = pace
+        self._parents = tuple(parents)
         size = self._payload.manifest.chunk_size
         self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._busy: set[str] = set()
+        self._looking = anyio.Event()
+
+    def follow(self, parents: Sequence[str]) -> None:
+        """The plan: the parent of each stripe; none: there is no plan."""
+        self._parents = tuple(parents)
+        self._swarm.follow(parents, anyio.current_time())
+        self._looking.set()
 
     async def run(self, protocol: str) -> None:
         """Fetch what is missing; raises only `LocalFault`, else tries until cancelled."""
         with one_error():
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch_stalls)
+                self.follow(self._parents)
+                tasks.start_soon(self._watch)
                 while not self._swarm.complete:
-                    now = anyio.current_time()
+                    self._looking, now = anyio.Event(), anyio.current_time()
                     for peer in self._transport.peers():
-                        if peer not in self._busy and not self._bans.banned(peer, now):
+                        if peer not in self._busy and self._wants(peer) and not self._bans.banned(peer, now):
                             self._busy.add(peer)
                             self._swarm.joined(peer, now)
                             tasks.start_soon(self._session, peer, protocol, tasks.cancel_scope)
-                    await anyio.sleep(LOOK)
+                    with anyio.move_on_after(LOOK):
+                        await self._looking.wait()
                 tasks.cancel_scope.cancel()
+
+    def _wants(self, peer: str) -> bool:
+        """Whether a stream to this peer is worth opening."""
+        return not self._parents or peer in self._parents or self._swarm.needy
 
     async def _session(self, peer: str, protocol: str, done: anyio.CancelScope) -> None:
         try:
@@ -108,6 +132,8 @@ class Download:
         match message:
             case wire.Have(bitmap):
                 self._swarm.has(peer, wire.unpack_bitmap(bitmap, self._payload.chunks), now)
+            case wire.New(()):
+                self._swarm.waits(peer)
             case wire.New(indices):
                 if any(index >= self._payload.chunks for index in indices):
                     raise Malformed("a chunk beyond the payload's end")
@@ -136,18 +162,40 @@ class Download:
             self._held.add(index)
 
     def _pump(self) -> None:
-        """Hand out what is to be asked now."""
-        now = anyio.current_time()
-        for ask in self._swarm.next(now):
-            self._feeds.asked(ask.peer, now)
-            self._writers[ask.peer].want(ask.index)
+        """Hand out what is to be asked now, as far as the owner's limit lets it come."""
+        size, now = self._payload.manifest.chunk_size, anyio.current_time()
+        if self._pace.rate is None:
+            asks = self._swarm.next(now)
+        else:
+            asks = []
+            while self._pace.wait(now) <= 0 and (one := self._swarm.next(now, 1)):
+                self._pace.book(size, now)
+                asks += one
+        for peer, indices in _by_peer(asks).items():
+            self._feeds.asked(peer, now)
+            self._writers[peer].say(wire.Want(tuple(indices)))
+        for peer, indices in _by_peer(self._swarm.take_back()).items():
+            self._writers[peer].say(wire.Cancel(tuple(indices)))
+        if self._swarm.needy:
+            self._looking.set()
 
-    async def _watch_stalls(self) -> None:
+    async def _watch(self) -> None:
+        """Some answers change with time alone: a peer stalls, the limit allows more."""
         while True:
-            deadline = self._swarm.deadline()
             now = anyio.current_time()
-            await anyio.sleep(LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK))
+            deadline = self._swarm.deadline()
+            wait = LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK)
+            if (limit := self._pace.wait(now)) > 0:
+                wait = min(wait, limit)
+            await anyio.sleep(wait)
             self._pump()
+
+
+def _by_peer(asks: Sequence[Ask]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for ask in asks:
+        found.setdefault(ask.peer, []).append(ask.index)
+    return found
 
 
 class _Writer:
@@ -155,17 +203,18 @@ class _Writer:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._wanted: list[int] = []
+        self._words: list[wire.FromDownloader] = []
         self._wake = anyio.Event()
 
-    def want(self, index: int) -> None:
-        self._wanted.append(index)
+    def say(self, word: wire.FromDownloader) -> None:
+        self._words.append(word)
         self._wake.set()
 
     async def run(self) -> None:
         while True:
             with anyio.move_on_after(BEAT):
                 await self._wake.wait()
-            indices, self._wanted, self._wake = tuple(self._wanted), [], anyio.Event()
+            words, self._words, self._wake = self._words or [wire.Want()], [], anyio.Event()
             with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
-                await self._stream.send(wire.encode(wire.Want(indices)))
+                for word in words:
+                    await self._stream.send(wire.encode(word))

@@ -186,6 +186,9 @@ class HttpsClient:
             self._fetching.discard(manifest.hash)
         return feeds.fetched(anyio.current_time())
 
+    async def follow(self, parents: Sequence[str]) -> None:
+        """No peers, no plan."""
+
     async def traffic(self) -> Traffic:
         """See `Network`."""
         return Traffic(received=self._received.total(), sent=0, received_by_peer=dict(self._received), sent_by_peer={})

@@ -138,6 +138,10 @@ class HttpsServer:
         """See `Network`."""
         return await self._beside.fetch(manifest, path, last=last)
 
+    async def follow(self, parents: Sequence[str]) -> None:
+        """See `Network`."""
+        await self._beside.follow(parents)
+
     async def traffic(self) -> Traffic:
         """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""
         other = await self._beside.traffic()

@@ -109,4 +109,8 @@ class Network(Protocol):
         `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
         then shared. Retries peers until cancelled. Tells who sent it."""
 
+    async def follow(self, parents: Sequence[str]) -> None:
+        """The plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
+        stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan."""
+
     async def traffic(self) -> Traffic: ...

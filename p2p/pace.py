@@ -1,22 +1,91 @@
-"""A token bucket: the owner's limit on what this machine sends."""
+"""The owner's limits: a token bucket, and whose turn it is when it lets something through. Pure: callers sleep.
+
+1. A limited machine moves its rate, after a pause `BURST` seconds of it at once. What is sent is booked when it leaves,
+   what is received when it is asked for: a limited downloader asks for no more than it may take.
+2. Peers that wait at a limited uploader take turns by bytes (start-time fair queueing, Goyal et al. 1996): first who
+   was sent least since it came, however many streams it has and however large its chunks are. Who comes, or comes back,
+   begins level with the one that is served then, and has no claim to what it missed.
+"""
+
+import math
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
 
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
 
+S = TypeVar("S")
+
 
 class Pace:
-    """Books bytes at `rate` bytes per second; None for no limit. Pure: the caller sleeps."""
+    """A token bucket of `rate` bytes per second; None for no limit."""
 
     def __init__(self, rate: float | None) -> None:
         if rate is not None and not rate > 0:
-            raise ValueError("an uplink limit is a positive number of bytes per second")
-        self._rate = rate
-        self._free_at = 0.0
+            raise ValueError("a limit is a positive number of bytes per second")
+        self.rate = rate
+        self._free_at = -math.inf
 
-    def book(self, size: int, now: float) -> float:
-        """Seconds to wait before `size` bytes may leave."""
-        if self._rate is None:
+    def wait(self, now: float) -> float:
+        """Seconds until something may be booked; it may then be larger than what has gathered."""
+        return max(self._free_at - now, 0.0)
+
+    def book(self, size: int, now: float) -> None:
+        """`size` bytes move."""
+        if self.rate is not None:
+            self._free_at = max(self._free_at, now - BURST) + size / self.rate
+
+
+class Turns(Generic[S]):
+    """The order of streams at one uplink. A stream is in line with one chunk at a time."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._line: list[tuple[float, int, S]] = []
+        self._waiting: dict[S, tuple[float, int, str, int]] = {}
+        self._sent: dict[str, float] = {}
+        """Peer -> what it has been sent and is in line for, counted from where it came."""
+        self._served = 0.0
+        self._number = 0
+
+    def line_up(self, stream: S, peer: str, size: int) -> None:
+        """`stream`, to `peer`, has `size` bytes to send; no effect while it is in line."""
+        if stream in self._waiting:
+            return
+        self._number += 1
+        start = max(self._served, self._sent.get(peer, 0.0))
+        self._sent[peer] = start + size
+        self._waiting[stream] = (start, self._number, peer, size)
+        heappush(self._line, (start, self._number, stream))
+
+    def leave(self, stream: S) -> bool:
+        """`stream` has nothing to send after all. Whether it was in line."""
+        left = self._waiting.pop(stream, None)
+        if left is not None and left[2] in self._sent:
+            self._sent[left[2]] -= left[3]
+        return left is not None
+
+    def front(self) -> S | None:
+        """Whose turn it is."""
+        while self._line:
+            start, number, stream = self._line[0]
+            if stream in self._waiting and self._waiting[stream][:2] == (start, number):
+                return stream
+            heappop(self._line)
+        return None
+
+    def wait(self, stream: S, now: float) -> float | None:
+        """Seconds until `stream`, which is in line, may send; None: another stream goes first, and then says so."""
+        if self._pace.rate is None:
             return 0.0
-        start = max(self._free_at, now - BURST)
-        self._free_at = start + size / self._rate
-        return max(start - now, 0.0)
+        wait = self._pace.wait(now)
+        return wait if wait > 0 or self.front() == stream else None
+
+    def take(self, stream: S, now: float) -> list[S]:
+        """`stream` sends now what it is in line with; the streams that are to look again."""
+        start, _, _, size = self._waiting.pop(stream)
+        self._pace.book(size, now)
+        self._served = max(self._served, start)
+        if len(self._sent) > 2 * len(self._waiting) + 64:
+            self._sent = {one: sent for one, sent in self._sent.items() if sent > self._served}
+        return list(self._waiting) if self._pace.rate is not None else []

@@ -22,14 +22,16 @@ from p2p.transport import Transport
 class Peer:
     """`p2p.network.Network` over a `Transport`. `seed` orders the chunks that it asks for."""
 
-    def __init__(self, transport: Transport, *, seed: int, uplink: float | None = None) -> None:
-        """`uplink`: bytes of payload per second sent to all peers together, None for no limit."""
+    def __init__(
+        self, transport: Transport, *, seed: int, uplink: float | None = None, downlink: float | None = None
+    ) -> None:
+        """`uplink`, `downlink`: bytes of payload per second to and from all peers together, None for no limit."""
         self._transport = transport
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._server = rpc.Server()
         self._asking: dict[str, anyio.CapacityLimiter] = {}
-        self._broadcast = Broadcast(transport, seed=seed, uplink=uplink)
+        self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
         self._server.serve(reachable.METHOD, reachable.DialBack(transport).answer, limit=reachable.LIMIT)
         transport.handle(rpc.PROTOCOL, self._server.answer)
         transport.handle(CHUNKS, self._broadcast.serve_chunks)
@@ -123,6 +125,10 @@ class Peer:
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network`."""
         return await self._broadcast.fetch(manifest, path, last=last)
+
+    async def follow(self, parents: Sequence[str]) -> None:
+        """See `Network`."""
+        self._broadcast.follow(parents)
 
     async def traffic(self) -> Traffic:
         """See `Network`."""

@@ -1,28 +1,48 @@
 """Who has which chunk, what to ask of whom, and whom to leave. No I/O: `now` and `seed` are arguments.
 
-1. A chunk is asked of one peer at a time. Rarest first among the peers known; ties by the seed, so that peers that
-   start together ask for different chunks and can then trade.
-2. Each peer has at most `window` asks open. `last` (the coordinator) is asked only for chunks that no other live peer
-   has, once every other connected peer has said what it has (or `GRACE` seconds have passed). Its window is small,
-   and grows only while answers come promptly: where many wait in its queue, each must ask for little, or
-   many will have asked for the same chunk before the first of them can pass it on.
-3. A peer that is owed chunks and has sent none for `STALL` seconds is stalled: what it owes may be asked elsewhere,
-   `last` included. Its asks stay open (they may still come), and a chunk that comes makes it live again.
-4. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
-5. A peer that comes back after it left is a new peer, except that rule 4 remembers.
+1. A chunk is asked of one peer at a time. With a plan (p2p/plan.py), chunk i is asked of the parent of stripe i mod K,
+   in order, also before the parent has it: it sends it on when it does.
+2. A stripe's chunks are loose while there is no plan, while its parent is not there (`AWAITED` seconds are given to it
+   to come) or stalled; and those not yet asked for while it has lagged behind another stripe by a quarter for `LAGS`
+   seconds. Loose chunks are asked of any peer that has them, rarest first among the peers known; ties by the seed, so
+   that peers that start together ask for different chunks and can then trade.
+3. Each peer has at most `window` asks open. `last` (the coordinator) is asked for loose chunks only where no other live
+   peer has them, once every other connected peer has said what it has (or `GRACE` seconds have passed). Its
+   window is small, and grows only while answers come promptly: where many wait in its queue, each must ask for
+   little, or many will have asked for the same chunk before the first of them can pass it on.
+4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
+   which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of
+   one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a stalled peer
+   owes may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live again: who is
+   slow is never banned. What came from elsewhere is taken back.
+5. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
+6. A peer that comes back after it left is a new peer, except that rule 5 remembers.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 STALL = 5.0
-"""Seconds without a chunk from a peer that owes one."""
+SLOW = 64 << 10
+"""Bytes per second of the slowest line from which a first chunk is awaited in full."""
+QUIET = 2.0
+SLOWER = 8
 GRACE = 0.5
 """Seconds for a connected peer to say what it has, before `last` is asked."""
+AWAITED = 2.0
+"""Seconds for a parent to be connected and to begin with the payload, before its stripe is loose."""
+JUDGED = 0.25
+"""Seconds from one look at stalled peers and lagging stripes to the next."""
 STRIKES = 2
 WINDOW_BYTES = 2 << 20
 WINDOW_MIN, WINDOW_MAX = 4, 64
+STRIPE_BYTES = 1 << 20
+STRIPE_MIN, STRIPE_MAX = 8, 32
+"""Asks open at a stripe's parent: for so many bytes, within these numbers."""
+LAG_MIN, LAG_SHARE, LAGS = 4, 0.25, 2.0
+"""Chunks, share of a stripe, and seconds: buffers on the way let stripes run ahead of each other for a while."""
 LAST_WINDOW_MIN = 2
 QUEUED = 0.05
 """Seconds by which an answer of `last` may exceed twice its best before its window shrinks."""
@@ -30,7 +50,7 @@ QUEUED = 0.05
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask `peer` for chunk `index`."""
+    """Ask `peer` for chunk `index`; or take that ask back."""
 
     peer: str
     index: int
@@ -38,11 +58,23 @@ class Ask:
 
 @dataclass
 class _Member:
+    progress: float
     has: int = 0
-    owes: dict[int, float] = field(default_factory=dict)
-    """Chunk -> when it was asked for."""
-    progress: float = 0.0
+    owed: int = 0
+    excused: dict[int, int] = field(default_factory=dict)
+    """Chunk -> asks taken back; it may be on its way all the same, and so often."""
+    interval: float | None = None
+    """Mean seconds from one chunk to the next, the last few."""
     stalled: bool = False
+
+
+@dataclass
+class _Stripe:
+    chunks: int
+    parent: str
+    window: int
+    behind_since: float | None = None
+    lags: bool = False
 
 
 class Swarm:
@@ -52,15 +84,29 @@ class Swarm:
         """`chunks`: how many the payload has; `chunk_size`: bytes; `have`: those already here."""
         self.chunks = chunks
         self.missing = ((1 << chunks) - 1) & ~have
+        self.needy = True
+        """Whether more peers are wanted than the plan's parents: some loose chunk was asked of nobody yet."""
         self._last = last
         self._random = Random(seed)
+        self._first_patience = STALL + chunk_size / SLOW
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
+        self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
         self._last_window = LAST_WINDOW_MIN
         self._last_best = math.inf
+        self._last_asked: dict[int, float] = {}
         self._silent: dict[str, float] = {}
         """Connected peers that have not yet said what they have -> until when to wait for them."""
+        self._awaited: dict[str, float] = {}
+        """Parents that are not there -> until when to wait for them."""
         self._members: dict[str, _Member] = {}
         self._strikes: dict[str, int] = {}
+        self._stripes: list[_Stripe] = []
+        self._shielded = 0
+        """Missing chunks that are not loose."""
+        self._asked = 0
+        """What live members owe."""
+        self._judge_at = -math.inf
+        self._taken_back: list[Ask] = []
         self._rarity = {0: (1 << chunks) - 1}
         """Number of holders -> the chunks that have so many."""
 
@@ -69,8 +115,26 @@ class Swarm:
         """Whether nothing is missing."""
         return not self.missing
 
+    @property
+    def parents(self) -> set[str]:
+        """Those of the plan."""
+        return {stripe.parent for stripe in self._stripes}
+
+    def follow(self, parents: Sequence[str], now: float) -> None:
+        """The parent of each stripe; none: there is no plan. What was asked of former parents stays asked."""
+        count = len(parents)
+        everything, each = (1 << self.chunks) - 1, 0
+        for first in range(0, self.chunks, count or 1):
+            each |= 1 << first
+        self._stripes = [
+            _Stripe(each << number & everything, parent, self._stripe_window) for number, parent in enumerate(parents)
+        ]
+        self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._members}
+        self._judge_at = now
+        self.needy = not parents
+
     def dropped(self, peer: str) -> bool:
-        """Whether rule 4 has struck."""
+        """Whether rule 5 has struck."""
         return self._strikes.get(peer, 0) >= STRIKES
 
     def joined(self, peer: str, now: float) -> None:
@@ -78,12 +142,20 @@ class Swarm:
         if peer != self._last:
             self._silent[peer] = now + GRACE
 
+    def waits(self, peer: str) -> None:
+        """`peer` is there, and has nothing to say (yet)."""
+        self._silent.pop(peer, None)
+
     def has(self, peer: str, indices: int, now: float) -> None:
-        """`peer` says that it has these chunks, in addition to what it said before."""
+        """`peer` says that it has these chunks, in addition to what it said before; it may be fetching the others."""
         self._silent.pop(peer, None)
         if self.dropped(peer):
             return
-        member = self._members.setdefault(peer, _Member(progress=now))
+        member = self._members.get(peer)
+        if member is None:
+            member = self._members[peer] = _Member(progress=now)
+            self._awaited.pop(peer, None)
+            self._judge_at = now
         self._count(indices & ~member.has, +1)
         member.has |= indices
 
@@ -93,29 +165,50 @@ class Swarm:
         member = self._members.pop(peer, None)
         if member is not None:
             self._count(member.has, -1)
+            self._taken_back = [ask for ask in self._taken_back if ask.peer != peer]
+            self._recount()
+            self._judge_at = -math.inf
 
     def gone(self, peer: str, index: int) -> None:
         """`peer` no longer has a chunk."""
         member = self._members.get(peer)
         if member is not None:
-            member.owes.pop(index, None)
             self._count(member.has & 1 << index, -1)
             member.has &= ~(1 << index)
+            if member.owed >> index & 1:
+                member.owed ^= 1 << index
+            else:
+                _forgive(member, index)
+            self._recount()
 
     def owed(self, peer: str, index: int) -> bool:
         """Whether `peer` was asked for this chunk and has not answered."""
         member = self._members.get(peer)
-        return member is not None and index in member.owes
+        return member is not None and (member.owed >> index & 1 == 1 or index in member.excused)
 
     def arrived(self, peer: str, index: int, now: float) -> None:
         """A verified chunk came from `peer`."""
-        self.missing &= ~(1 << index)
+        bit = 1 << index
+        self.missing &= ~bit
+        self._asked &= ~bit
         member = self._members.get(peer)
         if member is not None:
-            asked = member.owes.pop(index, now)
-            member.progress, member.stalled = now, False
-            if peer == self._last:
+            gap = now - member.progress
+            member.interval = gap if member.interval is None else 0.8 * member.interval + 0.2 * gap
+            member.progress = now
+            if member.owed & bit:
+                member.owed ^= bit
+            else:
+                _forgive(member, index)
+            if member.stalled:
+                member.stalled = False
+                self._recount()
+                self._judge_at = now
+            if peer == self._last and (asked := self._last_asked.pop(index, None)) is not None:
                 self._widen(now - asked)
+        for name, other in self._members.items():
+            if other.owed & bit:
+                self._excuse(name, other, bit)
 
     def bad(self, peer: str, index: int) -> bool:
         """A chunk from `peer` failed its proof. Whether the peer is to be dropped now."""
@@ -125,46 +218,81 @@ class Swarm:
             self.left(peer)
         return self.dropped(peer)
 
-    def next(self, now: float) -> list[Ask]:
-        """What to ask now. The asks count as made."""
+    def next(self, now: float, most: int | None = None) -> list[Ask]:
+        """What to ask now, at most so many. The asks count as made."""
         if not self.missing:
             return []
-        self._mark_stalled(now)
-        taken, others = self._in_flight(), self._others()
+        if now >= self._judge_at:
+            self._judge(now)
+        room = self.chunks if most is None else most
+        asks = self._ask_parents(room, now)
+        if self.missing & ~self._asked & ~self._shielded:
+            self._ask_others(asks, room, now)
+            self.needy = self.missing & ~self._asked & ~self._shielded != 0
+        else:
+            self.needy = False
+        return asks
+
+    def take_back(self) -> list[Ask]:
+        """Asks that are to be taken back, each told once."""
+        taken, self._taken_back = self._taken_back, []
+        return taken
+
+    def deadline(self) -> float | None:
+        """When time alone will change the answer of `next`: a peer stalls, or a grace is over. None: never."""
+        owing = [m.progress + self._patience(m) for m in self._members.values() if m.owed and not m.stalled]
+        return min([*owing, *self._silent.values(), *self._awaited.values()], default=None)
+
+    def _ask_parents(self, room: int, now: float) -> list[Ask]:
+        """Rule 1: a stripe's window is filled when it is half empty."""
         asks: list[Ask] = []
+        for stripe in self._stripes:
+            member = self._members.get(stripe.parent)
+            if member is None or member.stalled or room <= len(asks):
+                continue
+            open_ = (member.owed & stripe.chunks).bit_count()
+            if 2 * open_ > stripe.window:
+                continue
+            wanted = self.missing & stripe.chunks & ~self._asked
+            for _ in range(min(stripe.window - open_, room - len(asks))):
+                if not wanted:
+                    break
+                bit = wanted & -wanted
+                wanted ^= bit
+                asks.append(self._made(stripe.parent, member, bit, now))
+        return asks
+
+    def _ask_others(self, asks: list[Ask], room: int, now: float) -> None:
+        """Rules 2 and 3, for what is loose."""
+        slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags}
         peers = [peer for peer in self._members if peer != self._last]
         self._random.shuffle(peers)
         while peers:  # one ask a peer and round, so that the load spreads over a chunk's holders
             for peer in list(peers):
-                index = self._ask(peer, self._window, taken, now)
-                if index is None:
+                if len(asks) >= room or not self._ask(asks, peer, self._window, slow.get(peer, 0), now):
                     peers.remove(peer)
-                else:
-                    taken |= 1 << index
-                    asks.append(Ask(peer, index))
         self._silent = {peer: until for peer, until in self._silent.items() if until > now}
-        if self._last is not None and self._last in self._members and not self._silent:
-            taken |= others
-            while (index := self._ask(self._last, self._last_window, taken, now)) is not None:
-                taken |= 1 << index
-                asks.append(Ask(self._last, index))
-        return asks
+        if self._last is None or self._last not in self._members or self._silent:
+            return
+        others = self._others()
+        while len(asks) < room and self._ask(asks, self._last, self._last_window, others, now):
+            self._last_asked[asks[-1].index] = now
 
-    def deadline(self) -> float | None:
-        """When time alone will change the answer of `next`: a peer stalls, or the grace is over. None: never."""
-        owing = [m.progress + STALL for m in self._members.values() if m.owes and not m.stalled]
-        return min([*owing, *self._silent.values()], default=None)
-
-    def _ask(self, peer: str, window: int, taken: int, now: float) -> int | None:
+    def _ask(self, asks: list[Ask], peer: str, window: int, but: int, now: float) -> bool:
         member = self._members[peer]
-        if len(member.owes) >= window or member.stalled:
-            return None
-        index = self._rarest(member.has & self.missing & ~taken)
-        if index is not None:
-            if not member.owes:
-                member.progress = now
-            member.owes[index] = now
-        return index
+        if member.stalled or member.owed.bit_count() >= window:
+            return False
+        bit = self._rarest(member.has & self.missing & ~self._asked & ~self._shielded & ~but)
+        if bit:
+            asks.append(self._made(peer, member, bit, now))
+        return bit != 0
+
+    def _made(self, peer: str, member: _Member, bit: int, now: float) -> Ask:
+        if not member.owed:
+            member.progress = now
+        member.owed |= bit
+        self._asked |= bit
+        return Ask(peer, bit.bit_length() - 1)
 
     def _widen(self, waited: float) -> None:
         self._last_best = min(self._last_best, waited)
@@ -179,34 +307,90 @@ class Swarm:
                 bits |= member.has
         return bits
 
-    def _rarest(self, candidates: int) -> int | None:
+    def _rarest(self, candidates: int) -> int:
+        """The bit of one of them; 0 where there is none."""
         if not candidates:
-            return None
+            return 0
         for holders in sorted(self._rarity):
             if found := candidates & self._rarity[holders]:
                 start = self._random.randrange(self.chunks)
                 rest = found >> start << start or found
-                return (rest & -rest).bit_length() - 1
+                return rest & -rest
         raise AssertionError("a candidate has a holder")
 
-    def _mark_stalled(self, now: float) -> None:
+    def _judge(self, now: float) -> None:
+        """Rules 2 and 4: who is stalled, what lags, and so what is loose."""
+        self._judge_at = now + JUDGED
         for member in self._members.values():
-            if member.owes and now - member.progress >= STALL:
+            if member.owed and not member.stalled and now - member.progress >= self._patience(member):
                 member.stalled = True
+        self._recount()
+        self._awaited = {parent: until for parent, until in self._awaited.items() if until > now}
+        live = [stripe for stripe in self._stripes if self._feeds(stripe.parent)]
+        if live:
+            ahead = min((self.missing & stripe.chunks).bit_count() for stripe in live)
+            for stripe in live:
+                self._judge_stripe(stripe, ahead, now)
+        self._shielded = 0
+        for stripe in self._stripes:
+            if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
+                self._shielded |= stripe.chunks
 
-    def _in_flight(self) -> int:
-        bits = 0
+    def _judge_stripe(self, stripe: _Stripe, ahead: int, now: float) -> None:
+        """A lagging stripe's parent keeps half of what it was asked for, and half again at the next look."""
+        behind = (self.missing & stripe.chunks).bit_count() - ahead
+        if behind <= max(LAG_MIN, LAG_SHARE * stripe.chunks.bit_count()):
+            stripe.behind_since, stripe.lags, stripe.window = None, False, self._stripe_window
+            return
+        if stripe.behind_since is None:
+            stripe.behind_since = now
+        stripe.lags = now - stripe.behind_since >= LAGS
+        if not stripe.lags:
+            return
+        stripe.window = max(stripe.window // 2, 2)
+        member = self._members[stripe.parent]
+        owed = member.owed & stripe.chunks
+        while owed.bit_count() > stripe.window:
+            bit = 1 << owed.bit_length() - 1
+            owed ^= bit
+            self._excuse(stripe.parent, member, bit)
+            self._asked &= ~bit
+
+    def _feeds(self, parent: str) -> bool:
+        member = self._members.get(parent)
+        return member is not None and not member.stalled
+
+    def _patience(self, member: _Member) -> float:
+        """Seconds without a chunk after which a peer is stalled (rule 4)."""
+        known = self._first_patience if member.interval is None else max(QUIET, SLOWER * member.interval)
+        return known if member.owed & member.has else 2 * known
+
+    def _excuse(self, peer: str, member: _Member, bit: int) -> None:
+        index = bit.bit_length() - 1
+        member.owed &= ~bit
+        member.excused[index] = member.excused.get(index, 0) + 1
+        self._taken_back.append(Ask(peer, index))
+
+    def _recount(self) -> None:
+        self._asked = 0
         for member in self._members.values():
             if not member.stalled:
-                for index in member.owes:
-                    bits |= 1 << index
-        return bits
+                self._asked |= member.owed
 
     def _count(self, indices: int, by: int) -> None:
         """Move chunks one step of rarity, all levels at once; the order keeps a chunk from moving twice."""
+        if not indices:
+            return
         for holders in sorted(self._rarity, reverse=by > 0):
             moved = self._rarity[holders] & indices
             if moved:
                 self._rarity[holders] ^= moved
                 self._rarity[holders + by] = self._rarity.get(holders + by, 0) | moved
         self._rarity = {holders: bits for holders, bits in self._rarity.items() if bits}
+
+
+def _forgive(member: _Member, index: int) -> None:
+    """One ask that was taken back is answered."""
+    left = member.excused.pop(index, 0) - 1
+    if left > 0:
+        member.excused[index] = left

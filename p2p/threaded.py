@@ -38,16 +38,17 @@ class ThreadedPeer:
         *,
         seed: int = 0,
         uplink: float | None = None,
+        downlink: float | None = None,
         patience: float = PATIENCE,
         relay: RelayLimits | None = None,
     ) -> None:
-        """`listen`: multiaddresses, none for a peer that only dials. `uplink`: bytes of payload per second, None for
-        no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays for others, None
-        for nothing."""
+        """`listen`: multiaddresses, none for a peer that only dials. `uplink`, `downlink`: bytes of payload per
+        second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays
+        for others, None for nothing."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
-        self._uplink = uplink
+        self._uplink, self._downlink = uplink, downlink
         self._patience = patience
         self._relay = relay
         self._peer_id = peer_id(public_bytes(key))
@@ -137,6 +138,10 @@ class ThreadedPeer:
         """See `Network`."""
         return await self._call(lambda peer: peer.fetch(manifest, path, last=last))
 
+    async def follow(self, parents: Sequence[str]) -> None:
+        """See `Network`."""
+        await self._call(lambda peer: peer.follow(parents))
+
     async def traffic(self) -> Traffic:
         """See `Network`."""
         return await self._call(lambda peer: peer.traffic())
@@ -159,7 +164,7 @@ class ThreadedPeer:
 
     def _build(self, thread: TrioThread) -> Peer:
         transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay)
-        peer = Peer(transport, seed=self._seed, uplink=self._uplink)
+        peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink)
         for method, handler, limit in self._methods:
             peer.serve(method, _in_asyncio(thread, handler), limit=limit)
         for topic, hear in self._topics:

@@ -1,6 +1,6 @@
-"""The holder's side of one chunk stream (rules: p2p/broadcast.py)."""
+"""The holder's side of one chunk stream (rules: p2p/broadcast.py, p2p/orders.py, p2p/pace.py)."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -8,14 +8,13 @@ import anyio.to_thread
 
 from p2p import wire
 from p2p.errors import Malformed
-from p2p.pace import Pace
+from p2p.orders import Orders
+from p2p.pace import Turns
 from p2p.payload import Payload
 from p2p.transport import Stream
 
 BEAT = 5.0
 """Seconds between two signs of life on an idle stream."""
-QUEUE = 256
-"""Chunks that a downloader may have asked for and not yet got."""
 
 
 class Held:
@@ -24,40 +23,41 @@ class Held:
     def __init__(self, payload: Payload) -> None:
         self.payload = payload
         self.withdrawn = False
-        self.news: list[int] = []
-        """Chunks in the order in which they came; a stream remembers how far it has told."""
         self.listeners: dict[Upload, None] = {}
 
     def add(self, index: int) -> None:
         """A chunk is verified and stored."""
-        self.news.append(index)
-        self._wake()
+        now = anyio.current_time()
+        for upload in self.listeners:
+            upload.came(index, now)
 
     def withdraw(self) -> None:
         """No longer on offer; the file is given back."""
         self.withdrawn = True
         self.payload.close()
-        self._wake()
-
-    def _wake(self) -> None:
         for upload in self.listeners:
             upload.wake()
 
 
 class Upload:
-    """One stream's state: what is wanted, and how far the news is told."""
+    """One stream: what is wanted, what is told, and its turn at the uplink."""
 
-    def __init__(self, stream: Stream, pace: Pace, sent: Counter[str]) -> None:
+    def __init__(self, stream: Stream, turns: "Turns[Upload]", sent: Counter[str]) -> None:
         self._stream = stream
-        self._pace = pace
+        self._turns = turns
         self._sent = sent
-        self._wanted: deque[int] = deque()
-        self._turn: float | None = None
+        self._orders = Orders()
+        self._held: Held | None = None
         self._awake = anyio.Event()
 
     def wake(self) -> None:
-        """There is news."""
+        """There is something to look at."""
         self._awake.set()
+
+    def came(self, index: int, now: float) -> None:
+        """The payload has one more chunk."""
+        self._orders.came(index, now)
+        self.wake()
 
     async def run(self, wait_for: Callable[[bytes], Awaitable[Held]]) -> None:
         """Serve until the downloader finishes, or the payload is withdrawn."""
@@ -79,10 +79,13 @@ class Upload:
 
     async def _read(self) -> None:
         while (frame := await self._stream.receive(wire.DOWNLOADER_LIMIT)) is not None:
-            message = wire.decode_from_downloader(frame)
-            if not isinstance(message, wire.Want) or len(self._wanted) + len(message.indices) > QUEUE:
-                raise Malformed(f"{self._stream.peer} asks for too much, or twice")
-            self._wanted.extend(message.indices)
+            match wire.decode_from_downloader(frame):
+                case wire.Want(indices):
+                    self._orders.want(indices, self._held.payload.have if self._held else 0)
+                case wire.Cancel(indices):
+                    self._orders.cancel(indices)
+                case wire.Ask():
+                    raise Malformed(f"{self._stream.peer} asks twice on one stream")
             self.wake()
 
     async def _patiently(self, wait_for: Callable[[bytes], Awaitable[Held]], payload: bytes) -> Held:
@@ -95,37 +98,45 @@ class Upload:
             patience = BEAT
 
     async def _write(self, held: Held) -> None:
+        payload, self._held = held.payload, held
         held.listeners[self] = None
+        self._orders.begin(payload.have, payload.chunks)
         try:
-            await self._tell_and_send(held)
+            await self._send(wire.Have(wire.pack_bitmap(payload.have, payload.chunks)))
+            while not held.withdrawn:
+                await self._step(payload)
         finally:
             del held.listeners[self]
+            self._leave_line()
 
-    async def _tell_and_send(self, held: Held) -> None:
-        payload, told = held.payload, len(held.news)
-        await self._send(wire.Have(wire.pack_bitmap(payload.have, payload.chunks)))
-        while not held.withdrawn:
-            self._awake = anyio.Event()
-            if told < len(held.news):  # news first: it is what lets others forward
-                news = tuple(held.news[told : told + wire.INDICES_MAX])
-                told += len(news)
-                await self._send(wire.New(news))
-            elif (wait := self._until_turn(payload)) is None or wait > 0:
-                await self._idle(wait)
-            else:
-                self._turn = None
-                await self._send_chunk(payload, self._wanted.popleft())
-
-    def _until_turn(self, payload: Payload) -> float | None:
-        """Seconds until the next wanted chunk may leave; None when none is wanted."""
-        if not self._wanted:
-            return None
+    async def _step(self, payload: Payload) -> None:
+        """Tell, send, or wait for something to do."""
+        self._awake = anyio.Event()
         now = anyio.current_time()
-        if self._turn is None:
-            self._turn = now + self._pace.book(payload.size(self._wanted[0]), now)
-        return self._turn - now
+        if news := self._orders.news(now):
+            await self._send(wire.New(news))
+            return
+        index = self._orders.first()
+        quiet = self._orders.quiet(now) or None
+        if index is None:
+            self._leave_line()
+            await self._idle(quiet)
+            return
+        self._turns.line_up(self, self._stream.peer, payload.size(index))
+        wait = self._turns.wait(self, now)
+        if wait is None or wait > 0:
+            await self._idle(min(filter(None, (wait, quiet)), default=None))
+        else:
+            await self._send_chunk(payload, index, now)
 
-    async def _send_chunk(self, payload: Payload, index: int) -> None:
+    def _leave_line(self) -> None:
+        if self._turns.leave(self) and (front := self._turns.front()) is not None:
+            front.wake()  # it may not know that it is its turn now
+
+    async def _send_chunk(self, payload: Payload, index: int, now: float) -> None:
+        self._orders.sent(index)
+        for other in self._turns.take(self, now):
+            other.wake()
         found = await anyio.to_thread.run_sync(payload.read, index)
         if found is None:
             await self._send(wire.Gone(index))

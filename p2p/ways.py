@@ -152,6 +152,11 @@ class Ways:
         await self.share(manifest, path)
         return fetched
 
+    async def follow(self, parents: Sequence[str]) -> None:
+        """See `Network`."""
+        for network in self._all:
+            await network.follow(parents)
+
     async def traffic(self) -> Traffic:
         """See `Network`."""
         parts = [await network.traffic() for network in self._all]

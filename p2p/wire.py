@@ -1,6 +1,6 @@
 """What the two sides of the chunk protocol `/echo2/chunks/1` say to each other, one message a frame.
 
-Downloader -> holder: `Ask` once; then `Want` (no indices: "I am still here").
+Downloader -> holder: `Ask` once; then `Want` (no indices: "I am still here") and `Cancel`.
 Holder -> downloader: `New` without indices ("I am still here", the first at once where it has nothing yet); `Have`
 once, when it holds the payload or begins to fetch it; then `New`, `Chunk`, `Gone`.
 
@@ -37,9 +37,15 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Want(msgspec.Struct, frozen=True, array_like=True, tag="w"):
-    """Send these chunks, in this order."""
+    """Send these chunks, in this order; those that are not here yet, when they come."""
 
     indices: Indices = ()
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="x"):
+    """These chunks came from elsewhere. One may be on its way all the same."""
+
+    indices: Indices
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, tag="h"):
@@ -68,7 +74,7 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     index: Index
 
 
-FromDownloader = Ask | Want
+FromDownloader = Ask | Want | Cancel
 FromHolder = Have | New | Chunk | Gone
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -30,9 +30,11 @@ async def running(*made: Peer, connect: bool = True) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def peers(network: MemoryNetwork, *names: str, connect: bool = True) -> AsyncIterator[list[Peer]]:
-    """One running `Peer` a name."""
-    made = [Peer(network.transport(name), seed=number) for number, name in enumerate(names)]
+async def peers(
+    network: MemoryNetwork, *names: str, connect: bool = True, uplink: float | None = None
+) -> AsyncIterator[list[Peer]]:
+    """One running `Peer` a name. `uplink`: the limit of each, bytes per second."""
+    made = [Peer(network.transport(name), seed=number, uplink=uplink) for number, name in enumerate(names)]
     async with running(*made, connect=connect):
         yield made
 

@@ -384,6 +384,7 @@ def frames_example() -> dict[str, str]:
     return {
         "ask": wire.encode(wire.Ask(bytes(32))).hex(),
         "want 0, 7": wire.encode(wire.Want((0, 7))).hex(),
+        "cancel 7": wire.encode(wire.Cancel((7,))).hex(),
         "have 0, 2, 9 of 10": wire.encode(wire.Have(wire.pack_bitmap(0b1000000101, 10))).hex(),
         "new 3": wire.encode(wire.New((3,))).hex(),
         "gone 300": wire.encode(wire.Gone(300)).hex(),

@@ -208,6 +208,7 @@ MESSAGES = {
     "ask": wire.Ask(bytes(range(32))),
     "want": wire.Want((0, 7, 1048575)),
     "want nothing": wire.Want(),
+    "cancel": wire.Cancel((7, 300)),
     "have": wire.Have(b"\x05\x80"),
     "new": wire.New((3,)),
     "chunk": wire.Chunk(300, (bytes(32), bytes(range(32))), b"data"),

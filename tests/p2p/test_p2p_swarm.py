@@ -5,9 +5,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm import GRACE, LAST_WINDOW_MIN, STALL, Swarm
+from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, STALL, Ask, Swarm
 
 CHUNK = 1 << 20
+PATIENCE = STALL + CHUNK / SLOW
 ALL = (1 << 100) - 1
 
 
@@ -140,11 +141,11 @@ def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
     for index in range(8):
         if s.owed("b", index):
             s.arrived("b", index, 2)
-    assert s.deadline() == STALL
-    asks = s.next(STALL)
+    assert s.deadline() == PATIENCE
+    asks = s.next(PATIENCE)
     assert by_peer(asks) == {"b": 4}
     s.left("b")
-    assert s.next(STALL) == []
+    assert s.next(PATIENCE) == []
 
 
 def test_the_coordinator_steps_in_for_a_stalled_peer():
@@ -152,16 +153,16 @@ def test_the_coordinator_steps_in_for_a_stalled_peer():
     s.has("coordinator", 0b1111, 0)
     s.has("a", 0b1111, 0)
     assert by_peer(s.next(0)) == {"a": 4}
-    assert by_peer(s.next(STALL)) == {"coordinator": LAST_WINDOW_MIN}
+    assert by_peer(s.next(PATIENCE)) == {"coordinator": LAST_WINDOW_MIN}
 
 
 def test_a_stalled_peer_that_sends_again_is_asked_again():
     s = swarm()
     s.has("a", ALL, 0)
     first = s.next(0)
-    assert s.next(STALL) == []
-    s.arrived("a", first[0].index, STALL + 1)
-    assert by_peer(s.next(STALL + 1)) == {"a": 1}
+    assert s.next(PATIENCE) == []
+    s.arrived("a", first[0].index, PATIENCE + 1)
+    assert by_peer(s.next(PATIENCE + 1)) == {"a": 1}
 
 
 def test_a_peer_that_owes_nothing_does_not_stall():
@@ -170,7 +171,7 @@ def test_a_peer_that_owes_nothing_does_not_stall():
     assert s.deadline() is None
     s.has("a", 1, 100)
     assert by_peer(s.next(100)) == {"a": 1}
-    assert s.deadline() == 100 + STALL
+    assert s.deadline() == 100 + PATIENCE
 
 
 def test_a_peer_is_dropped_after_two_bad_chunks_and_not_taken_back():
@@ -255,3 +256,188 @@ def test_news_of_an_unknown_peer_harms_nothing():
     s.arrived("unknown", 3, 0)
     assert not s.owed("unknown", 3)
     assert not s.bad("unknown", 4)
+
+
+PLAN = ("p", "q")
+
+
+def planned(chunks: int = 20, **options) -> Swarm:
+    """A swarm with two parents that have everything."""
+    s = swarm(chunks, **options)
+    s.follow(PLAN, 0)
+    for parent in PLAN:
+        s.has(parent, (1 << chunks) - 1, 0)
+    return s
+
+
+def test_each_parent_is_asked_for_its_stripe_in_order():
+    s = planned()
+    asks = s.next(0)
+    assert [ask.index for ask in asks if ask.peer == "p"] == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert [ask.index for ask in asks if ask.peer == "q"] == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert not s.needy
+
+
+def test_a_parent_is_asked_for_what_it_does_not_have_yet():
+    s = swarm(20)
+    s.follow(PLAN, 0)
+    for parent in PLAN:
+        s.has(parent, 0, 0)
+    assert by_peer(s.next(0)) == {"p": 8, "q": 8}
+
+
+def test_other_peers_are_not_asked_while_the_parents_feed():
+    s = planned()
+    s.has("other", (1 << 20) - 1, 0)
+    assert set(by_peer(s.next(0))) == {"p", "q"}
+
+
+def test_a_parents_window_is_filled_again_when_it_is_half_empty():
+    s = planned(100)
+    s.next(0)
+    for index in (0, 2, 4):
+        s.arrived("p", index, 0.1)
+        assert s.next(0.1) == []
+    s.arrived("p", 6, 0.1)
+    assert indices(s.next(0.1)) == [16, 18, 20, 22]
+
+
+def test_the_stripe_of_a_parent_that_leaves_is_asked_of_others_at_once():
+    s = planned()
+    s.next(0)
+    s.left("p")
+    assert s.next(0.1) == []
+    assert s.needy
+    s.has("other", (1 << 20) - 1, 0.2)
+    asks = s.next(0.2)
+    assert {ask.index % 2 for ask in asks if ask.peer == "other"} == {0}
+
+
+def test_a_parent_that_does_not_come_is_awaited_for_a_while():
+    s = swarm(20)
+    s.follow(PLAN, 0)
+    s.has("other", (1 << 20) - 1, 0)
+    assert s.next(0) == []
+    assert s.deadline() == AWAITED
+    assert by_peer(s.next(AWAITED)) == {"other": 4}
+
+
+def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
+    s = swarm(20)
+    s.follow(PLAN, 0)
+    s.has("p", 0, 0)
+    s.has("q", 0, 0)
+    s.has("other", (1 << 20) - 1, 0)
+    s.next(0)
+    assert s.next(1.9 * PATIENCE) == []
+    assert by_peer(s.next(2 * PATIENCE)) == {"other": 4}
+
+
+def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
+    s = planned()
+    s.next(0)
+    s.has("other", (1 << 20) - 1, 0)
+    asks = s.next(PATIENCE)
+    assert by_peer(asks) == {"other": 4}
+    index = asks[0].index
+    parent = PLAN[index % 2]
+    s.arrived("other", index, PATIENCE + 1)
+    assert s.take_back() == [Ask(parent, index)]
+    assert s.take_back() == []
+    assert s.owed(parent, index)
+    assert not s.owed("other", index)
+
+
+def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
+    s = planned(100)
+    s.has("other", (1 << 100) - 1, 0)
+    now = 0.0
+    for step in range(40):
+        now += 0.1
+        asks = s.next(now)
+        assert step > 32 or all(ask.peer != "other" for ask in asks)
+        s.arrived("q", next(index for index in range(1, 101, 2) if s.missing >> index & 1), now)
+    assert {index % 2 for index in range(100) if s.owed("other", index)} == {0}
+    assert {ask.peer for ask in s.take_back()} == {"p"}
+    assert any(s.owed("p", index) for index in range(0, 100, 2))
+
+
+def test_no_more_chunks_are_taken_than_were_asked_for():
+    s = planned()
+    index = s.next(0)[0].index
+    s.has("other", (1 << 20) - 1, 0)
+    s.next(PATIENCE)
+    s.arrived("other", index, PATIENCE + 1)
+    assert s.owed("p", index)
+    s.arrived("p", index, PATIENCE + 2)
+    assert not s.owed("p", index)
+
+
+def test_a_slow_peer_that_keeps_its_own_pace_is_never_stalled():
+    s = planned(40)
+    now = 0.0
+    for _ in range(15):
+        asked = [index for index in range(0, 40, 2) if s.owed("p", index)] or [a.index for a in s.next(now)]
+        now += 20.0
+        s.arrived("p", min(i for i in asked if i % 2 == 0), now)
+        s.next(now)
+        assert s.deadline() is None or s.deadline() > now + 100 or s.owed("q", 1)
+
+
+def test_a_fast_peer_that_stops_is_noticed_soon():
+    s = planned(100)
+    now = 0.0
+    for _ in range(10):
+        for parent, first in (("p", 0), ("q", 1)):
+            s.next(now)
+            s.arrived(parent, next(i for i in range(first, 100, 2) if s.missing >> i & 1), now)
+        now += 0.01
+    assert s.deadline() < now + QUIET
+    s.has("other", ALL, now)
+    s.next(now)
+    assert by_peer(s.next(now + QUIET)) == {"other": 4}
+
+
+def test_the_coordinator_as_a_parent_is_asked_as_any_parent():
+    s = swarm(20, last="coordinator")
+    s.follow(("coordinator",), 0)
+    s.has("coordinator", (1 << 20) - 1, 0)
+    s.has("other", (1 << 20) - 1, 0)
+    assert by_peer(s.next(0)) == {"coordinator": 8}
+
+
+def test_a_new_plan_leaves_open_what_was_asked_before():
+    s = planned(100)
+    s.next(0)
+    s.follow(("r",), 1)
+    s.has("r", ALL, 1)
+    asks = s.next(1)
+    assert by_peer(asks) == {"r": 8}
+    assert min(indices(asks)) == 16
+
+
+def test_no_more_is_asked_than_is_wanted():
+    assert len(planned().next(0, 3)) == 3
+    assert len(planned().next(0, 0)) == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6), st.lists(st.sampled_from("abcdex"), max_size=40))
+def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripes, seed, moves):
+    everything = (1 << chunks) - 1
+    s = Swarm(chunks, CHUNK, seed=seed, last="x")
+    s.follow("abcde"[:stripes], 0)
+    for peer in "abcdex":
+        s.has(peer, everything, 0)
+    now, open_ = 0.0, list[Ask]()
+    while not s.complete:
+        now += 0.5
+        open_ += s.next(now)
+        if moves:
+            s.left(moves.pop())
+        answered, open_ = open_[: 1 + len(open_) // 2], open_[1 + len(open_) // 2 :]
+        for ask in answered:
+            if s.owed(ask.peer, ask.index):
+                s.arrived(ask.peer, ask.index, now)
+        s.has("x", everything, now)
+        assert now < 1000

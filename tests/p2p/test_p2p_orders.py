@@ -1,0 +1,108 @@
+"""What a holder owes one downloader, and whose turn it is at a limited uplink: stories told to the pure cores."""
+
+from collections import Counter
+
+import pytest
+
+from p2p.errors import Malformed
+from p2p.orders import LATER, QUEUE, Orders
+from p2p.pace import Pace, Turns
+
+
+def test_chunks_that_are_here_are_sent_in_the_order_asked():
+    orders = Orders()
+    orders.begin(0b1111, 4)
+    orders.want((3, 1), 0b1111)
+    assert orders.first() == 3
+    orders.sent(3)
+    assert orders.first() == 1
+
+
+def test_a_chunk_asked_for_too_early_is_sent_when_it_comes_and_not_told():
+    orders = Orders()
+    orders.want((2, 0), 0)
+    orders.begin(0b0001, 4)
+    assert orders.first() == 0
+    orders.sent(0)
+    assert orders.first() is None
+    orders.came(2, 1.0)
+    assert orders.first() == 2
+    assert orders.news(1.0) == ()
+
+
+def test_news_are_told_at_once_where_nothing_stands_and_later_where_something_does():
+    orders = Orders()
+    orders.begin(0, 4)
+    orders.came(1, 0.0)
+    assert orders.news(0.0) == (1,)
+    orders.want((3,), 0b10)
+    orders.came(2, 1.0)
+    assert orders.quiet(1.0) == LATER
+    assert orders.news(1.0) == ()
+    assert orders.news(1.0 + LATER) == (2,)
+    assert orders.news(2.0) == ()
+
+
+def test_what_is_cancelled_is_sent_neither_now_nor_when_it_comes():
+    orders = Orders()
+    orders.begin(0b01, 2)
+    orders.want((0, 1), 0b01)
+    orders.cancel((0, 1, 7))
+    orders.came(1, 0.0)
+    assert orders.first() is None
+    assert orders.news(0.0) == (1,)
+
+
+def test_an_index_beyond_the_end_is_ready_at_once_so_that_it_can_be_denied():
+    orders = Orders()
+    orders.want((9,), 0)
+    orders.begin(0, 4)
+    assert orders.first() == 9
+
+
+def test_more_than_a_queue_of_orders_is_refused():
+    orders = Orders()
+    orders.want(range(QUEUE), 0)
+    with pytest.raises(Malformed, match="too many"):
+        orders.want((QUEUE,), 0)
+
+
+def served(turns: Turns[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
+    """Bytes to each peer when these streams (name -> peer, bytes of a chunk) always have something to send."""
+    sent, now = Counter[str](), 0.0
+    for _ in range(rounds):
+        for stream, (peer, size) in sizes.items():
+            turns.line_up(stream, peer, size)
+        front = turns.front()
+        assert front is not None
+        now += turns.wait(front, now) or 0.0
+        peer, size = sizes[front]
+        turns.take(front, now)
+        sent[peer] += size
+    return sent
+
+
+def test_peers_share_an_uplink_by_bytes_whatever_their_chunks_and_streams():
+    turns = Turns[str](Pace(1000.0))
+    streams = {"large": ("a", 800), "small": ("b", 100), "one": ("c", 100), "two": ("c", 100), "three": ("c", 100)}
+    sent = served(turns, streams, 3000)
+    assert max(sent.values()) < 1.1 * min(sent.values())
+
+
+def test_who_comes_late_begins_level_and_does_not_starve_the_others():
+    turns = Turns[str](Pace(1000.0))
+    served(turns, {"one": ("a", 100)}, 500)
+    sent = served(turns, {"one": ("a", 100), "two": ("b", 100)}, 100)
+    assert abs(sent["a"] - sent["b"]) <= 200
+
+
+def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
+    turns = Turns[str](Pace(1000.0))
+    turns.line_up("one", "a", 100)
+    turns.line_up("two", "b", 100)
+    assert turns.wait("one", 0.0) == 0
+    assert turns.wait("two", 0.0) is None
+    assert turns.take("one", 0.0) == ["two"]
+    assert turns.leave("two")
+    assert not turns.leave("two")
+    assert turns.front() is None
