@@ -128,7 +128,9 @@ class Circuit:
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None
-        return self._book.pace.book(size, now)
+        wait = self._book.pace.wait(now)
+        self._book.pace.book(size, now)
+        return wait
 
     def close(self) -> None:
         """It has ended. Closing twice is closing once."""
