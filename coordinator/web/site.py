@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from coordinator.state import RunState
-from coordinator.web import metrics, page
+from coordinator.web import metrics, page, table
 from p2p.errors import LocalFault
 
 SECURITY: Final = {
@@ -39,6 +39,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
     "/api/v1/nodes": (_JSON, lambda state: msgspec.json.encode(state.nodes)),
+    "/api/v1/nodes.csv": (table.CONTENT_TYPE, lambda state: table.of_nodes(state.nodes).encode()),
     "/metrics": (metrics.CONTENT_TYPE, metrics.exposition),
 }
 """Path -> content type, and the body of a picture."""

@@ -1,6 +1,8 @@
 """The page, the API and the metrics as a visitor gets them."""
 
+import csv
 import gzip
+import io
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from html.parser import HTMLParser
@@ -15,7 +17,7 @@ import coordinator.web
 from coordinator.broadcasts import MOST_TAKES
 from coordinator.reasons import REASONS
 from coordinator.state import NodeRow, RunState
-from coordinator.web import page, refusals, spread
+from coordinator.web import page, refusals, spread, table
 from coordinator.web.site import STATIC, Site, application, serve_web
 from p2p.errors import LocalFault
 from tests import pictures
@@ -159,7 +161,17 @@ def test_an_attribute_cannot_be_left() -> None:
 
 async def test_every_answer_carries_the_security_headers(visit: Visit) -> None:
     session = await visit(application(lambda: pictures.BUSY))
-    paths = ["/", "/live", "/api/v1/run", "/api/v1/nodes", "/metrics", "/healthz", "/static/page.js", "/nowhere"]
+    paths = [
+        "/",
+        "/live",
+        "/api/v1/run",
+        "/api/v1/nodes",
+        "/api/v1/nodes.csv",
+        "/metrics",
+        "/healthz",
+        "/static/page.js",
+        "/nowhere",
+    ]
     for path in paths:
         status, headers, _ = await fetched(session, path)
         assert status == (404 if path == "/nowhere" else 200), path
@@ -211,6 +223,29 @@ async def test_the_api_gives_the_picture_back(visit: Visit) -> None:
     assert msgspec.json.decode(run, type=RunState) == pictures.BUSY
     _, _, nodes = await fetched(session, "/api/v1/nodes")
     assert msgspec.json.decode(nodes, type=list[NodeRow]) == pictures.NODES
+
+
+async def test_the_leaderboard_is_there_as_a_table(visit: Visit) -> None:
+    session = await visit(application(lambda: pictures.BUSY))
+    _, headers, body = await fetched(session, "/api/v1/nodes.csv")
+    assert headers["Content-Type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(body.decode(), newline="")))
+    assert [row["id"] for row in rows] == [node.id for node in pictures.NODES]
+    assert (rows[1]["name"], rows[1]["refused"], rows[1]["connected"]) == ("Känguru im Keller", "3", "1")
+    assert (rows[3]["name"], rows[3]["connected"], rows[4]["version"]) == ("", "0", "")
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1", "-1", "@a", "\t=1", "\r=1"])
+def test_a_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
+    _, row = csv.reader(io.StringIO(table.of_nodes([pictures.node(1, name=name)]), newline=""))
+    assert row[1] == f"'{name}"
+
+
+def test_a_name_with_commas_quotes_and_lines_stays_one_cell() -> None:
+    name = 'a, "b"\nc'
+    _, row = csv.reader(io.StringIO(table.of_nodes([pictures.node(1, name=name)]), newline=""))
+    assert row[1] == name
+    assert len(row) == len(table.COLUMNS)
 
 
 def test_the_picture_holds_no_bytes_which_json_would_show_as_base64() -> None:
