@@ -2,8 +2,8 @@
 
 One source and n peers, each a process in a network namespace of its own, on lines that `tc tbf` caps alike in both
 directions. Every peer runs the product's network plane (`ThreadedPeer`: libp2p, chunks verified before they are
-stored and passed on). The clock runs from the moment when all are told of the payload until the last of them holds the
-whole of it, verified and on disk. In one run:
+stored and passed on), with parents by `p2p.plan`. The clock runs from the moment when all are told of the payload
+until the last of them holds the whole of it, verified and on disk. In one run:
 
     T*          W / r: no scheme beats it where all lines are alike. r is what one plain TCP stream gets on such a line
     star        everybody from the source alone: n W / r by the formula, and measured once
@@ -30,9 +30,12 @@ from typing import Any, Final, NamedTuple
 from benchmarks import bench
 from benchmarks.bench import Claim
 from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
+from p2p.plan import Line, Load, fresh
 
 PEER: Final = "benchmarks.broadcast_peer"
 TORRENT: Final = "benchmarks.torrent_peer"
+LATENCY: Final = 0.001
+"""Seconds one way on such a line, where it is idle; given to the planner."""
 HARMED: Final = 0.3
 """Share of the peers that are killed, or lie."""
 
@@ -81,7 +84,7 @@ class Loopback:
 
 
 class Ground(NamedTuple):
-    """Where the peers are, and what a line carries: `rate` in bytes of payload a second."""
+    """Where the peers are, and what a line is said to carry: `rate` in bytes a second."""
 
     lab: Lab | Loopback
     rate: float
@@ -93,7 +96,7 @@ def ground(hosts: int, mbit: float) -> Iterator[Ground]:
     """A fresh network: no scheme profits from what another left behind."""
     try:
         with Lab(hosts).running(mbit) as lab:
-            yield Ground(lab, 0.0, True)
+            yield Ground(lab, mbit * 1e6 / 8, True)
     except NotPermitted as reason:
         print(f"no namespaces here ({reason}): token buckets on the loopback instead")
         loopback = Loopback()
@@ -133,6 +136,17 @@ class Ours:
             process.hear()
         self.processes[0].say(share=str(payload))
         self._manifest = self.processes[0].hear()["manifest"]
+        if not star:
+            self._follow([one["peer"] for one in met[1:]], found.rate)
+
+    def _follow(self, peers: Sequence[str], rate: float) -> None:
+        """Tell everybody the plan, as a coordinator does that has measured their lines."""
+        _, length, chunk, _ = self._manifest
+        lines = {peer: Line(rate, rate, LATENCY) for peer in peers}
+        plan = fresh(self.source, rate, lines, Load(length, chunk), seed=0)
+        for peer, process in zip(peers, self.processes[1:], strict=True):
+            process.say(follow=plan.parents[peer])
+            process.hear()
 
     def broadcast(self, *, kill_after: float | None = None) -> Outcome:
         start = time.monotonic()

@@ -2,6 +2,7 @@
 
     ADDRESS FOLDER SEED [--liar] [--uplink BYTES]   -> {peer, addresses}
     {dial: [[address ...] ...]}                     -> {connected}
+    {follow: [PEER ...]}                            -> {}   (the parent of each stripe)
     {share: PATH}                                   -> {manifest}
     {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}
     {report: true}                                  -> {sent, bad_sent, bad_received}
@@ -64,6 +65,9 @@ async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]
     if "dial" in order:
         await asyncio.gather(*(peer.dial(addresses) for addresses in order["dial"]))
         say(connected=len(await peer.peers()))
+    elif "follow" in order:
+        await peer.follow(order["follow"])
+        say()
     elif "share" in order:
         path = Path(order["share"])
         manifest = manifest_of(path)
