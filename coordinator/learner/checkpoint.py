@@ -76,20 +76,20 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def save(folder: Path, state: State, tensors: dict[str, Tensor]) -> Path:
-    """Write the checkpoint of (`state.era`, `state.step`), durably, and remove all but the newest two. Raises
-    `DiskFull`."""
-    target = folder / f"checkpoint-{state.era:012d}-{state.step:012d}"
+def save(folder: Path, era: int, step: int, finished: Callable[[], State], tensors: dict[str, Tensor]) -> Path:
+    """Write the checkpoint of (`era`, `step`), durably, and remove all but the newest two. `finished`: called when the
+    tensors are durable, which takes longest; gives the state, all of whose files are durable. Raises `DiskFull`, and
+    what `finished` raises; there is then no such checkpoint."""
+    target = folder / f"checkpoint-{era:012d}-{step:012d}"
     partial = folder / f".{target.name}.partial"
     with _emptied(partial):
         save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial / _TENSORS)
-        body = msgspec.msgpack.encode(state)
-        sealed = _Sealed(
-            format=FORMAT, body=body, body_hash=blake3(body).digest(), tensors_hash=_file_hash(partial / _TENSORS)
-        )
+        sync_file(partial / _TENSORS)
+        tensors_hash = _file_hash(partial / _TENSORS)
+        body = msgspec.msgpack.encode(finished())
+        sealed = _Sealed(format=FORMAT, body=body, body_hash=blake3(body).digest(), tensors_hash=tensors_hash)
         (partial / _STATE).write_bytes(msgspec.msgpack.encode(sealed))
-        for name in (_TENSORS, _STATE):
-            sync_file(partial / name)
+        sync_file(partial / _STATE)
         sync_folder(partial)
         if target.exists():
             _discard(target)

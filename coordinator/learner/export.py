@@ -8,14 +8,17 @@ Rules
 1. A version's number is the step that made it, and its files are named by it.
 2. Diffs start only from versions that were published, and from the bytes that were published: from the predecessor;
    from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of all (the anchor).
-3. Every file is durable when `write` returns. Nothing here rounds: the model holds published values (see `optimiser`).
+3. Every file is durable when what `writing` gives returns. Nothing here rounds: the model holds published
+   values (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are written.
 4. Files go when no diff will start from them and `keep` later versions are published.
 """
 
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -23,7 +26,8 @@ from transformers import PreTrainedModel
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
 from weights.diff import encode, encode_full
-from weights.durable import sync_folder, writing
+from weights.durable import sync_folder
+from weights.durable import writing as writing_file
 from weights.snapshot import Snapshot
 from weights.tensors import save_model
 
@@ -32,13 +36,22 @@ ANCHOR_EVERY = 32
 _FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
 
 
-def write(model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path) -> Export:
-    """Export the model as `version`, with a diff from each of `bases`, or in full if there are none."""
+@contextmanager
+def writing(
+    model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path
+) -> Iterator[Callable[[], Export]]:
+    """Write the model's snapshot, and encode beside the block a diff from each of `bases`, or all if there are none.
+    The block is given what waits for that and returns the export, or raises what went wrong."""
     started = time.perf_counter()
     new = save_model(model, place(folder, version))
-    edges = [_diff(base, new, version, folder) for base in bases] or [_full(new, version, folder)]
-    seconds = time.perf_counter() - started
-    return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=seconds)
+
+    def encoded() -> Export:
+        edges = [_diff(base, new, version, folder) for base in bases] or [_full(new, version, folder)]
+        seconds = time.perf_counter() - started
+        return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=seconds)
+
+    with ThreadPoolExecutor(1, "encode") as thread:
+        yield thread.submit(encoded).result
 
 
 def place(folder: Path, version: int) -> Path:
@@ -57,7 +70,7 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
         target.hardlink_to(snapshot)
         sync_folder(folder)
     except OSError:  # another filesystem, or one without links
-        with snapshot.open("rb") as source, writing(target) as file:
+        with snapshot.open("rb") as source, writing_file(target) as file:
             shutil.copyfileobj(source, file)
     return target
 

@@ -151,11 +151,19 @@ class Session:
         return self._state.export.version if self._state.export else 0
 
     def _export(self, published: list[Base]) -> Export:
-        """Files, then checkpoint, then away with what is no longer needed (rule 1)."""
-        bases = export.starts(self._state.step, published, self._state.anchor)
-        made = export.write(self._model, self._state.step, bases, self._exports)
-        self._state = msgspec.structs.replace(self._state, export=made)
-        checkpoint.save(self._checkpoints, self._state, {**self._optimiser.tensors(), **_random()})
+        """Files, then checkpoint, then away with what is no longer needed (rule 1). The diffs are encoded while the
+        checkpoint's tensors go to the disk."""
+        state = self._state
+        bases = export.starts(state.step, published, state.anchor)
+        with export.writing(self._model, state.step, bases, self._exports) as encoded:
+            tensors = {**self._optimiser.tensors(), **_random()}
+
+            def finished() -> State:
+                return msgspec.structs.replace(state, export=encoded())
+
+            checkpoint.save(self._checkpoints, state.era, state.step, finished, tensors)
+            made = encoded()
+        self._state = msgspec.structs.replace(state, export=made)
         self._sweep()
         return made
 

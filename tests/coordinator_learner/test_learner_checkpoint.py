@@ -34,12 +34,16 @@ def tensors(step: int) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for step in (1, 2, 3):
-        checkpoint.save(tmp_path, state(step), tensors(step))
+        saved(tmp_path, state(step), tensors(step))
     return tmp_path
 
 
 def silent(sentence: str) -> None:
     pytest.fail(f"nothing was to be reported: {sentence}")
+
+
+def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
+    checkpoint.save(folder, of.era, of.step, lambda: of, tensors)
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder: Path) -> None:
@@ -59,14 +63,14 @@ def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> Non
 
 
 def test_a_later_era_is_newer_whatever_its_step(folder: Path) -> None:
-    checkpoint.save(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
+    saved(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
     found = checkpoint.load(folder, silent)
     assert found is not None
     assert (found.state.era, found.state.step) == (4, 1)
 
 
 def test_saving_a_step_again_replaces_it(folder: Path) -> None:
-    checkpoint.save(folder, state(3), tensors(7))
+    saved(folder, state(3), tensors(7))
     found = checkpoint.load(folder, silent)
     assert found is not None
     assert torch.equal(found.tensors["master.w"], tensors(7)["master.w"])
@@ -134,7 +138,7 @@ def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, m
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(DiskFull, match="free space there"):
-        checkpoint.save(folder, state(4), tensors(4))
+        saved(folder, state(4), tensors(4))
     monkeypatch.undo()
     found = checkpoint.load(folder, silent)
     assert found is not None
@@ -144,7 +148,7 @@ def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, m
 
 def test_a_checkpoint_of_a_newer_program_is_an_error_and_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
-    checkpoint.save(folder, state(4), tensors(4))
+    saved(folder, state(4), tensors(4))
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 2, this program reads 1: update it"):
         checkpoint.load(folder, silent)
@@ -155,3 +159,19 @@ def test_the_state_on_disk_is_pinned(repository: Path) -> None:
     vector = json.loads((repository / "tests/vectors/learner_checkpoint.json").read_text())
     assert msgspec.msgpack.encode(state(2)).hex() == vector["state"]
     assert msgspec.msgpack.decode(bytes.fromhex(vector["state"]), type=State) == state(2)
+
+
+def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Path) -> None:
+    """As where the disk is full for the export that the checkpoint would name."""
+    before = checkpoint.load(folder, print)
+
+    def finished() -> State:
+        raise DiskFull("no room for the export")
+
+    with pytest.raises(DiskFull, match="no room for the export"):
+        checkpoint.save(folder, 0, 9, finished, tensors(9))
+    after = checkpoint.load(folder, print)
+    assert before is not None
+    assert after is not None
+    assert after.state == before.state
+    assert not list(folder.glob(".*"))
