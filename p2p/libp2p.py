@@ -50,11 +50,13 @@ from p2p import libp2p_socket
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
+from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
 from p2p.limits import Crowd
+from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
@@ -79,8 +81,8 @@ VALIDATION_TIMEOUT = 30.0
 
 
 def muxers() -> TMuxerOptions:
-    """Stream muxers, the preferred one first."""
-    return {TProtocol(YAMUX): Yamux}
+    """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
+    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): Yamux}
 
 
 def limits() -> ResourceManager:

@@ -1,27 +1,45 @@
-"""One libp2p stream as a `p2p.transport.Stream` (rules 3 to 6 of p2p/libp2p.py)."""
+"""One libp2p stream as a `p2p.transport.Stream`: frames, and a watchdog (rules 4 and 6 of p2p/libp2p.py)."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 import trio
 from libp2p.abc import INetStream
-from libp2p.network.stream.exceptions import StreamEOF
 
 from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.libp2p_foreign import ForeignStream
+from p2p.libp2p_mux import MuxStream
+from p2p.mux import Bytes
 
 log = logging.getLogger("p2p")
 
-PIECE = 64 << 10
-"""Bytes of one read or write on the muxer."""
-READ_AHEAD = 1 << 20
-"""Bytes that are read before anybody asked for them."""
+T = TypeVar("T")
+
 LENGTH = 4
 RESET_TIMEOUT = 5.0
 """Seconds for a reset to leave; after that the connection is closed."""
 
 
+class Pipe(Protocol):
+    """What is common to a stream of our muxer and one of a foreign peer; see `MuxStream`."""
+
+    @property
+    def sent(self) -> int: ...
+
+    async def pieces(self, limit: int) -> Sequence[Bytes]: ...
+
+    def put(self, data: Bytes) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def reset(self) -> None: ...
+
+
 class LibP2PStream:
-    """Frames over a muxed stream. Its tasks live in the transport's nursery, and end with the stream."""
+    """Frames over a muxed stream."""
 
     def __init__(
         self,
@@ -32,21 +50,15 @@ class LibP2PStream:
         drop: Callable[[str], Awaitable[None]],
     ) -> None:
         """`patience`: seconds. `drop`: closes the connection with a peer."""
+        muxed = getattr(stream, "muxed_stream", None)
+        self._pipe: Pipe = muxed if isinstance(muxed, MuxStream) else ForeignStream(stream, nursery)
         self._stream = stream
         self._peer = peer
         self._nursery = nursery
         self._patience = patience
         self._drop = drop
-        self._buffer = bytearray()
-        self._ended = False
         self._finished = False
         self._broken: str | None = None
-        self._progress = self._written = trio.current_time()
-        self._changed = trio.Event()
-        self._consumed = trio.Event()
-        self._sending = trio.Lock()
-        self._reading = trio.CancelScope()
-        nursery.start_soon(self._read_always)
 
     @property
     def peer(self) -> str:
@@ -54,33 +66,37 @@ class LibP2PStream:
         return self._peer
 
     async def send(self, frame: bytes) -> None:
-        """See `Stream`. Where the caller is cancelled, the stream is reset."""
-        await self._in_transport(self._write, len(frame).to_bytes(LENGTH, "big") + frame)
+        """See `Stream`. Where the caller is cancelled, the frame leaves whole all the same."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check()
+        if self._finished:
+            raise LocalFault("a frame was sent after the stream's finish")
+        try:
+            self._pipe.put(len(frame).to_bytes(LENGTH, "big"))
+            self._pipe.put(frame)
+        except Exception as error:
+            self._break(f"{error!r}")
+        await self._flush()
 
     async def receive(self, limit: int) -> bytes | None:
         """See `Stream`."""
-        if not await self._have(LENGTH):
-            if self._buffer:
-                raise Malformed(f"{self._peer} ended in the middle of a frame")
+        head = await self._exactly(LENGTH)
+        if not head:
             return None
-        length = int.from_bytes(self._buffer[:LENGTH], "big")
+        length = int.from_bytes(head, "big") if len(head) == LENGTH else 1
         if length > limit:
             raise Malformed(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
-        self._consume(LENGTH)
-        frame = bytearray()
-        while len(frame) < length:
-            if not await self._have(1):
-                raise Malformed(f"{self._peer} ended in the middle of a frame")
-            part = self._buffer[: length - len(frame)]
-            frame += part
-            self._consume(len(part))
-        return bytes(frame)
+        frame = await self._exactly(length)
+        if len(frame) < length:
+            raise Malformed(f"{self._peer} ended in the middle of a frame")
+        return frame
 
     async def finish(self) -> None:
         """See `Stream`."""
         if not self._finished and self._broken is None:
             self._finished = True
-            await self._in_transport(self._close_write, b"")
+            await self._pipe.close()
+            await self._flush()
 
     async def reset(self) -> None:
         """See `Stream`."""
@@ -90,111 +106,67 @@ class LibP2PStream:
         """Finish, and discard what still arrives until the other side is done or makes no progress; then reset."""
         try:
             await self.finish()
-            while await self._have(1):
-                self._consume(len(self._buffer))
+            while await self._pieces(1 << 20):
+                pass
         except Unreachable as error:
             log.debug("%s", error)
         finally:
             self._break("the handler is done")
 
-    async def _in_transport(self, write: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
-        """Run a write to its end in a task that this caller's cancellation does not reach."""
-        async with self._sending:
-            self._check()
-            done = trio.Event()
+    async def _exactly(self, count: int) -> bytes:
+        """So many bytes; fewer only where the other side finished."""
+        pieces: list[Bytes] = []
+        while count:
+            found = await self._pieces(count)
+            if not found:
+                break
+            pieces += found
+            count -= sum(map(len, found))
+        return b"".join(pieces)
 
-            async def task() -> None:
-                try:
-                    await write(data)
-                except Exception as error:
-                    self._break(f"{error!r}")
-                finally:
-                    done.set()
+    async def _pieces(self, limit: int) -> Sequence[Bytes]:
+        self._check()
+        try:
+            with trio.fail_after(self._patience):
+                return await self._pipe.pieces(limit)
+        except trio.TooSlowError:
+            self._break(f"no byte for {self._patience:g} s")
+        except Exception as error:
+            self._break(f"{error!r}")
+        raise Unreachable(self._why())
 
-            self._written = trio.current_time()
-            self._nursery.start_soon(task)
+    async def _flush(self) -> None:
+        """Wait for room, as long as there is progress. Raises `Unreachable`."""
+        while self._broken is None:
+            sent = self._pipe.sent
             try:
-                while not done.is_set() and self._broken is None:
-                    with trio.move_on_at(self._written + self._patience):
-                        await done.wait()
-                    if trio.current_time() >= self._written + self._patience and not done.is_set():
-                        self._break(f"nothing could be sent for {self._patience:g} s")
-                        self._nursery.start_soon(self._drop, self._peer)
-            except trio.Cancelled:
-                self._break("a write was given up")
-                raise
-            self._check()
-
-    async def _write(self, data: bytes) -> None:
-        if self._finished:
-            raise LocalFault("a frame was sent after the stream's finish")
-        for start in range(0, len(data), PIECE):
-            await self._stream.write(data[start : start + PIECE])
-            self._written = trio.current_time()
-            if self._broken is not None:
-                return
-
-    async def _close_write(self, _: bytes) -> None:
-        await self._stream.close_write()  # type: ignore[attr-defined]
-
-    async def _read_always(self) -> None:
-        with self._reading:
-            try:
-                while True:
-                    while len(self._buffer) >= READ_AHEAD:
-                        self._consumed = trio.Event()
-                        await self._consumed.wait()
-                    data = await self._stream.read(PIECE)
-                    if not data:
-                        break
-                    self._buffer += data
-                    self._wake()
-            except StreamEOF:
-                pass
+                with trio.fail_after(self._patience):
+                    return await self._pipe.flush()
+            except trio.TooSlowError:
+                if self._pipe.sent == sent:
+                    self._break(f"nothing could be sent for {self._patience:g} s")
             except Exception as error:
                 self._break(f"{error!r}")
-        self._ended = True
-        self._wake()
-
-    async def _have(self, count: int) -> bool:
-        """Wait until the buffer has so many bytes; False when the other side finished before."""
-        started = trio.current_time()
-        while len(self._buffer) < count:
-            self._check()
-            if self._ended:
-                return False
-            with trio.move_on_at(max(started, self._progress) + self._patience) as scope:
-                await self._changed.wait()
-            if scope.cancelled_caught:
-                self._break(f"no byte for {self._patience:g} s")
-        return True
-
-    def _consume(self, count: int) -> None:
-        del self._buffer[:count]
-        self._consumed.set()
-
-    def _wake(self) -> None:
-        self._progress = trio.current_time()
-        self._changed.set()
-        self._changed = trio.Event()
+        raise Unreachable(self._why())
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise Unreachable(f"stream with {self._peer}: {self._broken}")
+            raise Unreachable(self._why())
+
+    def _why(self) -> str:
+        return f"stream with {self._peer}: {self._broken}"
 
     def _break(self, why: str) -> None:
         if self._broken is None:
             self._broken = why
-            self._changed.set()
-            self._changed = trio.Event()
             self._nursery.start_soon(self._reset)
 
     async def _reset(self) -> None:
         with trio.move_on_after(RESET_TIMEOUT) as scope:
             try:
+                await self._pipe.reset()
                 await self._stream.reset()
             except Exception as error:
                 log.debug("reset: %r", error)
         if scope.cancelled_caught:  # not even a reset leaves: the connection is stuck
             await self._drop(self._peer)
-        self._reading.cancel()

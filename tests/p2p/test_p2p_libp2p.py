@@ -10,16 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import trio
-import trio.testing
-from libp2p.io.exceptions import ConnectionClosedError
 
 from p2p import rpc
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.identity import generate_key
-from p2p.libp2p_security import STUCK, _steady
 from p2p.threaded import ThreadedPeer
-from tests.clock import run_fake_trio
 from tests.peers import payload_file
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -100,47 +95,6 @@ async def test_only_noise_is_offered():
 
 async def _soon(value):
     return value
-
-
-class SlowConnection:
-    """A secured connection whose write leaves after `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.written: list[bytes] = []
-        self.closed = False
-
-    async def write(self, data: bytes) -> None:
-        await trio.sleep(self.seconds)
-        self.written.append(data)
-
-    async def close(self) -> None:
-        self.closed = True
-
-
-def test_a_write_that_noise_has_counted_leaves_even_if_its_task_is_cancelled():
-    connection = _steady(SlowConnection(1))
-
-    async def main() -> None:
-        with trio.move_on_after(0.1) as scope:
-            await connection.write(b"frame")
-        assert connection.written == [b"frame"]
-        assert not connection.closed
-        assert not scope.cancelled_caught
-
-    run_fake_trio(main)
-
-
-def test_a_write_that_never_leaves_closes_the_connection():
-    connection = _steady(SlowConnection(1e6))
-
-    async def main() -> None:
-        with pytest.raises(ConnectionClosedError):
-            await connection.write(b"frame")
-        assert trio.current_time() == pytest.approx(STUCK)
-        assert connection.closed
-
-    run_fake_trio(main)
 
 
 async def test_a_stream_that_is_reset_does_not_end_the_host():

@@ -1,0 +1,89 @@
+"""What Noise does with bytes once its handshake is over, without I/O: many messages at a time.
+
+1. On the wire a message is its length (2 bytes, big-endian) and a ciphertext of at most 65535 bytes, the last 16 of
+   them the tag.
+2. Messages are counted from 0 in each direction, and the count is the nonce: one that is lost, changed, repeated or
+   out of order does not open, nor does any after it. That is `Malformed`, and the connection is of no more use.
+"""
+
+import struct
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from p2p.errors import Malformed
+
+TAG = 16
+MESSAGE_MAX = 65535 - TAG
+"""Bytes of plaintext in one message."""
+_LENGTH = struct.Struct(">H")
+_NONCE = struct.Struct("<4xQ")
+
+
+class Sealer:
+    """One direction, sending."""
+
+    def __init__(self, key: bytes, count: int = 0) -> None:
+        self._aead = ChaCha20Poly1305(key)
+        self._count = count
+
+    def seal(self, data: bytes) -> bytearray:
+        """The messages that carry `data`. They must be sent, whole and in this order."""
+        view = memoryview(data)
+        messages = -(-len(view) // MESSAGE_MAX)
+        out = bytearray(len(view) + messages * (_LENGTH.size + TAG))
+        into, at = memoryview(out), 0
+        for start in range(0, len(view), MESSAGE_MAX):
+            part = view[start : start + MESSAGE_MAX]
+            length = len(part) + TAG
+            _LENGTH.pack_into(out, at, length)
+            at += _LENGTH.size
+            self._aead.encrypt_into(_NONCE.pack(self._count), part, None, into[at : at + length])
+            self._count += 1
+            at += length
+        return out
+
+
+class Opener:
+    """One direction, receiving."""
+
+    def __init__(self, key: bytes, count: int = 0) -> None:
+        self._aead = ChaCha20Poly1305(key)
+        self._count = count
+        self._rest = bytearray()
+        """The beginning of a message whose end has not come."""
+
+    def open(self, data: bytes) -> list[bytes]:
+        """The plaintexts of all messages that are complete now; `data` is what arrived, cut anywhere. Raises
+        `Malformed`."""
+        view, at, found = memoryview(data), 0, []
+        while self._rest and at < len(view):
+            need = _LENGTH.size - len(self._rest)
+            if need <= 0:
+                need = _LENGTH.size + _LENGTH.unpack_from(self._rest)[0] - len(self._rest)
+            part = view[at : at + need]
+            self._rest += part
+            at += len(part)
+            if self._complete(self._rest):
+                found += self._decrypt(memoryview(bytes(self._rest))[_LENGTH.size :])
+                self._rest.clear()
+        while self._complete(view, at):
+            start = at + _LENGTH.size
+            at = start + _LENGTH.unpack_from(view, at)[0]
+            found += self._decrypt(view[start:at])
+        self._rest += view[at:]
+        return found
+
+    def _complete(self, buffer: bytearray | memoryview, at: int = 0) -> bool:
+        there = len(buffer) - at
+        return there >= _LENGTH.size and there >= _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
+
+    def _decrypt(self, message: memoryview) -> list[bytes]:
+        try:
+            if len(message) < TAG:
+                raise Malformed(f"a Noise message of {len(message)} bytes")
+            plain = self._aead.decrypt(_NONCE.pack(self._count), message, None)
+        except InvalidTag:
+            raise Malformed(f"Noise message {self._count} does not open") from None
+        self._count += 1
+        return [plain] if plain else []
