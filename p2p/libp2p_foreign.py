@@ -55,6 +55,7 @@ class ForeignStream:
         while self._queue or (self._finishing and not self._finished):
             self._check()
             await self._changed.park()
+        self._check()
 
     async def close(self) -> None:
         """See `MuxStream`."""

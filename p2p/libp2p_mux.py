@@ -86,6 +86,8 @@ class MuxStream(IMuxedStream):
         while not flow.finished and (flow.finishing or flow.unsent > ROOM):
             self._check()
             await self._writable.park()
+        if not flow.finished:
+            self._check()
 
     async def read(self, n: int | None = None) -> bytes:
         """Up to `n` bytes, one at least. Raises `MuxedStreamEOF`, `MuxedStreamReset`."""

@@ -40,6 +40,7 @@ from p2p import (
     libp2p,
     merkle,
     messages,
+    mux,
     network,
     reachable,
     rpc,
@@ -252,6 +253,14 @@ CONSTANTS: dict[str, str] = {
     "requests.md: status beat": f"every {rpc.BEAT:g} s",
     "requests.md: requests a peer": f"{rpc.PER_PEER} at once",
     "requests.md: gossip limit": f"{libp2p.GOSSIP_LIMIT >> 10} KiB",
+    "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",
+    "mux.md: header": f"a header of {mux.HEADER.size} bytes",
+    "mux.md: longest frame": f"| 1 to {mux.FRAME_MAX} |",
+    "mux.md: first window": f"a credit of {mux.WINDOW_MIN >> 10} KiB",
+    "mux.md: largest window": f"up to {mux.WINDOW_MAX >> 20} MiB",
+    "mux.md: streams": f"may have {mux.STREAMS_MAX}",
+    "mux.md: quantum": f"{mux.QUANTUM} bytes each",
+    "mux.md: answers": f"at most {mux.ANSWERS_MAX} frames",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
     "https.md: the paths": f"`GET {https_wire.PEER}`",
@@ -395,6 +404,20 @@ def https_example() -> dict[str, str]:
     return {"etag of head": https_wire.etag(b"head"), "gone 300": https_wire.framed(wire.Gone(300)).hex()}
 
 
+def mux_example() -> dict[str, str]:
+    return {
+        "open": mux.HEADER.pack(mux.OPEN, 1, 0).hex(),
+        'data "abc"': (mux.HEADER.pack(mux.DATA, 1, 3) + b"abc").hex(),
+        "credit 65536": mux.HEADER.pack(mux.CREDIT, 1, 65536).hex(),
+        "away, at fault": mux.HEADER.pack(mux.AWAY, 0, mux.FAULT).hex(),
+    }
+
+
+def test_the_table_of_frames_is_that_of_the_code() -> None:
+    (rows,) = [rows for header, *rows in tables(PAGES["mux.md"]) if header[:2] == ["Type", "Name"]]
+    assert [getattr(mux, row[1]) for row in rows] == [int(row[0]) for row in rows] == list(range(8))
+
+
 def ledger_example() -> dict[str, str]:
     node = identity.peer_id(identity.public_bytes(Ed25519PrivateKey.from_private_bytes(bytes(range(32)))))
     postings = ledger.transfer(ledger.ESCROW, ledger.accrued(node), 109)
@@ -425,6 +448,7 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "merkle": merkle_example,
     "frames": frames_example,
     "https": https_example,
+    "mux": mux_example,
     "ledger": ledger_example,
     "weight": weight_example,
 }

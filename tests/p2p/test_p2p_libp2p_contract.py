@@ -1,0 +1,93 @@
+"""What this project takes from py-libp2p beyond its public interface. An upgrade that moves any of it fails here first,
+and by name."""
+
+import importlib.metadata
+import inspect
+
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.abc import IMuxedConn, IMuxedStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.security.noise.patterns import PatternXX
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from noise.connection import NoiseConnection
+
+from p2p.libp2p_mux import MuxConn, MuxStream
+from p2p.libp2p_security import BatchedNoise, _PatternXX
+
+
+def test_the_version_is_one_that_was_tried():
+    major, minor, *_ = importlib.metadata.version("libp2p").split(".")
+    assert (major, minor) == ("0", "8")
+
+
+def test_the_handshake_leaves_its_cipher_states():
+    one, other = (NoiseConnection.from_name(b"Noise_NN_25519_ChaChaPoly_SHA256") for _ in range(2))
+    one.set_as_initiator()
+    other.set_as_responder()
+    for side in (one, other):
+        side.start_handshake()
+    other.read_message(one.write_message())
+    one.read_message(other.write_message())
+    for state in (one.noise_protocol.cipher_state_encrypt, other.noise_protocol.cipher_state_decrypt):
+        assert len(state.k) == 32
+        assert state.n == 0
+    assert one.noise_protocol.cipher_state_encrypt.k == other.noise_protocol.cipher_state_decrypt.k
+
+
+def test_noise_asks_for_a_pattern_and_makes_it_of_these_parts():
+    assert list(inspect.signature(Noise.get_pattern).parameters) == ["self"]
+    assert list(inspect.signature(PatternXX.__init__).parameters)[1:5] == [
+        "local_peer", "libp2p_privkey", "noise_static_key", "early_data"
+    ]  # fmt: skip
+    assert list(inspect.signature(PatternXX.handshake_inbound).parameters) == ["self", "conn"]
+    assert list(inspect.signature(PatternXX.handshake_outbound).parameters) == ["self", "conn", "remote_peer"]
+    made = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
+    assert isinstance(made.get_pattern(), _PatternXX)
+
+
+def test_the_muxer_s_class_is_called_with_connection_and_peer():
+    assert "transport_class(conn, peer_id)" in inspect.getsource(MuxerMultistream.new_conn)
+
+
+def test_our_muxer_has_what_stock_yamux_shows_of_the_interface():
+    for ours, stock, interface in ((MuxConn, Yamux, IMuxedConn), (MuxStream, None, IMuxedStream)):
+        assert not getattr(ours, "__abstractmethods__", None)
+        assert interface.__abstractmethods__ <= set(dir(ours))
+        assert stock is None or interface.__abstractmethods__ <= set(dir(stock))
+
+
+def test_what_the_swarm_asks_of_a_muxed_connection_is_there():
+    source = inspect.getsource(Swarm.add_conn)
+    for name in ("event_started", "is_closed", "is_established", "get_transport_addresses", "get_connection_type"):
+        assert f"muxed_conn.{name}" in source
+    assert 'setattr(muxed_conn, "on_close"' in inspect.getsource(SwarmConn.__init__)
+
+
+def test_a_net_stream_shows_its_muxed_stream():
+    assert "self.muxed_stream = muxed_stream" in inspect.getsource(NetStream.__init__)
+    assert inspect.iscoroutinefunction(NetStream.close_write)
+    assert inspect.iscoroutinefunction(NetStream.reset)
+
+
+@pytest.mark.parametrize("name", ["listeners", "upgrader", "peerstore", "_negative_peer_cache", "auto_connector"])
+def test_the_network_has_the_parts_that_the_transport_touches(name):
+    async def main() -> object:
+        return getattr(new_host().get_network(), name)
+
+    assert trio.run(main) is not None
+
+
+def test_the_network_s_own_handler_of_streams_can_be_replaced():
+    async def main() -> None:
+        network = new_host().get_network()
+        assert callable(network.common_stream_handler)
+        network.set_stream_handler(network.common_stream_handler)
+
+    trio.run(main)

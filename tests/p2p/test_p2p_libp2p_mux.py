@@ -1,0 +1,361 @@
+"""The muxer's tasks over an in-memory connection: back-pressure, cancellation, ends, and faults that close only it."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import (
+    MuxedConnUnavailable,
+    MuxedStreamClosed,
+    MuxedStreamEOF,
+    MuxedStreamError,
+    MuxedStreamReset,
+)
+
+from p2p import libp2p_mux, mux
+from p2p.libp2p_mux import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
+from p2p.libp2p_security import STUCK, NoiseSession
+from p2p.mux import HEADER
+from p2p.noise import Opener, Sealer
+
+KEYS = bytes(32), bytes(range(32))
+
+
+class Wire:
+    """A raw connection over one end of a pair of in-memory streams. `frozen`: nothing is read, and writes hang; `mute`:
+    they are lost."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.frozen = self.mute = False
+
+    async def read(self, n: int) -> bytes:
+        while True:
+            data = await self.stream.receive_some(n)
+            if not self.frozen and not self.mute:
+                return bytes(data)
+
+    async def write(self, data: bytes) -> None:
+        if self.frozen:
+            await trio.sleep_forever()
+        try:
+            if not self.mute:
+                await self.stream.send_all(bytes(data))
+        except (trio.ClosedResourceError, trio.BrokenResourceError) as error:
+            raise ConnectionClosedError(str(error)) from None
+
+    async def close(self) -> None:
+        await self.stream.aclose()
+
+
+def session(stream: trio.abc.Stream, dialled: bool) -> NoiseSession:
+    pair = create_new_key_pair()
+    peer = ID.from_pubkey(pair.public_key)
+    made = NoiseSession(
+        local_peer=peer, local_private_key=pair.private_key, remote_peer=peer,
+        remote_permanent_pubkey=pair.public_key, is_initiator=dialled,
+    )  # fmt: skip
+    sending, receiving = KEYS if dialled else KEYS[::-1]
+    made._start(Wire(stream), Sealer(sending), Opener(receiving))
+    return made
+
+
+@asynccontextmanager
+async def connected(*, narrow: bool = False) -> AsyncIterator[tuple[MuxConn, MuxConn]]:
+    """Two running ends; with `narrow`, between them a pipe that holds one write."""
+    make = trio.testing.lockstep_stream_pair if narrow else trio.testing.memory_stream_pair
+    near, far = (
+        MuxConn(made, made.remote_peer)
+        for made in map(session, make(), (True, False))
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        for one in (near, far):
+            nursery.start_soon(one.start)
+            await one.event_started.wait()
+        yield near, far
+        nursery.cancel_scope.cancel()
+
+
+def on_fake_time(main: Callable[[], Awaitable[None]]) -> None:
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.001))
+
+
+async def opened(near: MuxConn, far: MuxConn) -> tuple[MuxStream, MuxStream]:
+    return await near.open_stream(), await far.accept_stream()
+
+
+async def accept_all(conn: MuxConn) -> None:
+    while True:
+        await conn.accept_stream()
+
+
+async def read_all(stream: MuxStream) -> bytes:
+    found = bytearray()
+    try:
+        while True:
+            found += await stream.read(100_000)
+    except MuxedStreamEOF:
+        return bytes(found)
+
+
+def test_megabytes_pass_both_ways_at_once_and_arrive_whole():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            data, found = bytes(range(256)) * 20_000, {}
+
+            async def talk(stream: MuxStream) -> None:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(stream.write, data)
+
+                    async def listen() -> None:
+                        found[stream] = await read_all(stream)
+
+                    nursery.start_soon(listen)
+                    await trio.sleep(1)
+                    await stream.close()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(talk, one)
+                nursery.start_soon(talk, other)
+            assert found[one] == found[other] == data
+
+    on_fake_time(main)
+
+
+def test_a_reader_that_pauses_for_an_hour_holds_up_its_own_stream_alone():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            second, its = await opened(near, far)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.write, bytes(3 * ROOM))
+                await trio.sleep(3600)
+                await second.write(b"meanwhile")
+                assert await its.read(100) == b"meanwhile"
+                assert other._flow.unread == mux.WINDOW_MIN
+                left = 3 * ROOM
+                while left:
+                    left -= len(await other.read(100_000))
+
+    on_fake_time(main)
+
+
+def test_a_cancelled_write_leaves_whole_and_the_connection_works_on():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            with trio.move_on_after(1) as scope:
+                await one.write(bytes(2 * ROOM))
+            assert scope.cancelled_caught
+            await one.close()
+            assert len(await read_all(other)) == 2 * ROOM
+            second, its = await opened(near, far)
+            await second.write(b"x")
+            assert await its.read(1) == b"x"
+
+    on_fake_time(main)
+
+
+def test_half_a_stream_may_close_and_writing_to_it_is_refused():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            await one.close()
+            with pytest.raises(MuxedStreamClosed):
+                await one.write(b"x")
+            with pytest.raises(MuxedStreamEOF):
+                await other.read(1)
+            await other.write(b"still here")
+            assert await one.read(100) == b"still here"
+            await other.close()
+            await trio.testing.wait_all_tasks_blocked()
+            assert one.is_closed
+            assert not near._streams
+            assert not far._streams
+
+    on_fake_time(main)
+
+
+def test_a_reset_by_the_other_side_wakes_reader_and_writer():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+
+            async def fails(call: Callable[[], Awaitable[object]]) -> None:
+                with pytest.raises(MuxedStreamReset):
+                    await call()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fails, lambda: one.read(1))
+                nursery.start_soon(fails, lambda: one.write(bytes(2 * ROOM)))
+                await trio.testing.wait_all_tasks_blocked()
+                await other.reset()
+            assert not near._streams
+            assert not far._streams
+
+    on_fake_time(main)
+
+
+def test_a_close_lets_out_what_is_queued_and_ends_the_other_side():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            await one.write(b"last words")
+            await near.close()
+            assert await other.read(100) == b"last words"
+            with pytest.raises(MuxedStreamReset, match="left"):
+                await other.read(100)
+            for call in (far.open_stream, far.accept_stream, near.open_stream, near.accept_stream):
+                with pytest.raises(MuxedConnUnavailable):
+                    await call()
+
+    on_fake_time(main)
+
+
+def test_a_close_waits_no_longer_than_a_farewell_for_a_frozen_peer():
+    async def main() -> None:
+        async with connected() as (near, _):
+            near.secured_conn._conn.frozen = True
+            start = trio.current_time()
+            await near.close()
+            assert near.is_closed
+            assert trio.current_time() - start <= 2 * FAREWELL + STUCK  # one write is shielded at the most
+
+    on_fake_time(main)
+
+
+def test_a_peer_that_says_nothing_is_asked_and_then_left():
+    async def main() -> None:
+        async with connected() as (near, far):
+            far.secured_conn._conn.mute = True
+            start = trio.current_time()
+            with pytest.raises(MuxedConnUnavailable, match="not heard of"):
+                await near.accept_stream()
+            assert QUIET * PINGS <= trio.current_time() - start <= QUIET * (PINGS + 1)
+
+    on_fake_time(main)
+
+
+def test_an_idle_connection_with_a_living_peer_stays():
+    async def main() -> None:
+        async with connected() as (near, far):
+            await trio.sleep(3600)
+            assert near.is_established
+            assert far.is_established
+
+    on_fake_time(main)
+
+
+def test_a_write_that_never_leaves_closes_the_connection():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, _ = await opened(near, far)
+            near.secured_conn._conn.frozen = True
+            start = trio.current_time()
+            await one.write(b"x")
+            with pytest.raises(MuxedStreamReset):
+                await one.read(1)
+            assert trio.current_time() - start == pytest.approx(STUCK, abs=2)
+
+    on_fake_time(main)
+
+
+FAULTS = {
+    "an unknown type": HEADER.pack(99, 1, 0),
+    "a stream of the wrong parity": HEADER.pack(mux.OPEN, 2, 0),
+    "a frame too long": HEADER.pack(mux.OPEN, 1, 0) + HEADER.pack(mux.DATA, 1, 1 << 31),
+    "bytes beyond the window": HEADER.pack(mux.OPEN, 1, 0) + (HEADER.pack(mux.DATA, 1, 60_000) + bytes(60_000)) * 2,
+    "a flood of streams": b"".join(HEADER.pack(mux.OPEN, 2 * number + 1, 0) for number in range(300)),
+}
+
+
+@pytest.mark.parametrize("garbage", FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_closes_that_connection_with_its_reason_and_tells_the_peer(garbage, caplog):
+    async def main() -> None:
+        async with connected() as (near, far), connected() as (other, its):
+            await near.secured_conn.write(garbage)
+            with pytest.raises(MuxedConnUnavailable):
+                await accept_all(far)
+            with pytest.raises(MuxedConnUnavailable, match="found a fault"):
+                await near.accept_stream()
+            assert (await opened(other, its))[0]
+
+    with caplog.at_level(logging.WARNING, "p2p"):
+        on_fake_time(main)
+    assert "closed: " in caplog.text
+
+
+def test_bytes_that_do_not_open_close_the_connection_with_a_reason(caplog):
+    async def main() -> None:
+        async with connected() as (near, far):
+            await near.secured_conn._conn.write(b"\x00\x20" + bytes(32))
+            with pytest.raises(MuxedConnUnavailable):
+                await far.accept_stream()
+
+    with caplog.at_level(logging.WARNING, "p2p"):
+        on_fake_time(main)
+    assert "does not open" in caplog.text
+
+
+def test_a_stream_too_many_is_refused_on_this_side():
+    async def main() -> None:
+        async with connected() as (near, far):
+            for _ in range(mux.STREAMS_MAX):
+                await near.open_stream()
+            with pytest.raises(MuxedStreamError, match="256"):
+                await near.open_stream()
+            await trio.testing.wait_all_tasks_blocked()
+            assert near.is_established
+            assert far.is_established
+
+    on_fake_time(main)
+
+
+def test_a_write_that_noise_has_counted_leaves_even_if_its_task_is_cancelled():
+    async def main() -> None:
+        one, other = trio.testing.lockstep_stream_pair()
+        near, far = session(one, True), session(other, False)
+        with trio.move_on_after(0.1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(near.write, b"first")
+
+                async def late() -> None:
+                    await trio.sleep(1)
+
+                nursery.start_soon(late)
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(2)
+                    assert await far.read(5) == b"first"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(near.write, b"second")
+            assert await far.read(6) == b"second"
+
+    on_fake_time(main)
+
+
+def test_read_gives_exactly_so_many_bytes_and_what_is_left_before_the_end():
+    async def main() -> None:
+        one, other = trio.testing.memory_stream_pair()
+        near, far = session(one, True), session(other, False)
+        for part in (b"abc", b"defg", b"h"):
+            await near.write(part)
+        assert await far.read(0) == b""
+        assert await far.read(2) == b"ab"
+        assert await far.read(4) == b"cdef"
+        await near.close()
+        assert await far.read(100) == b"gh"
+        with pytest.raises(ConnectionClosedError):
+            await far.read(1)
+
+    on_fake_time(main)
+
+
+def test_the_writer_s_batch_is_bounded_so_that_small_frames_do_not_wait():
+    assert libp2p_mux.BATCH <= 512 << 10

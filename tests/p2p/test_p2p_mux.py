@@ -1,0 +1,420 @@
+"""The muxer without I/O: what travels, what waits, and which bytes are the other side's fault."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2p import mux
+from p2p.errors import LocalFault, Malformed
+from p2p.mux import AWAY, CREDIT, DATA, FIN, HEADER, OPEN, PING, PONG, RESET, Flow, Mux
+
+VECTOR = Path(__file__).parent.parent / "vectors" / "mux.json"
+ALL = 1 << 30
+
+
+def frame(kind: int, stream: int = 0, value: int = 0, data: bytes = b"") -> bytes:
+    return HEADER.pack(kind, stream, value or len(data)) + data
+
+
+def sent(one: Mux) -> bytes:
+    return b"".join(one.take(ALL))
+
+
+def cuts(*sizes: int) -> Callable[[], int]:
+    random = Random(0)
+    return lambda: random.choice(sizes)
+
+
+def fed(receive: Callable[[bytes], object], data: bytes, step: int) -> None:
+    for at in range(0, len(data), step):
+        receive(data[at : at + step])
+
+
+class Pair:
+    """Two ends; `move` carries bytes both ways until nothing moves, cut as `cut` says."""
+
+    def __init__(self, cut: Callable[[], int] = lambda: ALL) -> None:
+        self.a, self.b = Mux(True), Mux(False)
+        self._cut = cut
+
+    def step(self, one: Mux, other: Mux, limit: int = ALL) -> int:
+        data = b"".join(one.take(limit))
+        at = 0
+        while at < len(data):
+            size = self._cut()
+            other.receive(data[at : at + size])
+            at += size
+        return len(data)
+
+    def move(self) -> None:
+        while self.step(self.a, self.b) + self.step(self.b, self.a):
+            pass
+
+    def stream(self) -> tuple[Flow, Flow]:
+        near = self.a.open()
+        self.move()
+        return near, self.b.opened.popleft()
+
+    def idle(self) -> bool:
+        return not any((m._flows or m._doomed or m._windows or any(m._counts)) for m in (self.a, self.b))
+
+
+def test_bytes_arrive_in_order_and_both_sides_forget_a_finished_stream():
+    pair = Pair(cuts(1, 2, 5, 9, 10, 700, 70_000))
+    near, far = pair.stream()
+    data = Random(0).randbytes(3_000_000)
+    pair.a.write(near, data)
+    pair.a.finish(near)
+    got = b""
+    while not (far.ended and not far.unread):
+        pair.move()
+        got += b"".join(pair.b.read(far, 50_000))
+    pair.b.write(far, b"answer")
+    pair.b.finish(far)
+    pair.move()
+    assert got == data
+    assert b"".join(pair.a.read(near, ALL)) == b"answer"
+    assert near.ended
+    assert pair.idle()
+
+
+def test_a_side_sends_no_more_than_its_credit_until_the_other_reads():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.write(near, bytes(1_000_000))
+    pair.move()
+    assert far.unread == mux.WINDOW_MIN
+    assert near.unsent == 1_000_000 - mux.WINDOW_MIN
+    pair.b.read(far, mux.WINDOW_MIN)
+    pair.move()
+    assert far.unread > mux.WINDOW_MIN, "the window has doubled"
+
+
+def test_a_window_grows_while_it_is_used_and_no_further_than_its_bound():
+    pair = Pair()
+    near, far = pair.stream()
+    for _ in range(40):
+        pair.a.write(near, bytes(mux.WINDOW_MAX))
+        pair.move()
+        while pair.b.read(far, ALL):
+            pair.move()
+    assert far.window == mux.WINDOW_MAX
+
+
+def test_all_windows_of_a_connection_stay_within_one_bound():
+    pair = Pair()
+    streams = [pair.stream() for _ in range(30)]
+    for _ in range(12):
+        for near, far in streams:
+            pair.a.write(near, bytes(1 << 20))
+            pair.move()
+            while pair.b.read(far, ALL):
+                pair.move()
+    assert sum(far.window for _, far in streams) == pair.b._windows <= mux.WINDOWS
+
+
+def test_a_small_answer_waits_for_one_round_and_not_for_the_megabytes_before_it():
+    pair = Pair()
+    streams = [pair.stream()[0] for _ in range(3)]
+    for flow in streams:
+        flow.credit = 1 << 24
+        pair.a.write(flow, bytes(8 << 20))
+    pair.a.take(10 * mux.QUANTUM)
+    small = pair.stream_of_a = pair.a.open()
+    pair.a.write(small, b"small")
+    ahead = 0
+    while small.unsent:
+        ahead += sum(map(len, pair.a.take(1))) - HEADER.size
+    assert ahead <= 4 * mux.QUANTUM
+
+
+def test_streams_take_turns_by_bytes():
+    pair = Pair()
+    flows = [pair.stream()[0] for _ in range(4)]
+    for flow in flows:
+        flow.credit = 1 << 24
+        pair.a.write(flow, bytes(4 << 20))
+    pair.a.take(16 * mux.QUANTUM)
+    assert {flow.sent for flow in flows} == {4 * mux.QUANTUM}
+
+
+def test_half_a_stream_may_end_long_before_the_other_half():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.finish(near)
+    pair.move()
+    assert far.ended
+    assert not near.ended
+    pair.b.write(far, bytes(10_000))
+    pair.move()
+    assert near.unread == 10_000
+    pair.b.finish(far)
+    pair.move()
+    assert pair.idle()
+
+
+def test_a_reset_ends_both_halves_and_what_was_under_way_is_discarded():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.write(near, bytes(50_000))
+    pair.b.write(far, bytes(50_000))
+    pair.a.reset(near)  # the other side's bytes are on their way
+    pair.a.receive(sent(pair.b))
+    pair.move()
+    assert far.reset
+    assert not far.unread
+    pair.move()
+    assert pair.idle()
+
+
+def test_both_sides_may_reset_at_once():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.reset(near)
+    pair.b.reset(far)
+    pair.move()
+    assert pair.idle()
+
+
+def test_a_reset_between_the_header_of_a_frame_and_its_bytes_discards_the_rest():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.write(near, b"x" * 100)
+    data = sent(pair.a)
+    pair.b.receive(data[:50])
+    pair.b.reset(far)
+    pair.b.receive(data[50:])
+    pair.move()
+    assert pair.idle()
+
+
+def test_a_reset_of_a_stream_that_has_ended_is_no_fault():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.finish(near)
+    pair.b.finish(far)
+    ends = sent(pair.b)
+    far_reset = frame(RESET, near.id)
+    pair.move()
+    pair.a.receive(ends)
+    assert pair.a._flows == {}
+    pair.a.receive(far_reset)
+    assert sent(pair.a) == frame(RESET, near.id)
+
+
+def test_an_open_stream_too_many_is_this_side_s_fault_before_it_is_the_other_s():
+    pair = Pair()
+    flows = [pair.stream() for _ in range(mux.STREAMS_MAX)]
+    with pytest.raises(LocalFault):
+        pair.a.open()
+    pair.a.reset(flows[0][0])
+    with pytest.raises(LocalFault):
+        pair.a.open()  # not until the reset is answered
+    pair.move()
+    pair.stream()
+
+
+def test_opening_and_resetting_in_turn_stays_within_what_the_other_side_counts():
+    pair = Pair(cuts(1, 9, 30))
+    for number in range(3000):
+        try:
+            flow = pair.a.open()
+        except LocalFault:
+            pair.move()
+            flow = pair.a.open()
+        (pair.a.reset if number % 2 else pair.a.finish)(flow)
+        if number % 7 == 0:
+            pair.step(pair.a, pair.b)
+            while pair.b.opened:
+                pair.b.finish(pair.b.opened.popleft())
+    pair.move()
+
+
+def test_a_ping_is_answered():
+    pair = Pair()
+    pair.a.ping(7)
+    pair.move()
+    pair.a.ping(8)
+    assert sent(pair.a) == frame(PING, 0, 8)
+
+
+def test_away_comes_last_and_nothing_after_it_is_read():
+    pair = Pair()
+    near, far = pair.stream()
+    pair.a.write(near, b"last words")
+    pair.a.leave(mux.LEAVING)
+    pair.move()
+    assert b"".join(pair.b.read(far, ALL)) == b"last words"
+    assert pair.b.away == mux.LEAVING
+    assert pair.a.left
+    pair.b.receive(b"\xff" * 100)
+
+
+def test_small_pieces_do_not_keep_the_bytes_that_came_with_them():
+    pair = Pair()
+    near, far = pair.stream()
+    other, drained = pair.stream()
+    for _ in range(500):
+        pair.a.write(near, b"x")
+        pair.a.write(other, bytes(60_000))
+        pair.move()
+        while pair.b.read(drained, ALL):
+            pair.move()
+    assert len(far.pieces) == 1
+    assert len(far.pieces[0]) == 500
+
+
+FAULTS = {
+    "a type that is not known": [frame(8)],
+    "a stream of the wrong parity": [frame(OPEN, 2)],
+    "stream 0": [frame(OPEN, 0)],
+    "a stream opened twice": [frame(OPEN, 1), frame(OPEN, 1)],
+    "a stream opened out of order": [frame(OPEN, 3), frame(OPEN, 1)],
+    "an open with a value": [frame(OPEN, 1, 5)],
+    "data on a stream that was never opened": [frame(DATA, 1, data=b"x")],
+    "data on a stream of this side that was never opened": [frame(DATA, 2, data=b"x")],
+    "no data": [frame(OPEN, 1), frame(DATA, 1)],
+    "a frame too long": [frame(OPEN, 1), HEADER.pack(DATA, 1, mux.FRAME_MAX + 1)],
+    "a frame of 4 GiB": [frame(OPEN, 1), HEADER.pack(DATA, 1, (1 << 32) - 1)],
+    "data beyond the window": [frame(OPEN, 1), frame(DATA, 1, data=bytes(mux.WINDOW_MIN)), frame(DATA, 1, data=b"x")],
+    "data after its end": [frame(OPEN, 1), frame(FIN, 1), frame(DATA, 1, data=b"x")],
+    "two ends": [frame(OPEN, 1), frame(FIN, 1), frame(FIN, 1)],
+    "an end with a value": [frame(OPEN, 1), frame(FIN, 1, 1)],
+    "an end of what was never opened": [frame(FIN, 7)],
+    "data after a reset": [frame(OPEN, 1), frame(RESET, 1), frame(DATA, 1, data=b"x")],
+    "a reset of what was never opened": [frame(RESET, 9)],
+    "a reset of what this side never opened": [frame(RESET, 2)],
+    "a reset with a value": [frame(OPEN, 1), frame(RESET, 1, 1)],
+    "no credit": [frame(OPEN, 1), frame(CREDIT, 1)],
+    "credit beyond 32 bits": [frame(OPEN, 1), frame(CREDIT, 1, (1 << 32) - 1)],
+    "credit for what was never opened": [frame(CREDIT, 1, 1)],
+    "credit for stream 0": [frame(CREDIT, 0, 1)],
+    "a ping on a stream": [frame(PING, 1, 1)],
+    "a pong without a ping": [frame(PONG, 0, 1)],
+    "an away on a stream": [frame(AWAY, 1, 0)],
+    "streams without end": [frame(OPEN, 2 * number + 1) for number in range(mux.STREAMS_MAX + 1)],
+    "pings whose answers are not read": [frame(PING, 0, 1)] * (mux.ANSWERS_MAX + 1),
+    "resets whose answers are not read": [
+        frame(OPEN, 2 * number + 1) + frame(RESET, 2 * number + 1) for number in range(mux.ANSWERS_MAX + 1)
+    ],
+}
+
+
+@pytest.mark.parametrize("frames", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("size", [1, ALL], ids=["byte by byte", "at once"])
+def test_a_frame_that_no_honest_peer_sends_is_malformed(frames, size):
+    with pytest.raises(Malformed):
+        fed(Mux(False).receive, b"".join(frames), size)
+
+
+def test_more_than_was_allowed_on_a_stream_that_this_side_reset_is_a_fault_too():
+    pair = Pair()
+    _, far = pair.stream()
+    pair.b.reset(far)
+    for _ in range(mux.WINDOW_MIN // (1 << 15)):
+        pair.b.receive(frame(DATA, far.id, data=bytes(1 << 15)))
+    with pytest.raises(Malformed, match="window"):
+        pair.b.receive(frame(DATA, far.id, data=b"x"))
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_read_or_are_malformed(data):
+    one = Mux(False)
+    try:
+        one.receive(data)
+    except Malformed:
+        return
+    sent(one)
+
+
+KINDS = st.tuples(st.integers(0, 8), st.integers(0, 8), st.one_of(st.integers(0, 40), st.integers(0, (1 << 32) - 1)))
+
+
+@given(st.lists(KINDS, max_size=60), st.integers(1, 50))
+@settings(max_examples=300, deadline=None)
+def test_any_frames_leave_the_books_in_order(frames, size):
+    one = Mux(False)
+    data = b"".join(HEADER.pack(*each) + bytes(each[2] if each[0] == DATA and each[2] <= 40 else 0) for each in frames)
+    try:
+        for at in range(0, len(data), size):
+            one.receive(data[at : at + size])
+            while one.opened:
+                flow = one.opened.popleft()
+                if not flow.reset and flow.id % 3:
+                    one.write(flow, b"hello")
+                    one.finish(flow)
+    except Malformed:
+        return
+    check_books(one)
+
+
+def check_books(one: Mux) -> None:
+    """What must hold whatever the peer sends."""
+    for flow in one._flows.values():
+        held = sum(map(len, flow.pieces))
+        assert held == flow.unread
+        assert held + flow.taken + flow.allowed <= flow.window
+    assert one._windows == sum(flow.window for flow in one._flows.values())
+    streams = [*one._flows, *one._doomed]
+    assert one._counts == [sum(1 for id in streams if id & 1 == parity) for parity in (0, 1)]
+    assert all(count <= mux.STREAMS_MAX for count in one._counts)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_two_honest_sides_never_find_fault_with_each_other(data):
+    random = Random(data.draw(st.integers(0, 1 << 32)))
+    pair = Pair(lambda: random.choice([1, 3, 9, 100, 70_000]))
+    flows: dict[Mux, list[Flow]] = {pair.a: [], pair.b: []}
+    for _ in range(data.draw(st.integers(1, 200))):
+        one, other = random.sample([pair.a, pair.b], 2)
+        flows[one] += one.opened
+        one.opened.clear()
+        action = random.randrange(7)
+        if action == 0 and len(flows[one]) < 20:
+            flows[one].append(one.open())
+        elif action == 1:
+            pair.step(one, other, random.choice([1, 100_000]))
+        elif action == 2:
+            one.ping(random.randrange(1 << 32))
+        elif flows[one]:
+            flow = random.choice(flows[one])
+            if action == 3 and not flow.finishing and not flow.reset:
+                one.write(flow, bytes(random.randrange(200_000)))
+            elif action == 4:
+                one.read(flow, random.choice([1, 10_000, ALL]))
+            elif action == 5:
+                one.finish(flow)
+            else:
+                one.reset(flow)
+        check_books(one)
+    pair.move()
+
+
+def vector() -> dict[str, str]:
+    """One frame of each kind, and a short talk."""
+    pair = Pair()
+    flow = pair.a.open()
+    pair.a.write(flow, b"question")
+    pair.a.finish(flow)
+    asked = sent(pair.a)
+    pair.b.receive(asked)
+    far = pair.b.opened.popleft()
+    pair.b.read(far, ALL)
+    pair.b.write(far, b"answer")
+    pair.b.finish(far)
+    pair.b.leave(mux.LEAVING)
+    kinds = {"open": OPEN, "credit": CREDIT, "fin": FIN, "reset": RESET, "ping": PING, "pong": PONG, "away": AWAY}
+    values = {"credit": 65536, "ping": 7, "pong": 7, "away": 1}
+    frames = {name: frame(kind, 0 if kind >= PING else 1, values.get(name, 0)).hex() for name, kind in kinds.items()}
+    return frames | {"data": frame(DATA, 1, data=b"abc").hex(), "asked": asked.hex(), "answered": sent(pair.b).hex()}
+
+
+def test_the_frames_are_those_of_the_golden_vector():
+    assert vector() == json.loads(VECTOR.read_text())

@@ -1,0 +1,82 @@
+"""Noise's messages after the handshake."""
+
+import contextlib
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2p.errors import Malformed
+from p2p.noise import MESSAGE_MAX, Opener, Sealer
+
+KEY = bytes(range(32))
+
+
+@pytest.mark.parametrize("length", [0, 1, MESSAGE_MAX, MESSAGE_MAX + 1, 300_000])
+def test_bytes_arrive_however_they_are_cut(length):
+    random = Random(length)
+    data = random.randbytes(length)
+    sealed, opener = bytes(Sealer(KEY).seal(data)), Opener(KEY)
+    found, at = [], 0
+    while at < len(sealed):
+        size = random.choice([1, 2, 3, 17, 500, 70_000])
+        found += opener.open(sealed[at : at + size])
+        at += size
+    assert b"".join(found) == data
+
+
+def test_the_wire_is_that_of_upstream():
+    from noise.connection import NoiseConnection
+
+    one, other = (NoiseConnection.from_name(b"Noise_NN_25519_ChaChaPoly_SHA256") for _ in range(2))
+    one.set_as_initiator()
+    other.set_as_responder()
+    for side in (one, other):
+        side.start_handshake()
+    other.read_message(one.write_message())
+    one.read_message(other.write_message())
+    state = one.noise_protocol.cipher_state_encrypt
+    sealed = bytes(Sealer(state.k, state.n).seal(b"first") + Sealer(state.k, 1).seal(b"second"))
+    length = int.from_bytes(sealed[:2], "big")
+    assert other.decrypt(sealed[2 : 2 + length]) == b"first"
+    assert other.decrypt(sealed[4 + length :]) == b"second"
+    state = other.noise_protocol.cipher_state_encrypt
+    answer = other.encrypt(b"answer")
+    assert Opener(state.k).open(len(answer).to_bytes(2, "big") + answer) == [b"answer"]
+
+
+def changed(sealed: bytes) -> bytes:
+    return sealed[:5] + bytes([sealed[5] ^ 1]) + sealed[6:]
+
+
+sealer = Sealer(KEY)
+FIRST, SECOND = bytes(sealer.seal(b"first")), bytes(sealer.seal(b"second"))
+FAULTS = {
+    "a changed byte": changed(FIRST),
+    "a message twice": FIRST + FIRST,
+    "out of order": SECOND,
+    "one left out": FIRST + SECOND[:-1] + b"x",
+    "no tag": b"\x00\x0f" + bytes(15),
+    "no length": b"\x00\x00",
+    "another key": bytes(Sealer(bytes(32)).seal(b"x")),
+}
+
+
+def fed(opener: Opener, wire: bytes, step: int) -> None:
+    for at in range(0, len(wire), step):
+        opener.open(wire[at : at + step])
+
+
+@pytest.mark.parametrize("wire", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize("step", [1, 1000])
+def test_what_does_not_open_is_malformed(wire, step):
+    with pytest.raises(Malformed):
+        fed(Opener(KEY), wire, step)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_wait_or_are_malformed(data):
+    with contextlib.suppress(Malformed):
+        assert Opener(KEY).open(data) == []
