@@ -264,7 +264,8 @@ class LibP2PTransport:
         target = ID.from_string(peer)
         for connection in [c for c in self._connections.open if c.muxed_conn.peer_id == target]:
             await _close_socket(connection)  # first, as a farewell to a frozen peer would never leave
-        await self._host.disconnect(target)
+            # Not `host.disconnect`, which in the end forgets a new connection too, if the peer was quick to come back.
+            await connection.close()
 
     async def _hang_up(self) -> None:
         """Close every connection, so that the others need not wait for their watchdogs (upstream just lets go)."""
