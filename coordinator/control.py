@@ -22,6 +22,7 @@ import msgspec
 from coordinator.leases import admitted
 from coordinator.reasons import refusal
 from coordinator.roster import Roster
+from p2p.addresses import Way, way_of_asker
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed
 from p2p.messages import (
@@ -115,13 +116,13 @@ class Control:
         """Answer on a network. `submission_limit`: bytes, see admission."""
         for method in METHODS:
 
-            async def handle(_: str, data: bytes, method: str = method) -> bytes:
-                return self.answer(method, data, self._clock())
+            async def handle(peer: str, data: bytes, method: str = method) -> bytes:
+                return self.answer(method, data, self._clock(), way_of_asker(peer))
 
             network.serve(method, handle, limit=SMALL + (submission_limit if method == "submit" else 0))
 
-    def answer(self, method: str, data: bytes, now: int) -> bytes:
-        """An encoded Answer to a sealed Request that came in under `method`."""
+    def answer(self, method: str, data: bytes, now: int, way: Way = "direct") -> bytes:
+        """An encoded Answer to a sealed Request that came in under `method`, by `way`."""
         try:
             node, request = self._opened(data)
         except Malformed as error:
@@ -131,6 +132,7 @@ class Control:
         refused = self._refused(node, request, method, now)
         if refused is not None:
             return _encoded(refused)
+        self._books.roster.came(node, way, now)
         digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:

@@ -229,7 +229,7 @@ class Coordinator:
         while True:
             self.desk.here(self._now())
             self.books.tick(self._now())
-            self.painter.connected = set(await self._network.peers())
+            self.painter.connected = {*await self._network.peers(), *self.books.roster.over_https(self._now())}
             self.painter.invite = await self.invite()
             await self._announce_moves()
             if self._clock() - tidied >= TIDY:

@@ -7,11 +7,16 @@ import msgspec
 from coordinator.database import Database
 from coordinator.ledger import Ledger, accrued
 from coordinator.state import NodeRow
+from p2p.addresses import Way
 from p2p.identity import peer_id
 from p2p.messages import Hello
 
 AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
+
+
+LATELY = 120_000
+"""Milliseconds for which a node that asked over HTTPS counts as connected."""
 
 
 class Suspension(msgspec.Struct, frozen=True):
@@ -28,6 +33,7 @@ class Roster:
         self._database = database
         self._ledger = ledger
         self._seen: dict[bytes, int] = {}
+        self._ways: dict[bytes, tuple[Way, int]] = {}
         self._since: dict[bytes, int] = {}
 
     def hello(self, node: bytes, hello: Hello, now: int) -> None:
@@ -60,6 +66,14 @@ class Roster:
         """Whether work of this node was ever accepted."""
         query = "SELECT EXISTS (SELECT 1 FROM verdicts WHERE node = ? AND verdict = 'accepted')"
         return bool(self._database.value(query, (node,)))
+
+    def came(self, node: bytes, way: Way, now: int) -> None:
+        """A signed request of a node came by a way of p2p.addresses."""
+        self._ways[node] = (way, now)
+
+    def over_https(self, now: int) -> set[str]:
+        """Peer ids of those who asked over HTTPS lately: they keep no connection by which they could be known."""
+        return {peer_id(node) for node, (way, at) in self._ways.items() if way == "https" and now - at < LATELY}
 
     def saw(self, node: bytes, now: int, version: int | None = None) -> None:
         """A sign of life. Written at most once a second unless the version changed: it is worth no fsync each."""
@@ -130,6 +144,7 @@ class Roster:
                     weight=weight,
                     points=self._ledger.balance(accrued(node)),
                     last_seen=last_seen,
+                    way=self._ways[key][0] if key in self._ways else None,
                 )
             )
         return sorted(rows, key=lambda row: (-row.weight, row.id))

@@ -11,7 +11,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(View, frozen=True, kw_only=True):
-    """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds."""
+    """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
+    `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start."""
 
     id: str
     name: str
@@ -27,6 +28,7 @@ class NodeRow(View, frozen=True, kw_only=True):
     weight: int
     points: int
     last_seen: int
+    way: str | None = None
 
 
 class StepPoint(View, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[str | None, typer.Option("--gpu", help="auto, cpu, mps, cuda or cuda:N.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
+Via = Annotated[list[str] | None, typer.Option("--via", help="Way to go: direct, relay, https; may be repeated.")]
 Once = Annotated[bool, typer.Option("--once", help="End after one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
@@ -44,12 +45,13 @@ def join(
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
+    via: Via = None,
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> None:
     """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once."""
-    _daemon(once, invite=invite, gpu=gpu, name=name, home=home, listen=listen, log=log, json_logs=json_logs)
+    _daemon(once, invite=invite, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
 
 
 @app.command()
@@ -58,12 +60,13 @@ def run(
     name: Name = None,
     home: Home = None,
     listen: Listen = None,
+    via: Via = None,
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> None:
     """Go on with the run that was joined last."""
-    _daemon(once, gpu=gpu, name=name, home=home, listen=listen, log=log, json_logs=json_logs)
+    _daemon(once, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
 
 
 @app.command()

@@ -18,6 +18,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from node.errors import BadConfig
+from p2p.addresses import WAYS, Way
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
@@ -45,6 +46,9 @@ class NodeConfig(BaseModel):
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
         description="Multiaddresses to listen on; other volunteers take chunks here.",
+    )
+    via: tuple[Way, ...] = Field(
+        WAYS, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
     )
     uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
     relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")
@@ -117,7 +121,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {PREFIX + key.upper(): key for key in NodeConfig.model_fields}
     _refuse_unknown(ours.keys(), known, "the environment")
     values: dict[str, Any] = {known[name]: value for name, value in ours.items()}
-    for several in ("listen", "relays"):
+    for several in ("listen", "relays", "via"):
         if several in values:
             values[several] = tuple(values[several].split())
     return values

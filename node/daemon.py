@@ -100,7 +100,7 @@ class NodeDaemon:
         )  # fmt: skip
         self.link = CoordinatorLink(
             network, key, self._records, clock,
-            run=invite.run, addresses=invite.addresses, seed=seed,
+            run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
             hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self._search,
         )  # fmt: skip
         self.reach = Reach(

@@ -1,8 +1,10 @@
 """The line to the coordinator: find it, greet it, ask it, find it again.
 
 Rules
-1. Candidates are tried in order: addresses of the newest Head, those of the invite. A coordinator that dialled this
-   node itself is used as it is. Between rounds other peers are asked for a newer Head, which may carry a new address.
+1. Candidates are tried in order: by way, as the owner orders them (p2p/addresses.py), and for each way the addresses of
+   the newest Head before those of the invite. Reached by a lesser way, a better one is tried again now and then, and
+   taken when it stands. A coordinator that dialled this node itself is used as it is. Between rounds other peers are
+   asked for a newer Head, which may carry a new address.
 2. A peer is the coordinator for as long as its answers hold; whoever shows a Root that is not the run's, or signs a bad
    lease, is left at once. Nothing is believed because of the connection that it came over.
 3. A request is sealed once. Until it expires the same bytes go again after each break, so that the coordinator answers
@@ -13,7 +15,7 @@ Rules
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from node.clock import RunClock
 from node.errors import RefusedByRun, TrustFailure
 from node.records import Records
 from node.trust import RootExpired, WrongRoot
+from p2p.addresses import WAYS, Way, way_of
 from p2p.envelope import seal
 from p2p.errors import Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Welcome, decode, encode
@@ -35,6 +38,8 @@ PATIENCE: Final = 15.0
 """Seconds that one answer may take."""
 LONGEST_WAIT: Final = 20.0
 """Seconds between two rounds of dialling, at most."""
+BETTER_AFTER, BETTER_LAST = 15.0, 300.0
+"""Seconds between two trials of a better way; doubles each time."""
 _SKEW: Final = 60_000
 _GREET_AGAIN: Final = {"clock", "wrong-recipient"}
 """Refusals that a new greeting heals: it brings the coordinator's time and the newest Root."""
@@ -51,7 +56,8 @@ class Refused(Exception):
 
 
 class CoordinatorLink:
-    """`peer`: the coordinator's peer id while the line stands. `trouble`: why it does not, one sentence."""
+    """`peer`: the coordinator's peer id while the line stands. `trouble`: why it does not, one sentence. `failures`:
+    why a way did not lead to it, by way, until it does."""
 
     def __init__(
         self,
@@ -67,18 +73,21 @@ class CoordinatorLink:
         welcomed: Callable[[str, Welcome], Awaitable[None]],
         search: Callable[[], Awaitable[None]],
         seed: int,
+        via: Sequence[Way] = WAYS,
     ) -> None:
-        """`hello` makes the greeting; `reconsider` says whether another one is worth a try after a refusal; `welcomed`
-        takes the answer once its Root and RunSpec hold; `search` asks other peers for news while the line is down."""
+        """`via`: ways to go, the first one first. `hello` makes the greeting; `reconsider` says whether another one is
+        worth a try after a refusal; `welcomed` takes the answer once its Root and RunSpec hold; `search` asks other
+        peers for news while the line is down."""
         self._network, self._key, self._records, self._clock, self._run = network, key, records, clock, run
         self._invited, self._hello, self._reconsider = addresses, hello, reconsider
         self._welcomed, self._search = welcomed, search
-        self._random = random.Random(seed)
+        self._random, self._via = random.Random(seed), list(via)
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
         self.peer: str | None = None
         self.trouble = "not connected yet"
         self.lies: list[str] = []
+        self.failures: dict[str, str] = {}
 
     async def run(self) -> None:
         """Keep the line up. Raises `RefusedByRun`, `TrustFailure`."""
@@ -86,7 +95,7 @@ class CoordinatorLink:
         while True:
             if await self._connect():
                 failures = 0
-                await self._down.wait()
+                await self._hold()
             failures += 1
             await self._search()
             wait = min(LONGEST_WAIT, 0.25 * 2 ** min(failures, 10))
@@ -158,18 +167,59 @@ class CoordinatorLink:
 
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
-        return list(dict.fromkeys([*(head.addresses if head else []), *self._invited]))
+        known = dict.fromkeys([*(head.addresses if head else []), *self._invited])
+        ours = [address for address in known if way_of(address) in self._via]
+        return sorted(ours, key=lambda address: self._via.index(way_of(address)))
+
+    async def _hold(self) -> None:
+        """Until the line is down; meanwhile rule 1's better way."""
+        wait = BETTER_AFTER
+        while True:
+            better = await self._better()
+            try:
+                async with asyncio.timeout(wait * self._random.uniform(0.8, 1.2) if better else None):
+                    await self._down.wait()
+                    return
+            except TimeoutError:
+                wait = min(2 * wait, BETTER_LAST)
+            await self._improve(better)
+
+    async def _improve(self, better: list[str]) -> None:
+        """A greeting by the better way shows that it carries; the other one stands until then."""
+        way = way_of(better[0])
+        try:
+            peer = await self._network.dial(better)
+            if await self._greet(peer):
+                self.failures.pop(way, None)
+        except P2PError as error:
+            self._failed(way, str(error))
+
+    async def _better(self) -> list[str]:
+        """Addresses by ways before the one by which the coordinator is reached."""
+        way = await self._network.way(self.peer) if self.peer else None
+        at = self._via.index(way) if way in self._via else 0
+        return [address for address in self._candidates() if self._via.index(way_of(address)) < at]
+
+    def _failed(self, way: str, reason: str) -> None:
+        """Said once, until it works again."""
+        if way not in self.failures:
+            _log.warning("the coordinator is not reached", way=way, reason=reason)
+        self.failures[way] = reason
 
     async def _connect(self) -> bool:
-        known = set(await self._network.peers())
-        for address in self._candidates():
+        known, candidates = set(await self._network.peers()), self._candidates()
+        if not candidates:
+            self.trouble = f"no address of the coordinator leads by {', '.join(self._via)}: ask for a new invite"
+        for address in candidates:
             expected = address.rpartition("/p2p/")[2]
             try:
                 peer = expected if expected in known else await self._network.dial([address])
                 if await self._greet(peer):
+                    self.failures.pop(await self._network.way(peer) or "", None)
                     return True
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}"
+                self._failed(way_of(address), str(error))
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error
             except WrongRoot as error:
@@ -177,6 +227,7 @@ class CoordinatorLink:
                     raise TrustFailure(f"{address}: {error}; ask the operator for a new invite") from error
                 self.distrust(f"{address}: {error}")
             except P2PError as error:
+                self._failed(way_of(address), str(error))
                 self.distrust(f"{address}: {error}")
         _log.debug("no coordinator", trouble=self.trouble)
         return False
@@ -200,5 +251,5 @@ class CoordinatorLink:
         self._down.clear()
         self._up.set()
         await self._welcomed(peer, welcome)
-        _log.info("connected to the coordinator", peer=peer)
+        _log.info("connected to the coordinator", peer=peer, way=await self._network.way(peer))
         return True

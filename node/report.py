@@ -67,6 +67,8 @@ class Report:
             "newest": newest.version if newest else None,
             "lag": newest.version - held.version if newest and held and newest.era == held.era else None,
             "coordinator": self._link.peer,
+            "way": await self._network.way(self._link.peer) if self._link.peer else None,
+            "ways_failed": [{"way": way, "reason": reason} for way, reason in self._link.failures.items()],
             "peers": len(await self._network.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),

@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from node.config import NodeConfig
 from node.errors import BadConfig
 from node.lock import locked
@@ -13,8 +15,9 @@ from node.log import set_up_logging
 from p2p.addresses import listenable
 from p2p.errors import LocalFault
 from p2p.exits import Exit
-from p2p.identity import load_or_create_key
+from p2p.identity import load_or_create_key, peer_id, public_bytes
 from p2p.invite import Invite
+from p2p.network import Network
 from weights.durable import writing
 
 
@@ -55,19 +58,33 @@ def _invite(config: NodeConfig) -> Invite:
     return invite
 
 
+def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
+    """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
+    from p2p.https_client import HttpsClient
+    from p2p.relay import MBIT, RelayLimits
+    from p2p.threaded import ThreadedPeer
+    from p2p.ways import Ways
+
+    direct = https = None
+    if config.via != ("https",):
+        uplink = config.uplink * 1e6 / 8 if config.uplink is not None else None
+        relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
+        listen = listenable(config.listen)
+        direct = ThreadedPeer(key, listen=listen, seed=secrets.randbits(64), uplink=uplink, relay=relay)
+    if "https" in config.via and invite.https_key is not None:
+        https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
+    if direct is None and https is None:
+        raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other ways")
+    return Ways(direct, https, via=config.via)
+
+
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
     from node.daemon import NodeDaemon
     from node.hardware import ChildEngine
-    from p2p.relay import MBIT, RelayLimits
-    from p2p.threaded import ThreadedPeer
 
     key = load_or_create_key(config.home / "node.key", passphrase)
-    uplink = config.uplink * 1e6 / 8 if config.uplink is not None else None
-    relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
-    listen = listenable(config.listen)
-    network = ThreadedPeer(key, listen=listen, seed=secrets.randbits(64), uplink=uplink, relay=relay)
     daemon = NodeDaemon(
-        config, invite, key, network, ChildEngine(config.gpu, threads=config.threads),
+        config, invite, key, network_of(config, invite, key), ChildEngine(config.gpu, threads=config.threads),
         local=lambda: time.time_ns() // 1_000_000, seed=secrets.randbits(64), once=once,
     )  # fmt: skip
     interrupted = False

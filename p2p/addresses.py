@@ -16,6 +16,8 @@ MOST = 16
 Way = Literal["direct", "relay", "https"]
 WAYS: Final[tuple[Way, ...]] = get_args(Way)
 """How a peer may be reached, the best way first."""
+OVER_HTTPS: Final = "https/"
+"""Begins the name of an asker whom only the signature in its request tells more about; an IP address follows."""
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 _KINDS = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
@@ -24,6 +26,11 @@ def way_of(address: str) -> Way:
     """The way by which an address leads."""
     parts = address.split("/")
     return "relay" if "p2p-circuit" in parts else "https" if "https" in parts else "direct"
+
+
+def way_of_asker(peer: str) -> Way:
+    """The way by which a request came, from what its handler is told of the asker."""
+    return "https" if peer.startswith(OVER_HTTPS) else "direct"
 
 
 def https_url(address: str) -> str | None:

@@ -28,6 +28,8 @@ from p2p.https_wire import PIECE
 log = logging.getLogger("p2p")
 
 Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+_SILENT = logging.getLogger("p2p.visitors")
+_SILENT.setLevel(logging.CRITICAL + 1)
 _SWEEP = 1.0
 _FAREWELL = 1.0  # seconds for open requests, and for closing TLS, at the end
 _BACKLOG = 128
@@ -125,12 +127,16 @@ class HttpsListener:
             return await self._answered(request, loop.time())
         except TimeoutError:
             log.info("https: %s is too slow, its connection is cut", request.remote)
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionAbortedError from None
+        except ConnectionError as error:
+            log.debug("https: %s went away: %s", request.remote, error)
+        except Exception as fault:
+            log.error("https: an answer failed", exc_info=fault)
         finally:
             if request.protocol in self._hosts:
                 self._idle[request.protocol] = loop.time()
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=408)  # goes nowhere
 
     async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
         wait = self._door.ask(request.remote or "", now)
@@ -200,8 +206,8 @@ class _Server(web.Server):
     def __init__(
         self, respond: Respond, made: Callable[[RequestHandler], None], lost: Callable[[RequestHandler], None]
     ) -> None:
-        # A kept-alive connection is ended by rule 2 alone; a body that is packed stays so.
-        super().__init__(respond, access_log=None, auto_decompress=False, lingering_time=1.0)
+        # A body that is packed stays so. What visitors do wrong is their concern, and fills no log.
+        super().__init__(respond, access_log=None, logger=_SILENT, auto_decompress=False, lingering_time=1.0)
         self._made, self._gone = made, lost
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:

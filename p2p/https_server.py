@@ -20,6 +20,7 @@ import anyio.to_thread
 from aiohttp import web
 
 from p2p import https_wire, wire
+from p2p.addresses import OVER_HTTPS
 from p2p.errors import LocalFault, Malformed
 from p2p.groups import one_error
 from p2p.https_door import Limits
@@ -242,4 +243,4 @@ class _Shared:
 
 
 def _name(request: web.BaseRequest) -> str:
-    return f"https/{request.remote}"
+    return f"{OVER_HTTPS}{request.remote}"

@@ -5,7 +5,7 @@ Rules
 2. A request goes by the best way that stands. A way by which one just failed is no way to that peer for `PENALTY`
    seconds, unless it is dialled again before: a connection that swallows everything must not hide a way that works.
 3. A payload comes over libp2p while that moves; else over HTTPS, and back. Both go on from the same part on disk.
-4. Over HTTPS nothing more is asked once the coordinator is reached by a better way.
+4. Over HTTPS nothing more is asked once a request went well by a better way.
 """
 
 import asyncio
@@ -112,10 +112,13 @@ class Ways:
         if network is None:
             raise Unreachable(f"{peer} is not connected")
         try:
-            return await network.request(peer, method, payload, timeout=timeout)
+            answer = await network.request(peer, method, payload, timeout=timeout)
         except Unreachable:
             self._bad[network, peer] = self._clock() + PENALTY
             raise
+        if self._https is not None and network is not self._https and peer in await self._https.peers():
+            await self._https.leave()
+        return answer
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network`."""
@@ -172,8 +175,6 @@ class Ways:
         assert network is not None
         peer = await network.dial(addresses)
         self._bad.pop((network, peer), None)
-        if network is not self._https and self._https is not None and peer in await self._https.peers():
-            await self._https.leave()
         return peer
 
     async def _best(self, peer: str) -> Network | None:

@@ -189,6 +189,7 @@ def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
     settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
     flags = {
         "run": settings | {"engines": ("bigram",)} | run,
+        "https": {"listen": []},
         "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
     }
     config = setup.settings_for(str(model), flags, env={})

@@ -1,0 +1,116 @@
+"""A node that gets nothing out but HTTPS works from hello to receipt: real TLS on the loopback, the rest in memory."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from node.config import NodeConfig
+from node.daemon import NodeDaemon
+from p2p.addresses import WAYS, Way
+from p2p.https_client import HttpsClient
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.invite import Invite
+from p2p.memory import MemoryNetwork
+from p2p.peer import Peer
+from p2p.ways import Ways
+from tests.https import server_beside, shown
+from tests.node.fake_coordinator import InProcessEngine, Node, until
+from tests.swarm import Swarm, accepted, make_swarm, wall
+from weights.store import Store
+
+
+async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite]:
+    """The swarm's coordinator with HTTPS beside the memory, until the stack ends; and an invite to it."""
+    run = swarm.run
+    server = server_beside(Peer(swarm.network.transport(run.peer_id), seed=0))
+    store = stack.enter_context(Store(run.folder.store))
+    database = stack.enter_context(Database.open(run.folder.database))
+    made = Coordinator(
+        run, server, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
+        entropy=np.random.default_rng(0).bytes,
+    )  # fmt: skip
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    stack.callback(tasks.cancel_scope.cancel)
+    tasks.start_soon(made.run)
+    await until(lambda: made.publisher.sealed_head)
+    https = [f"{one}/p2p/{run.peer_id}" for one in server._listener.addresses()]
+    old = swarm.invite()
+    addresses = [f"/memory/{run.peer_id}/p2p/{run.peer_id}", *https]
+    return made, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
+
+
+def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Way, ...] = WAYS) -> Node:
+    """A node by these ways. `memory`: stands for libp2p."""
+    key, engine = generate_key(), InProcessEngine(seconds=0.02)
+    own = peer_id(public_bytes(key))
+    direct = None if memory is None else Peer(memory.transport(own), seed=1)
+    assert invite.https_key is not None
+    ways = Ways(direct, HttpsClient(own, invite.https_key), via=via)
+    home = swarm.folder / name
+    home.mkdir()
+    config = NodeConfig(home=home, via=via)
+    daemon = NodeDaemon(config, invite, key, ways, engine, local=lambda: int(wall() * 1000), seed=7)
+    return Node(daemon, engine, own, home)
+
+
+async def status(node: Node) -> dict:
+    return await node.daemon.report.status({})
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    made = make_swarm(tmp_path)
+    made.learner.seconds = 0.02
+    return made
+
+
+async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 6 and node.daemon.follower.held.version >= 2)
+            said = await status(node)
+            (row,) = coordinator.painter.paint().nodes
+            tasks.cancel_scope.cancel()
+    assert (said["way"], said["ways_failed"], said["coordinator"]) == ("https", [], swarm.run.peer_id)
+    assert (row.id, row.way) == (node.peer_id, "https")
+    assert row.accepted >= 6
+    assert said["received_bytes"] > 0
+    assert said["sent_bytes"] == 0
+
+
+async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
+    monkeypatch.setattr("node.link.BETTER_AFTER", 0.2)
+    monkeypatch.setattr("node.link.PATIENCE", 0.5)
+    swarm.network.patience = 0.2
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, swarm.network)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 2)
+            assert (await status(node))["way"] == "direct"
+
+            swarm.network.partition([swarm.run.peer_id], [node.peer_id])
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 4)
+            said = await status(node)
+            assert said["way"] == "https"
+            assert [one["way"] for one in said["ways_failed"]] == ["direct"]
+            assert "is not connected" in said["ways_failed"][0]["reason"]
+            await until(lambda: coordinator.painter.paint().nodes[0].way == "https")
+
+            swarm.network.heal()
+            await until(lambda: not node.daemon.link.failures)
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 2)
+            assert (await status(node))["way"] == "direct"
+            assert coordinator.painter.paint().nodes[0].way == "direct"
+            tasks.cancel_scope.cancel()
