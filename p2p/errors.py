@@ -7,6 +7,7 @@ P2PError
 │   ├── BadChunk       a chunk whose proof does not lead to the signed root
 │   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
 ├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
+│   └── Declined       the other side is there, and does not answer this: too busy, or it does not know the question
 ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
 └── LocalFault         this machine's fault: key file, port, permission; the message names the fix
 """
@@ -38,6 +39,10 @@ class WrongIdentity(PeerFault):
 
 class Unreachable(P2PError):
     """No answer: no route, a reset stream, a timeout."""
+
+
+class Declined(Unreachable):
+    """The other side is there, and does not answer this."""
 
 
 class Stale(P2PError):

@@ -24,7 +24,7 @@ import anyio.to_thread
 from p2p import https_wire, wire
 from p2p.addresses import https_url
 from p2p.certificate import KeyPin
-from p2p.errors import BadChunk, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.errors import BadChunk, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.guard import guarded
@@ -149,7 +149,7 @@ class HttpsClient:
         if status == 200:
             return body
         sentence = f"{peer} refused {method} ({status}): {body[:200].decode(errors='replace')}"
-        raise Malformed(sentence) if status == 413 else Unreachable(sentence)
+        raise Malformed(sentence) if status == 413 else Declined(sentence)
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from p2p.errors import Malformed, Unreachable
+from p2p.errors import Declined, Malformed, Unreachable
 from p2p.groups import one_error
 from p2p.limits import ASKS_BURST, ASKS_RATE, Buckets
 from p2p.network import RequestHandler
@@ -107,7 +107,7 @@ def _read(answer: bytes, peer: str, method: str) -> bytes:
     if status == _TOO_LONG:
         raise Malformed(f"{peer} refused {method}: {sentence}")
     if status in (_UNKNOWN, _BUSY):
-        raise Unreachable(f"{peer} does not answer {method}: {sentence}")
+        raise Declined(f"{peer} does not answer {method}: {sentence}")
     raise Malformed(f"{peer} answered {method} with status {status.hex()}")
 
 

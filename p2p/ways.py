@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from p2p.addresses import WAYS, Way, way_of
-from p2p.errors import P2PError, Unreachable
+from p2p.errors import Declined, P2PError, Unreachable
 from p2p.groups import one_error
 from p2p.https_client import HttpsClient
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
@@ -113,6 +113,8 @@ class Ways:
             raise Unreachable(f"{peer} is not connected")
         try:
             answer = await network.request(peer, method, payload, timeout=timeout)
+        except Declined:
+            raise
         except Unreachable:
             self._bad[network, peer] = self._clock() + PENALTY
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from p2p.addresses import https_url, way_of
-from p2p.errors import Unreachable, WrongIdentity
+from p2p.errors import Declined, Unreachable, WrongIdentity
 from p2p.https_client import HttpsClient
 from p2p.https_server import HttpsServer
 from p2p.memory import Link, MemoryNetwork
@@ -101,6 +101,15 @@ async def test_a_connection_that_swallows_everything_hides_no_way_that_works():
         w.now += PENALTY + 1  # forgotten by then, or dialled again before
         w.memory.thaw("coordinator")
         assert await asked(w.ways) == b"direct"
+
+
+async def test_a_way_by_which_a_question_is_declined_still_stands():
+    async with world() as w:
+        for address in (w.address, DIRECT):
+            await w.ways.dial([address])
+            with pytest.raises(Declined):
+                await w.ways.request("coordinator", "unknown", b"", timeout=5)
+            assert await w.ways.peers() == ["coordinator"]
 
 
 async def test_when_the_better_way_is_back_https_is_left():
