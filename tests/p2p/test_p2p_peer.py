@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from p2p import rpc
-from p2p.errors import LocalFault, Malformed, P2PError, Unreachable
+from p2p.errors import Declined, LocalFault, Malformed, P2PError, Unreachable
 from p2p.memory import Link, MemoryNetwork
 from p2p.peer import Peer
 from tests.clock import run_fake
@@ -91,7 +91,7 @@ async def sleep_long(peer: str, request: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("handler", "limit", "method", "payload", "error", "after"),
     {
-        "an unknown method": (echo, 10, "other", b"hi", Unreachable, 0),
+        "an unknown method": (echo, 10, "other", b"hi", Declined, 0),
         "a request over its limit": (echo, 10, "echo", b"x" * 11, Malformed, 0),
         "a request far over its limit": (echo, 10, "echo", b"x" * (10 << 20), Malformed, 0),
         "a handler that raises": (crash, 10, "echo", b"hi", Unreachable, 0),
