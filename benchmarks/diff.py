@@ -66,7 +66,7 @@ class Tiled:
             part, (kind, body) = found
             old = self.old[part]
             patch = codec.decode("BF16", kind, memoryview(body), old, len(old))
-            self.held[part][patch.index] = patch.bits
+            patch.into(self.held[part])
 
         for _ in in_order(one, list(zip(self.frames, bodies, strict=True)), threads):
             pass

@@ -88,11 +88,13 @@ def window(old: Words, layout: Layout) -> int:
     return max(0, int(np.flatnonzero(reached)[-1]) - (CLASSES - 1))
 
 
-def encode(old: Words, new: Words, layout: Layout) -> bytes:
-    """Body of the frame, where at least one element changes."""
+def encode(old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
+    """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
+    index = np.flatnonzero(old != new)
+    if not 0 < len(index) <= most:
+        return None if len(index) else b""
     lo = window(old, layout)
     scan = Scan(old, lambda piece: _classes(piece, layout, lo))
-    index = np.flatnonzero(old != new)
     steps = _place(new[index]) - _place(old[index])
     own = _classes(old[index], layout, lo)
     used, heads = 0, b""
@@ -114,8 +116,8 @@ def encode(old: Words, new: Words, layout: Layout) -> bytes:
     return start + codes + fields(np.concatenate(values), np.concatenate(widths))
 
 
-def decode(body: memoryview, old: Words, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-    """(positions, ascending; new bits) of the changes. Raises `BadPayload`."""
+def decode(body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
+    """(positions, ascending; new bits) of the `changes`, which the heads claim: see `count`. Raises `BadPayload`."""
     lo, heads, rest = _read_heads(body, len(old), layout)
     length, rest = _take_number(rest)
     if length > len(rest):
@@ -130,6 +132,11 @@ def decode(body: memoryview, old: Words, layout: Layout) -> tuple[NDArray[np.uin
     bits = np.where(places >= 0, places, 0x7FFF - places)
     both = np.sort(index.astype(np.uint64) << np.uint64(16) | bits.astype(np.uint64))
     return (both >> np.uint64(16)).astype(np.uint32), both.astype(np.uint16)
+
+
+def write(index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
+    """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+    held[index - np.uint32(first)] = bits
 
 
 def count(body: memoryview, elements: int, layout: Layout) -> int:

@@ -18,7 +18,7 @@ after it.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from weights import classes, native
+from weights.classes import Layout, Words
 from weights.documents import ITEM_BYTES
 from weights.errors import BadPayload
 
@@ -40,7 +41,21 @@ _DENSE: Final = 2
 _LEVEL: Final = 1
 _PIECE: Final = 1 << 18
 _WINDOW: Final = 64 << 20
-_native: native.Native | None = native.best()
+
+
+class Build(Protocol):
+    """What does the work of `weights.classes`: the same bytes, the same refusals."""
+
+    def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None: ...
+
+    def decode(
+        self, body: memoryview, old: Words, changes: int, layout: Layout
+    ) -> tuple[NDArray[np.uint32], Words]: ...
+
+    def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None: ...
+
+
+_build: Build = native.best() or classes
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -54,8 +69,15 @@ class Patch(msgspec.Struct, frozen=True):
         if self.index is None:
             return self.bits
         new = old.copy()
-        new[self.index] = self.bits
+        self.into(new)
         return new
+
+    def into(self, held: Bits) -> None:
+        """Turn the old frame into the new one, in place."""
+        if self.index is None:
+            held[:] = self.bits
+        elif len(self.index):
+            _build.write(self.index, self.bits, held, 0)
 
     def pieces(self, old: Bits) -> Iterator[Bits]:
         """The new frame, in pieces that fit a cache."""
@@ -65,7 +87,8 @@ class Patch(msgspec.Struct, frozen=True):
         for at in range(0, len(old), _PIECE):
             low, high = np.searchsorted(self.index, [at, at + _PIECE])
             piece = old[at : at + _PIECE].copy()
-            piece[self.index[low:high] - np.uint32(at)] = self.bits[low:high]
+            if low < high:
+                _build.write(self.index[low:high], self.bits[low:high], piece, at)
             yield piece
 
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
@@ -84,11 +107,8 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
     layout = classes.LAYOUTS.get(dtype)
     if layout is None:
         return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
-    if _native is None:
-        body = classes.encode(old, new, layout) if (old != new).any() else b""
-    else:
-        body = _native.encode(old, new, *layout)
-    if body and classes.count(memoryview(body), len(old), layout) * _DENSE > len(old):
+    body = _build.encode(old, new, layout, len(old) // _DENSE)
+    if body is None:
         return XOR, _pack(_planes(old ^ new))
     return (CLASSES, body) if body else (SAME, b"")
 
@@ -104,7 +124,7 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
     if kind == XOR:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
     if kind == CLASSES and layout is not None:
-        return _decode_classes(body, old, layout)
+        return Patch(*_build.decode(body, old, classes.count(body, count, layout), layout))
     if len(body):
         raise BadPayload("a frame without changes has a body")
     return Patch(np.empty(0, np.uint32), np.empty(0, width))
@@ -119,20 +139,14 @@ def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
 
 
 @contextlib.contextmanager
-def using(build: native.Native | None) -> Iterator[None]:
-    """Run a block with another build, or with numpy alone (None): for tests and benchmarks."""
-    global _native
-    before, _native = _native, build
+def using(build: Build) -> Iterator[None]:
+    """Run a block with another build: for tests and benchmarks."""
+    global _build
+    before, _build = _build, build
     try:
         yield
     finally:
-        _native = before
-
-
-def _decode_classes(body: memoryview, old: Bits, layout: classes.Layout) -> Patch:
-    if _native is None:
-        return Patch(*classes.decode(body, old, layout))
-    return Patch(*_native.decode(body, old, classes.count(body, len(old), layout), *layout))
+        _build = before
 
 
 def _planes(bits: Bits) -> bytes:

@@ -46,7 +46,7 @@ def test_every_level_is_built_and_writes_the_same_bytes(folder: Path, monkeypatc
     old = np.arange(5000, dtype=np.uint16)
     new = old + (old % 7 == 0)
     layout = LAYOUTS["F16"]
-    assert {build.encode(old, new, *layout) for build in builds} == {encode(old, new, layout)}
+    assert {build.encode(old, new, layout, 5000) for build in builds} == {encode(old, new, layout, 5000)}
 
 
 def test_a_library_for_another_system_is_as_good_as_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,4 +59,4 @@ def test_frames_of_two_lengths_are_no_frame() -> None:
     build = native.best()
     if build is not None:
         with pytest.raises(ValueError, match="two lengths"):
-            build.encode(np.zeros(2, np.uint16), np.zeros(3, np.uint16), 7, 255)
+            build.encode(np.zeros(2, np.uint16), np.zeros(3, np.uint16), LAYOUTS["BF16"], 2)

@@ -6,17 +6,23 @@ lost where there is none. ctypes lets go of the interpreter's lock while C runs,
 
 import ctypes
 import platform
+import threading
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weights.classes import Layout
 from weights.errors import BadPayload
 
 Words = NDArray[np.uint16]
 _FOLDER: Final = Path(__file__).parent
-_MEMORY: Final = -1
+_ROOM: Final = -1
+_DENSE: Final = -7
+_WORK: Final = 64 << 20
+"""Bytes that a thread keeps for its work, and of which it touches what it needs: about 20 for each change at once."""
+_WORK_AT_LEAST: Final = 1 << 20
 _REFUSALS: Final = {
     -2: "its heads contradict each other or its size",
     -3: "unary codes are not as long as their numbers",
@@ -34,41 +40,63 @@ class Native:
         library = ctypes.CDLL(str(path))
         pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
         self.level: int = library.echo2_level()
-        self._encode, self._decode, self._release = library.echo2_encode, library.echo2_decode, library.echo2_release
-        self._encode.restype = self._decode.restype = size
-        self._encode.argtypes = [pointer, pointer, size, number, number, ctypes.POINTER(pointer)]
-        self._decode.argtypes = [pointer, size, pointer, size, number, number, pointer, pointer, size]
-        self._release.argtypes, self._release.restype = [pointer], None
+        self._encode, self._decode, self._write = library.echo2_encode, library.echo2_decode, library.echo2_write
+        self._encode.restype = self._decode.restype = self._write.restype = size
+        self._encode.argtypes = [pointer, pointer, size, number, number, size, pointer, size, ctypes.POINTER(pointer)]
+        self._decode.argtypes = [
+            pointer, size, pointer, size, number, number, pointer, pointer, size, pointer, size,
+        ]  # fmt: skip
+        self._write.argtypes = [pointer, pointer, size, pointer, size, size]
+        self._own = threading.local()
 
-    def encode(self, old: Words, new: Words, shift: int, mask: int) -> bytes:
-        """Body of the frame; empty if nothing changes."""
+    def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
+        """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
         old, new = np.require(old, requirements=["C", "A"]), np.require(new, requirements=["C", "A"])
         if len(old) != len(new):
             raise ValueError("frames of two lengths")
-        body = ctypes.c_void_p()
-        length = self._encode(old.ctypes.data, new.ctypes.data, len(old), shift, mask, ctypes.byref(body))
-        if length == _MEMORY:
+        # What every element of the frame and of its chunks may take at most, were `most` of them to change.
+        for room in (_WORK, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
+            work, body = self._work(room), ctypes.c_void_p()
+            length = self._encode(
+                old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work), ctypes.byref(body)
+            )  # fmt: skip
+            if length != _ROOM:
+                break
+        else:
             raise MemoryError
-        try:
-            return ctypes.string_at(body, length) if length else b""
-        finally:
-            self._release(body)
+        return None if length == _DENSE else ctypes.string_at(body, length) if length else b""
 
     def decode(
-        self, body: memoryview, old: Words, changes: int, shift: int, mask: int
+        self, body: memoryview, old: Words, changes: int, layout: Layout
     ) -> tuple[NDArray[np.uint32], Words]:
         """(positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
+        work = self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old)))
         found = self._decode(
-            data.ctypes.data, len(data), old.ctypes.data, len(old), shift, mask, index.ctypes.data, bits.ctypes.data,
-            changes,
+            data.ctypes.data, len(data), old.ctypes.data, len(old), *layout, index.ctypes.data, bits.ctypes.data,
+            changes, work.ctypes.data, len(work),
         )  # fmt: skip
-        if found == _MEMORY:
+        if found == _ROOM:
             raise MemoryError
         if found < 0:
             raise BadPayload(f"frame of classes: {_REFUSALS[found]}")
         return index, bits
+
+    def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
+        """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+        if held.dtype != np.uint16 or not held.flags.carray:
+            held[index - np.uint32(first)] = bits
+        elif self._write(index.ctypes.data, bits.ctypes.data, len(index), held.ctypes.data, first, len(held)) < len(index):
+            raise IndexError("a change beyond the frame")
+
+    def _work(self, room: int) -> NDArray[np.uint8]:
+        """Memory for one call: the thread's own, or new where that is too small. Pages are taken as they are touched."""
+        if room > _WORK:
+            return np.empty(room, np.uint8)
+        if not hasattr(self._own, "work"):
+            self._own.work = np.empty(_WORK, np.uint8)
+        return self._own.work  # type: ignore[no-any-return]
 
 
 def builds() -> list[Native]:

@@ -1,10 +1,12 @@
 /* The body of a CLASSES frame, as weights/classes.py describes it: the same bytes, the same refusals, faster.
 
    Built once for each level of the processor (generic, AVX2, AVX-512); weights/native/__init__.py loads the best.
-   Plain C99 without Python's headers. No state; every length is checked before memory is touched.
+   Plain C99 without Python's headers. No state, and no memory but the caller's; every length is checked before memory
+   is touched.
 
-   Elements are scanned in pieces that fit a near cache, 64 to a block. Classes that are common get a bit mask for each
-   block, and one population count; all others together are few: they are gathered, and counted one by one. */
+   Elements are scanned in pieces that fit a near cache, 64 to a block. The class of an element has four bits. Each of
+   them is a plane of 64 bits a block; the 16 classes are the 16 conjunctions of planes and inverted planes, and ranks
+   are counts of ones. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,25 +20,126 @@
 #define CLASSES 16
 #define MAX_K 24
 #define MAX_ELIAS 3
-#define BLOCKS 256
+#define BLOCKS 128 /* a power of two */
 #define PIECE (64 * BLOCKS)
-#define COMMON 48
-#define MAX_COMMON 7
+#define CHUNK 1023
+#define AHEAD 1536 /* elements; measured */
 #define END 0xFFFFFFFFu
 
-enum { MEMORY = -1, HEADS = -2, CODES = -3, FIELDS = -4, RANK = -5, STEP = -6 };
+enum { ROOM = -1, HEADS = -2, CODES = -3, FIELDS = -4, RANK = -5, STEP = -6, DENSE = -7 };
+
+/* -- the caller's memory ------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    uint8_t *at, *end;
+} Arena;
+
+/* `bytes` of it, of any content, on a cache line; NULL if there are not so many left. */
+static void *take(Arena *from, uint64_t bytes) {
+    uint8_t *at = (uint8_t *)(((uintptr_t)from->at + 63) & ~(uintptr_t)63);
+    if (at > from->end || bytes > (uint64_t)(from->end - at)) return NULL;
+    from->at = at + bytes;
+    return at;
+}
 
 /* -- blocks of 64 ------------------------------------------------------------------------------------------------- */
 
-#if defined(__AVX512VBMI2__) && defined(__AVX512BW__) && defined(__BMI2__)
-static inline uint64_t equal64(const uint8_t *bytes, int value) {
-    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(bytes), _mm512_set1_epi8((char)value));
+static inline uint64_t below(int bit) { return (1ull << bit) - 1; }
+static inline int ones(uint64_t word) { return __builtin_popcountll(word); }
+/* The place of a 16-bit float among all, by value, and back: a negative one has its lower bits inverted. */
+static inline int32_t place(uint16_t bits) { return (int16_t)(bits ^ (((int16_t)bits >> 15) & 0x7FFF)); }
+static inline uint16_t from_place(int32_t place) { return (uint16_t)(place ^ ((place >> 31) & 0x7FFF)); }
+
+typedef struct {
+    int shift, mask, lo;
+} Layout;
+
+static inline int class_of(const Layout *layout, uint16_t word) {
+    int exponent = ((word >> layout->shift) & layout->mask) - layout->lo;
+    return exponent < 0 ? 0 : exponent < CLASSES - 1 ? exponent : CLASSES - 1;
 }
-static inline uint64_t differ64(const uint16_t *a, const uint16_t *b) {
+
+/* Of 64 elements: who is of which class, and how many there are after them, if so many were `before`. */
+#if defined(__AVX512VBMI2__) && defined(__AVX512VPOPCNTDQ__) && defined(__GFNI__)
+INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, const uint32_t *before, uint32_t *after) {
+    /* Bytes in groups of eight, the last first: the product below reads the rows of a matrix from the last on. */
+    static const uint8_t low_bytes[64] = {
+        14, 12, 10, 8, 6, 4, 2, 0, 30, 28, 26, 24, 22, 20, 18, 16, 46, 44, 42, 40, 38, 36, 34, 32, 62, 60, 58, 56, 54, 52, 50, 48,
+        78, 76, 74, 72, 70, 68, 66, 64, 94, 92, 90, 88, 86, 84, 82, 80, 110, 108, 106, 104, 102, 100, 98, 96, 126, 124, 122, 120, 118, 116, 114, 112,
+    }, columns[64] = {
+        0, 8, 16, 24, 32, 40, 48, 56, 1, 9, 17, 25, 33, 41, 49, 57, 2, 10, 18, 26, 34, 42, 50, 58, 3, 11, 19, 27, 35, 43, 51, 59,
+        4, 12, 20, 28, 36, 44, 52, 60, 5, 13, 21, 29, 37, 45, 53, 61, 6, 14, 22, 30, 38, 46, 54, 62, 7, 15, 23, 31, 39, 47, 55, 63,
+    };
+    static const uint64_t bit0[8] = {4, 0, 4, 0, 4, 0, 4, 0}, bit1[8] = {5, 5, 1, 1, 5, 5, 1, 1}, bit2[8] = {6, 6, 6, 6, 2, 2, 2, 2};
+    static const uint32_t evens[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    const __m128i by = _mm_cvtsi32_si128(layout->shift);
+    __m512i a = _mm512_srl_epi16(_mm512_loadu_si512(old), by), b = _mm512_srl_epi16(_mm512_loadu_si512(old + 32), by);
+    __m512i bytes = _mm512_permutex2var_epi8(a, _mm512_loadu_si512(low_bytes), b);
+    bytes = _mm512_and_si512(bytes, _mm512_set1_epi8((char)layout->mask));
+    bytes = _mm512_min_epu8(_mm512_subs_epu8(bytes, _mm512_set1_epi8((char)layout->lo)), _mm512_set1_epi8(15));
+    /* Byte b of each group becomes bit b of its eight elements; then plane b, and (4 + b) its inverse. */
+    __m512i planes = _mm512_gf2p8affine_epi64_epi8(_mm512_set1_epi64(0x0804020108040201), bytes, 0);
+    planes = _mm512_permutexvar_epi8(_mm512_loadu_si512(columns), planes);
+    planes = _mm512_xor_si512(planes, _mm512_set_epi64(-1, -1, -1, -1, 0, 0, 0, 0));
+    __m512i x = _mm512_permutexvar_epi64(_mm512_loadu_si512(bit0), planes);
+    __m512i y = _mm512_permutexvar_epi64(_mm512_loadu_si512(bit1), planes);
+    __m512i z = _mm512_permutexvar_epi64(_mm512_loadu_si512(bit2), planes);
+    __m512i top = _mm512_permutexvar_epi64(_mm512_set1_epi64(3), planes);
+    __m512i both = _mm512_ternarylogic_epi64(x, y, z, 0x80);
+    __m512i low = _mm512_andnot_si512(top, both), high = _mm512_and_si512(top, both);
+    _mm512_storeu_si512(members, low), _mm512_storeu_si512(members + 8, high);
+    __m512i counts = _mm512_permutex2var_epi32(
+        _mm512_popcnt_epi64(low), _mm512_loadu_si512(evens), _mm512_popcnt_epi64(high));
+    _mm512_storeu_si512(after, _mm512_add_epi32(_mm512_loadu_si512(before), counts));
+}
+#else
+#if defined(__AVX2__)
+INLINE void planes64(const Layout *layout, const uint16_t *old, uint64_t *planes) {
+    const __m128i by = _mm_cvtsi32_si128(layout->shift);
+    const __m256i mask = _mm256_set1_epi16((short)layout->mask), lo = _mm256_set1_epi8((char)layout->lo);
+    memset(planes, 0, 4 * sizeof *planes);
+    for (int half = 0; half < 2; half++) {
+        const __m256i *at = (const __m256i *)(old + 32 * half);
+        __m256i a = _mm256_and_si256(_mm256_srl_epi16(_mm256_loadu_si256(at), by), mask);
+        __m256i b = _mm256_and_si256(_mm256_srl_epi16(_mm256_loadu_si256(at + 1), by), mask);
+        __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xD8);
+        bytes = _mm256_min_epu8(_mm256_subs_epu8(bytes, lo), _mm256_set1_epi8(15));
+        planes[0] |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7)) << (32 * half);
+        planes[1] |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(bytes, 6)) << (32 * half);
+        planes[2] |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(bytes, 5)) << (32 * half);
+        planes[3] |= (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(bytes, 4)) << (32 * half);
+    }
+}
+#else
+INLINE void planes64(const Layout *layout, const uint16_t *old, uint64_t *planes) {
+    memset(planes, 0, 4 * sizeof *planes);
+    for (int i = 0; i < 64; i += 8) {
+        uint64_t eight = 0;
+        for (int j = 0; j < 8; j++) eight |= (uint64_t)class_of(layout, old[i + j]) << (8 * j);
+        for (int b = 0; b < 4; b++)
+            planes[b] |= ((eight >> b & 0x0101010101010101ull) * 0x0102040810204080ull >> 56) << i;
+    }
+}
+#endif
+INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, const uint32_t *before, uint32_t *after) {
+    uint64_t p[4];
+    planes64(layout, old, p);
+    const uint64_t low[4] = {~p[0] & ~p[1], p[0] & ~p[1], ~p[0] & p[1], p[0] & p[1]};
+    const uint64_t high[4] = {~p[2] & ~p[3], p[2] & ~p[3], ~p[2] & p[3], p[2] & p[3]};
+    for (int c = 0; c < CLASSES; c++) {
+        members[c] = low[c & 3] & high[c >> 2];
+        after[c] = before[c] + (uint32_t)ones(members[c]);
+    }
+}
+#endif
+
+#if defined(__AVX512VBMI2__) && defined(__AVX512BW__)
+INLINE uint64_t differ64(const uint16_t *a, const uint16_t *b) {
     uint64_t low = _mm512_cmpneq_epu16_mask(_mm512_loadu_si512(a), _mm512_loadu_si512(b));
     return low | (uint64_t)_mm512_cmpneq_epu16_mask(_mm512_loadu_si512(a + 32), _mm512_loadu_si512(b + 32)) << 32;
 }
-static inline void places64(uint64_t mask, int base, uint16_t *places) {
+/* Numbers from `base` on where the mask has ones; up to 64 are written. */
+INLINE void places64(uint64_t mask, int base, uint16_t *places) {
     static const uint16_t first[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                        16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
     __m512i low = _mm512_add_epi16(_mm512_loadu_si512(first), _mm512_set1_epi16((short)base));
@@ -45,64 +148,19 @@ static inline void places64(uint64_t mask, int base, uint16_t *places) {
     places += __builtin_popcount((uint32_t)mask);
     _mm512_storeu_si512(places, _mm512_maskz_compress_epi16((uint32_t)(mask >> 32), high));
 }
-/* Bytes, and their numbers from `base` on, where the mask has ones; up to 64 of each are written. */
-static inline void gather64(const uint8_t *bytes, uint64_t mask, int base, uint8_t *out, uint16_t *places) {
-    _mm512_storeu_si512(out, _mm512_maskz_compress_epi8(mask, _mm512_loadu_si512(bytes)));
-    places64(mask, base, places);
-}
 #else
-#if defined(__AVX2__)
-static inline uint64_t equal64(const uint8_t *bytes, int value) {
-    __m256i wanted = _mm256_set1_epi8((char)value);
-    const __m256i *at = (const __m256i *)bytes;
-    uint32_t low = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(at), wanted));
-    uint32_t high = (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_loadu_si256(at + 1), wanted));
-    return low | (uint64_t)high << 32;
-}
-#else
-static inline uint64_t equal64(const uint8_t *bytes, int value) {
-    const uint64_t low = 0x7F7F7F7F7F7F7F7Full;
+INLINE uint64_t differ64(const uint16_t *a, const uint16_t *b) {
     uint64_t found = 0;
-    for (int i = 0; i < 8; i++) {
-        uint64_t word;
-        memcpy(&word, bytes + 8 * i, 8);
-        word ^= 0x0101010101010101ull * (uint64_t)value;
-        word = ~(((word & low) + low) | word | low) >> 7;
-        found |= (word * 0x0102040810204080ull >> 56) << (8 * i);
-    }
-    return found;
-}
-#endif
-static inline uint64_t differ64(const uint16_t *a, const uint16_t *b) {
-    uint8_t same[64];
     uint16_t any = 0;
     for (int i = 0; i < 64; i++) any |= (uint16_t)(a[i] ^ b[i]);
-    if (!any) return 0;
-    for (int i = 0; i < 64; i++) same[i] = a[i] == b[i];
-    return equal64(same, 0);
+    if (any)
+        for (int i = 0; i < 64; i++) found |= (uint64_t)(a[i] != b[i]) << i;
+    return found;
 }
-static inline void places64(uint64_t mask, int base, uint16_t *places) {
+INLINE void places64(uint64_t mask, int base, uint16_t *places) {
     for (; mask; mask &= mask - 1) *places++ = (uint16_t)(base + __builtin_ctzll(mask));
 }
-static inline void gather64(const uint8_t *bytes, uint64_t mask, int base, uint8_t *out, uint16_t *places) {
-    for (int bit; mask; mask &= mask - 1) {
-        bit = __builtin_ctzll(mask);
-        *out++ = bytes[bit], *places++ = (uint16_t)(base + bit);
-    }
-}
 #endif
-
-/* How many of 16 ascending numbers are at most `value`. */
-static inline int at_most(const uint16_t *numbers, uint16_t value) {
-#if defined(__AVX512VBMI2__) && defined(__AVX512VL__)
-    __m256i loaded = _mm256_loadu_si256((const __m256i *)numbers);
-    return __builtin_popcount(_mm256_cmple_epu16_mask(loaded, _mm256_set1_epi16((short)value)));
-#else
-    uint16_t found = 0;
-    for (int i = 0; i < 16; i++) found += numbers[i] <= value;
-    return found;
-#endif
-}
 
 static inline int nth_bit(uint64_t word, unsigned nth) {
 #if defined(__BMI2__)
@@ -113,104 +171,43 @@ static inline int nth_bit(uint64_t word, unsigned nth) {
 #endif
 }
 
-/* Memory that a later piece or block reads, on its way while this one is computed; it may lie beyond the end. */
-static inline void soon(const uint16_t *old) {
-    __builtin_prefetch((const char *)old);
-    __builtin_prefetch((const char *)old + 64);
-}
-static inline uint64_t below(int bit) { return (1ull << bit) - 1; }
-static inline int ones(uint64_t word) { return __builtin_popcountll(word); }
-/* The place of a 16-bit float among all, by value, and back: a negative one has its lower bits inverted. */
-static inline int32_t place(uint16_t bits) { return (int16_t)(bits ^ (((int16_t)bits >> 15) & 0x7FFF)); }
-static inline uint16_t from_place(int32_t place) { return (uint16_t)(place ^ ((place >> 31) & 0x7FFF)); }
-
 /* -- what both directions scan ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    int shift, mask, lo;
-    int common[MAX_COMMON], slot[CLASSES], commons; /* slot: place among the common ones, or MAX_COMMON */
-    uint32_t seen[CLASSES]; /* elements of the class before the block, or before the piece */
-    uint8_t classes[PIECE + 64], few_classes[PIECE + 64];
-    uint16_t few_places[PIECE + 64];
-    int few;
+    uint64_t members[BLOCKS][CLASSES];
+    uint32_t before[BLOCKS + 1][CLASSES]; /* in the frame, so many of the class stand before the block */
+    Layout layout;
 } Scan;
 
-/* Window: 15 below the highest exponent that one in 1,024 of the sample reaches, unless `lo` is given. */
-static void begin(Scan *scan, const uint16_t *old, int64_t n, int shift, int mask, int lo) {
+/* Memory that a later piece reads, on its way while this one is computed; it may lie beyond the end. */
+INLINE void soon(const uint16_t *block) {
+    __builtin_prefetch((const char *)block);
+    __builtin_prefetch((const char *)block + 64);
+}
+
+/* The last block of a frame, of `n` elements; the rest of the piece is empty. */
+static void scan_last(Scan *scan, const uint16_t *old, int block, int n) {
+    uint16_t padded[64] = {0};
+    uint64_t *members = scan->members[block];
+    memcpy(padded, old, (size_t)n * sizeof *old);
+    scan64(&scan->layout, padded, members, scan->before[block], scan->before[block + 1]);
+    for (int c = 0; c < CLASSES; c++) {
+        members[c] &= below(n);
+        scan->before[block + 1][c] = scan->before[block][c] + (uint32_t)ones(members[c]);
+    }
+}
+
+/* 15 below the highest exponent that one in 1,024 of the sample reaches. */
+static int window(const uint16_t *old, int64_t n, int shift, int mask) {
     int64_t counts[256] = {0}, every = n >> 14 ? n >> 14 : 1, sampled = 0, reached = 0;
-    int64_t members[CLASSES] = {0};
     for (int64_t i = 0; i < n; i += every, sampled++) counts[(old[i] >> shift) & mask]++;
     int exponent = mask;
-    for (; lo < 0 && exponent > 0; exponent--)
+    for (; exponent > 0; exponent--)
         if ((reached += counts[exponent]) * 1024 >= sampled) break;
-    if (lo < 0) lo = exponent > CLASSES - 1 ? exponent - (CLASSES - 1) : 0;
-    for (int e = 0; e <= mask; e++) members[e < lo ? 0 : e - lo > CLASSES - 1 ? CLASSES - 1 : e - lo] += counts[e];
-    scan->shift = shift, scan->mask = mask, scan->lo = lo, scan->commons = 0;
-    memset(scan->seen, 0, sizeof scan->seen);
-    for (int c = 0; c < CLASSES; c++) {
-        scan->slot[c] = MAX_COMMON;
-        if (members[c] * COMMON < sampled || scan->commons == MAX_COMMON) continue;
-        scan->slot[c] = scan->commons;
-        scan->common[scan->commons++] = c;
-    }
+    return exponent > CLASSES - 1 ? exponent - (CLASSES - 1) : 0;
 }
-
-/* Classes of a piece; 255 after its end. */
-static void classify(Scan *scan, const uint16_t *restrict old, int n) {
-    const int shift = scan->shift;
-    const uint8_t mask = (uint8_t)scan->mask, lo = (uint8_t)scan->lo;
-    uint8_t *restrict classes = scan->classes;
-    int i = 0;
-#if defined(__AVX512VBMI2__) && defined(__AVX512BW__)
-    const __m128i by = _mm_cvtsi32_si128(shift);
-    const __m512i low = _mm512_set1_epi8((char)lo), kept = _mm512_set1_epi8((char)mask), top = _mm512_set1_epi8(15);
-    for (; i + 64 <= n; i += 64) {
-        __m256i a = _mm512_cvtepi16_epi8(_mm512_srl_epi16(_mm512_loadu_si512(old + i), by));
-        __m256i b = _mm512_cvtepi16_epi8(_mm512_srl_epi16(_mm512_loadu_si512(old + i + 32), by));
-        __m512i both = _mm512_and_si512(_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1), kept);
-        _mm512_storeu_si512(classes + i, _mm512_min_epu8(_mm512_subs_epu8(both, low), top));
-    }
-#endif
-    for (; i < n; i++) {
-        uint8_t exponent = (uint8_t)(old[i] >> shift) & mask;
-        exponent = (uint8_t)((exponent > lo ? exponent : lo) - lo);
-        classes[i] = exponent < CLASSES - 1 ? exponent : CLASSES - 1;
-    }
-    memset(classes + n, 255, (size_t)(-n & 63));
-}
-
-static inline uint64_t elements(int block, int n) { return 64 * block + 64 <= n ? ~0ull : below(n - 64 * block); }
-
-/* Unrolled for the number of common classes. */
-#define FOR_COMMONS(how_many, call)                                                                                     \
-    switch (how_many) {                                                                                                 \
-    case 0: call(0); break;                                                                                             \
-    case 1: call(1); break;                                                                                             \
-    case 2: call(2); break;                                                                                             \
-    case 3: call(3); break;                                                                                             \
-    case 4: call(4); break;                                                                                             \
-    case 5: call(5); break;                                                                                             \
-    case 6: call(6); break;                                                                                             \
-    default: call(MAX_COMMON);                                                                                          \
-    }
 
 /* -- numbers ------------------------------------------------------------------------------------------------------ */
-
-typedef struct {
-    uint8_t *bytes;
-    uint64_t bits, room; /* room: bytes, of which eight are spare */
-} Bits;
-
-static int reserve(Bits *to, uint64_t more) {
-    uint64_t needed = (to->bits + more + 7) / 8 + 16;
-    if (needed <= to->room) return 0;
-    uint64_t room = needed + needed / 2;
-    uint8_t *bytes = realloc(to->bytes, room);
-    if (!bytes) return MEMORY;
-    memset(bytes + to->room, 0, room - to->room);
-    to->bytes = bytes, to->room = room;
-    return 0;
-}
 
 static inline uint64_t load64(const uint8_t *bytes) {
     uint64_t word;
@@ -221,39 +218,67 @@ static inline uint64_t load64(const uint8_t *bytes) {
     return word;
 }
 
-static inline void put(Bits *to, uint64_t value, int width) {
-    uint8_t *at = to->bytes + (to->bits >> 3);
-    uint64_t word = load64(at) | (value & (((uint64_t)1 << width) - 1)) << (to->bits & 7);
+static inline void store64(uint8_t *bytes, uint64_t word) {
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     word = __builtin_bswap64(word);
 #endif
-    memcpy(at, &word, 8);
-    to->bits += (uint64_t)width;
+    memcpy(bytes, &word, 8);
 }
 
-static inline void put_unary(Bits *to, uint64_t value) {
-    to->bits += value;
-    to->bytes[to->bits >> 3] |= (uint8_t)(1 << (to->bits & 7));
-    to->bits++;
+/* Bits on their way to memory: fewer than eight wait in `word`. Eight bytes after them may be written. */
+typedef struct {
+    uint8_t *at, *start, *end;
+    uint64_t word;
+    int fill;
+} Bits;
+
+static int begin_bits(Bits *to, Arena *from, uint64_t bytes) {
+    to->at = to->start = take(from, bytes + 32);
+    to->end = to->start ? to->start + bytes : NULL, to->word = 0, to->fill = 0;
+    return to->start ? 0 : ROOM;
 }
 
-static inline int put_number(Bits *to, uint64_t value) {
-    if (reserve(to, 80)) return MEMORY;
+static int fits(const Bits *to, uint64_t bits) { return bits / 8 < (uint64_t)(to->end - to->at); }
+
+/* At most 56 bits, all others of `value` being zero. */
+INLINE void put(Bits *to, uint64_t value, int width) {
+    to->word |= value << to->fill;
+    store64(to->at, to->word);
+    to->fill += width;
+    to->at += to->fill >> 3;
+    to->word >>= to->fill & ~7;
+    to->fill &= 7;
+}
+
+INLINE void put_unary(Bits *to, uint64_t value) {
+    for (; value > 48; value -= 48) put(to, 0, 48);
+    put(to, (uint64_t)1 << value, (int)value + 1);
+}
+
+static void put_number(Bits *to, uint64_t value) {
     for (; value > 127; value >>= 7) put(to, (value & 127) | 128, 8);
     put(to, value, 8);
-    return 0;
+}
+
+static uint64_t end_bits(Bits *to) {
+    store64(to->at, to->word);
+    return (uint64_t)(to->at - to->start) + (to->fill > 0);
 }
 
 typedef struct {
     int k, elias;
 } Code;
 
-static Code rice(const uint32_t *values, int64_t count) {
-    uint64_t total = 0, n = (uint64_t)count;
+static Code rice(uint64_t total, uint64_t count) {
     Code code = {0, 0};
-    for (int64_t i = 0; i < count; i++) total += values[i];
-    while (code.k < MAX_K && (n << (code.k + 1)) * 100 <= 98 * total + 49 * n) code.k++;
+    while (code.k < MAX_K && (count << (code.k + 1)) * 100 <= 98 * total + 49 * count) code.k++;
     return code;
+}
+
+static uint64_t sum(const uint32_t *values, int64_t count) {
+    uint64_t total = 0;
+    for (int64_t i = 0; i < count; i++) total += values[i];
+    return total;
 }
 
 static inline uint64_t quotient(Code code, uint64_t value) {
@@ -262,14 +287,14 @@ static inline uint64_t quotient(Code code, uint64_t value) {
 }
 
 static void cost(Code code, const uint32_t *values, int64_t count, uint64_t *codes, uint64_t *fields) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += quotient(code, values[i]);
-    *codes = sum + (uint64_t)count;
-    *fields = (uint64_t)count * (uint64_t)code.k + (code.elias ? sum : 0);
+    uint64_t quotients = 0;
+    for (int64_t i = 0; i < count; i++) quotients += quotient(code, values[i]);
+    *codes = quotients + (uint64_t)count;
+    *fields = (uint64_t)count * (uint64_t)code.k + (code.elias ? quotients : 0);
 }
 
 static Code cheapest(const uint32_t *values, int64_t count, uint64_t *bits) {
-    Code best = rice(values, count);
+    Code best = rice(sum(values, count), (uint64_t)count);
     uint64_t codes, fields;
     cost(best, values, count, &codes, &fields);
     *bits = codes + fields;
@@ -284,122 +309,123 @@ static Code cheapest(const uint32_t *values, int64_t count, uint64_t *bits) {
 static int put_all(Bits *codes, Bits *fields, Code code, const uint32_t *values, int64_t count) {
     uint64_t unary, plain;
     cost(code, values, count, &unary, &plain);
-    if (reserve(codes, unary) || reserve(fields, plain)) return MEMORY;
+    if (!fits(codes, unary) || !fits(fields, plain)) return ROOM;
     /* Copies, which no store through a pointer to bytes can be taken to change. */
     Bits to_codes = *codes, to_fields = *fields;
     for (int64_t i = 0; i < count; i++) {
         uint64_t value = values[i], q = quotient(code, value);
+        int width = code.elias ? code.k + (int)q : code.k;
+        if (code.elias) value += (uint64_t)1 << code.k;
         put_unary(&to_codes, q);
-        if (code.elias) put(&to_fields, value + ((uint64_t)1 << code.k), code.k + (int)q);
-        else if (code.k) put(&to_fields, value, code.k);
+        put(&to_fields, value & below(width), width);
     }
-    codes->bits = to_codes.bits, fields->bits = to_fields.bits;
+    *codes = to_codes, *fields = to_fields;
     return 0;
 }
 
 /* -- encode ------------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    uint32_t rank;
-    int32_t step;
-} Change;
+typedef struct Chunk {
+    struct Chunk *next;
+    uint32_t gaps[CHUNK];
+    int32_t steps[CHUNK];
+} Chunk;
 
+/* Of one class: what changes, and `next`, the rank after the last change. */
 typedef struct {
-    Change *changes;
-    int64_t count, room;
+    Chunk *first, *last;
+    int64_t count;
+    int used;
+    uint32_t next;
 } List;
-
-static int room_for(List *list, int64_t more) {
-    if (list->count + more <= list->room) return 0;
-    int64_t room = (list->count + more) * 2;
-    Change *changes = realloc(list->changes, (size_t)room * sizeof *changes);
-    if (!changes) return MEMORY;
-    list->changes = changes, list->room = room;
-    return 0;
-}
 
 typedef struct {
     Scan scan;
-    uint64_t members[BLOCKS][MAX_COMMON + 1]; /* by slot: who in the block is of the class */
-    uint32_t before[BLOCKS][MAX_COMMON + 1]; /* and how many there are before the block; of the few: in the piece */
     uint16_t changed[PIECE + 64];
-    uint32_t few_ranks[PIECE + 1];
     List lists[CLASSES];
+    int64_t changes;
 } Encoder;
 
-INLINE int scan_blocks(Encoder *to, const uint16_t *old, const uint16_t *new, int n, const int commons) {
-    Scan *scan = &to->scan;
-    uint32_t seen[MAX_COMMON + 1];
-    int few = 0, changes = 0;
-    for (int i = 0; i < commons; i++) seen[i] = scan->seen[scan->common[i]];
-    for (int b = 0; 64 * b < n; b++) {
-        const uint8_t *bytes = scan->classes + 64 * b;
-        uint64_t rest = elements(b, n), changed = 0;
-        soon(old + PIECE + 64 * b), soon(new + 1024 + 64 * b);
-        for (int i = 0; i < commons; i++) {
-            uint64_t members = equal64(bytes, scan->common[i]);
-            rest &= ~members;
-            to->members[b][i] = members, to->before[b][i] = seen[i];
-            seen[i] += (uint32_t)ones(members);
-        }
-        to->members[b][MAX_COMMON] = rest, to->before[b][MAX_COMMON] = (uint32_t)few;
-        gather64(bytes, rest, 64 * b, scan->few_classes + few, scan->few_places + few);
-        few += ones(rest);
-        if (64 * b + 64 <= n) changed = differ64(old + 64 * b, new + 64 * b);
-        else for (int i = 64 * b; i < n; i++) changed |= (uint64_t)(old[i] != new[i]) << (i & 63);
-        places64(changed, 64 * b, to->changed + changes);
-        changes += ones(changed);
-    }
-    for (int i = 0; i < commons; i++) scan->seen[scan->common[i]] = seen[i];
-    scan->few = few;
-    return changes;
-}
-
-static int scan_changes(Encoder *to, const uint16_t *old, const uint16_t *new, int n) {
-    Scan *scan = &to->scan;
-    int changes = 0;
-    classify(scan, old, n);
-#define SCAN(commons) changes = scan_blocks(to, old, new, n, commons)
-    FOR_COMMONS(scan->commons, SCAN)
-    for (int c = 0; c < CLASSES; c++)
-        if (room_for(&to->lists[c], changes)) return MEMORY;
-    for (int i = 0; i < scan->few; i++) to->few_ranks[i] = scan->seen[scan->few_classes[i]]++;
-    for (int i = 0; i < changes; i++) {
-        int at = to->changed[i], c = scan->classes[at], slot = scan->slot[c];
-        uint32_t rank = to->before[at >> 6][slot] + (uint32_t)ones(to->members[at >> 6][slot] & below(at & 63));
-        uint32_t few_rank = to->few_ranks[slot == MAX_COMMON ? rank : 0];
-        Change change = {slot == MAX_COMMON ? few_rank : rank, place(new[at]) - place(old[at])};
-        to->lists[c].changes[to->lists[c].count++] = change;
-    }
+static int longer(List *list, Arena *arena) {
+    Chunk *chunk = take(arena, sizeof *chunk);
+    if (!chunk) return ROOM;
+    chunk->next = NULL;
+    if (list->last) list->last->next = chunk;
+    else list->first = chunk;
+    list->last = chunk, list->used = 0;
     return 0;
 }
 
-/* Gaps between the `count` ranks; or, where fewer elements stay below the last change, between those. */
-static int64_t gaps_of(const List *list, uint32_t *gaps, int *staying) {
-    int64_t below_last = (int64_t)list->changes[list->count - 1].rank + 1 - list->count, at = 0;
-    *staying = below_last < list->count;
-    uint32_t next = 0, run = 0;
-    for (int64_t i = 0; i < list->count; i++) {
-        uint32_t gap = list->changes[i].rank - next;
-        next = list->changes[i].rank + 1;
-        if (!*staying) gaps[at++] = gap;
-        else for (; gap; gap--, run = 0) gaps[at++] = run;
-        run++;
+static int list_changes(Encoder *to, const uint16_t *old, const uint16_t *new, int changes, Arena *arena) {
+    const Scan *scan = &to->scan;
+    for (int i = 0; i < changes; i++) {
+        int at = to->changed[i], c = class_of(&scan->layout, old[at]), b = at >> 6;
+        uint32_t rank = scan->before[b][c] + (uint32_t)ones(scan->members[b][c] & below(at & 63));
+        List *list = &to->lists[c];
+        if ((!list->last || list->used == CHUNK) && longer(list, arena)) return ROOM;
+        list->last->gaps[list->used] = rank - list->next;
+        list->last->steps[list->used++] = place(new[at]) - place(old[at]);
+        list->next = rank + 1, list->count++;
     }
-    return at;
+    to->changes += changes;
+    return 0;
 }
 
-static int put_sizes(Bits *head, Bits *codes, Bits *fields, const List *list, uint32_t *sizes, uint32_t *gaps) {
-    int64_t count = list->count, large = 0, last = -1;
-    for (int64_t i = 0; i < count; i++) {
-        sizes[i] = (uint32_t)abs(list->changes[i].step) - 1;
-        if (sizes[i]) gaps[large++] = (uint32_t)(i - last - 1), last = i;
+static int scan_changes(Encoder *to, const uint16_t *old, const uint16_t *new, int n, Arena *arena) {
+    Scan *scan = &to->scan;
+    int changes = 0, whole = n / 64;
+    for (int b = 0; b < whole; b++) {
+        soon(old + 64 * b + AHEAD), soon(new + 64 * b + AHEAD);
+        scan64(&scan->layout, old + 64 * b, scan->members[b], scan->before[b], scan->before[b + 1]);
+        uint64_t changed = differ64(old + 64 * b, new + 64 * b);
+        places64(changed, 64 * b, to->changed + changes);
+        changes += ones(changed);
     }
-    uint32_t *rest = gaps + large;
-    for (int64_t i = 0, at = 0; i < count; i++)
-        if (sizes[i]) rest[at++] = sizes[i] - 1;
+    if (n & 63) scan_last(scan, old + 64 * whole, whole, n & 63);
+    for (int i = 64 * whole; i < n; i++)
+        if (old[i] != new[i]) to->changed[changes++] = (uint16_t)i;
+    int failed = list_changes(to, old, new, changes, arena);
+    memcpy(scan->before[0], scan->before[whole], sizeof scan->before[0]);
+    return failed;
+}
+
+/* The list in two arrays, one after the other. */
+static void flatten(const List *list, uint32_t *gaps, int32_t *steps) {
+    for (const Chunk *chunk = list->first; chunk; chunk = chunk->next) {
+        size_t used = chunk->next ? CHUNK : (size_t)list->used;
+        memcpy(gaps, chunk->gaps, used * sizeof *gaps), memcpy(steps, chunk->steps, used * sizeof *steps);
+        gaps += used, steps += used;
+    }
+}
+
+/* Gaps between those that stay, from the `count` gaps between those that change. */
+static void stays_of(const uint32_t *gaps, int64_t count, uint32_t *stays) {
+    uint32_t run = 0;
+    for (int64_t i = 0; i < count; i++, run++)
+        for (uint32_t gap = gaps[i]; gap; gap--, run = 0) *stays++ = run;
+}
+
+static void put_signs(Bits *fields, const int32_t *steps, int64_t count) {
+    Bits to = *fields;
+    for (int64_t i = 0; i < count; i += 32) {
+        int width = count - i < 32 ? (int)(count - i) : 32;
+        uint64_t signs = 0;
+        for (int j = 0; j < width; j++) signs |= (uint64_t)(steps[i + j] < 0) << j;
+        put(&to, signs, width);
+    }
+    *fields = to;
+}
+
+/* `gaps` and `rest` are room for `count` numbers each. */
+static int put_sizes(Bits *head, Bits *codes, Bits *fields, uint32_t *sizes, int64_t count, uint32_t *gaps, uint32_t *rest) {
+    int64_t large = 0, last = -1;
+    for (int64_t i = 0; i < count; i++) {
+        if (!sizes[i]) continue;
+        rest[large] = sizes[i] - 1;
+        gaps[large++] = (uint32_t)(i - last - 1), last = i;
+    }
     uint64_t bits, plain_bits, unary, plain;
-    Code in_list = rice(gaps, large), code = cheapest(rest, large, &bits);
+    Code in_list = rice(sum(gaps, large), (uint64_t)large), code = cheapest(rest, large, &bits);
     int listed = 1;
     if (4 * large > count) {
         Code other = cheapest(sizes, count, &plain_bits);
@@ -407,74 +433,69 @@ static int put_sizes(Bits *head, Bits *codes, Bits *fields, const List *list, ui
         listed = bits + unary + plain <= plain_bits;
         if (!listed) code = other;
     }
-    if (reserve(head, 160)) return MEMORY;
     put(head, (uint64_t)(code.k | (code.elias ? 64 : 0) | (listed ? 128 : 0)), 8);
     if (!listed) return put_all(codes, fields, code, sizes, count);
-    if (put_number(head, (uint64_t)large)) return MEMORY;
+    put_number(head, (uint64_t)large);
     if (large) put(head, (uint64_t)in_list.k, 8);
-    return put_all(codes, fields, in_list, gaps, large) || put_all(codes, fields, code, rest, large) ? MEMORY : 0;
+    return put_all(codes, fields, in_list, gaps, large) || put_all(codes, fields, code, rest, large) ? ROOM : 0;
 }
 
-static void put_signs(Bits *fields, const List *list) {
-    for (int64_t i = 0; i < list->count; i += 32) {
-        int64_t end = i + 32 < list->count ? i + 32 : list->count;
-        uint64_t signs = 0;
-        for (int64_t j = i; j < end; j++) signs |= (uint64_t)(list->changes[j].step < 0) << (j - i);
-        put(fields, signs, (int)(end - i));
-    }
+static int put_class(Bits *head, Bits *codes, Bits *fields, const List *list, Arena arena) {
+    int64_t count = list->count, staying = (int64_t)list->next - count, listed = staying < count ? staying : count;
+    uint32_t *gaps = take(&arena, (uint64_t)count * sizeof *gaps), *spare = take(&arena, (uint64_t)count * sizeof *spare);
+    int32_t *steps = take(&arena, (uint64_t)count * sizeof *steps);
+    if (!gaps || !spare || !steps || !fits(fields, (uint64_t)count)) return ROOM;
+    flatten(list, gaps, steps);
+    if (staying < count) stays_of(gaps, count, spare);
+    const uint32_t *numbers = staying < count ? spare : gaps;
+    Code code = rice(sum(numbers, listed), (uint64_t)listed);
+    put_number(head, (uint64_t)count);
+    put(head, (uint64_t)(code.k | (staying < count ? 128 : 0)), 8);
+    if (staying < count) put_number(head, (uint64_t)staying);
+    if (put_all(codes, fields, code, numbers, listed) || !fits(fields, (uint64_t)count)) return ROOM;
+    put_signs(fields, steps, count);
+    uint32_t *sizes = (uint32_t *)steps;
+    for (int64_t i = 0; i < count; i++) sizes[i] = (uint32_t)abs(steps[i]) - 1;
+    return put_sizes(head, codes, fields, sizes, count, gaps, spare);
 }
 
-static int put_class(Bits *head, Bits *codes, Bits *fields, const List *list) {
-    uint32_t *sizes = malloc((size_t)list->count * 3 * sizeof *sizes), *gaps = sizes + list->count;
-    int failed = !sizes, staying;
-    if (!failed) {
-        int64_t listed = gaps_of(list, gaps, &staying);
-        Code code = rice(gaps, listed);
-        failed = put_number(head, (uint64_t)list->count) || reserve(head, 8) || reserve(fields, (uint64_t)list->count);
-        if (!failed) put(head, (uint64_t)(code.k | (staying ? 128 : 0)), 8);
-        failed = failed || (staying && put_number(head, (uint64_t)listed));
-        failed = failed || put_all(codes, fields, code, gaps, listed) || reserve(fields, (uint64_t)list->count);
-        if (!failed) put_signs(fields, list);
-        failed = failed || put_sizes(head, codes, fields, list, sizes, gaps);
-    }
-    free(sizes);
-    return failed ? MEMORY : 0;
-}
-
-static int64_t assemble(const Encoder *from, uint8_t **out) {
-    Bits head = {0}, codes = {0}, fields = {0};
-    uint64_t used = 0, n, m, k;
-    int64_t length = MEMORY;
-    int failed = reserve(&head, 64) || reserve(&codes, 0) || reserve(&fields, 0);
+/* Codes take at most 25 bits a change and fields 69: 3.1 and 24 for a gap, 1 for its sign, 3.1 and 24 for a gap between
+   large steps, 18 and 20 for a size. */
+static int64_t assemble(const Encoder *from, Arena *arena, const uint8_t **out) {
+    Bits head, codes, fields;
+    uint64_t used = 0, room = 9 * (uint64_t)from->changes + 1024;
+    if (begin_bits(&head, arena, 1024) || begin_bits(&codes, arena, room) || begin_bits(&fields, arena, room)) return ROOM;
     for (int c = 0; c < CLASSES; c++) used |= (uint64_t)(from->lists[c].count > 0) << c;
-    if (!failed) put(&head, (uint64_t)from->scan.lo, 8), put(&head, used, 16);
-    for (int c = 0; !failed && c < CLASSES; c++)
-        if (from->lists[c].count) failed = put_class(&head, &codes, &fields, &from->lists[c]);
-    failed = failed || put_number(&head, (codes.bits + 7) / 8);
-    n = head.bits / 8, m = (codes.bits + 7) / 8, k = (fields.bits + 7) / 8;
-    if (!failed && (*out = malloc(n + m + k))) {
-        memcpy(*out, head.bytes, n), memcpy(*out + n, codes.bytes, m), memcpy(*out + n + m, fields.bytes, k);
-        length = (int64_t)(n + m + k);
+    put(&head, (uint64_t)from->scan.layout.lo, 8), put(&head, used, 16);
+    for (int c = 0; c < CLASSES; c++)
+        if (from->lists[c].count && put_class(&head, &codes, &fields, &from->lists[c], *arena)) return ROOM;
+    uint64_t m = end_bits(&codes), k = end_bits(&fields);
+    put_number(&head, m);
+    uint64_t n = end_bits(&head);
+    uint8_t *body = take(arena, n + m + k);
+    if (!body) return ROOM;
+    memcpy(body, head.start, n), memcpy(body + n, codes.start, m), memcpy(body + n + m, fields.start, k);
+    *out = body;
+    return (int64_t)(n + m + k);
+}
+
+/* Length of the body, which `*out` then points to, within `work`; 0 if nothing changes; DENSE if more than `most`
+   elements do; or ROOM. */
+API int64_t echo2_encode(
+    const uint16_t *old, const uint16_t *new, int64_t n, int shift, int mask, int64_t most, uint8_t *work,
+    int64_t work_bytes, const uint8_t **out
+) {
+    Arena arena = {work, work + work_bytes};
+    Encoder *to = take(&arena, sizeof *to);
+    if (!to) return ROOM;
+    to->scan.layout = (Layout){shift, mask, window(old, n, shift, mask)}, to->changes = 0;
+    memset(to->lists, 0, sizeof to->lists), memset(to->scan.before[0], 0, sizeof to->scan.before[0]);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        if (scan_changes(to, old + at, new + at, (int)(n - at < PIECE ? n - at : PIECE), &arena)) return ROOM;
+        if (to->changes > most) return DENSE;
     }
-    free(head.bytes), free(codes.bytes), free(fields.bytes);
-    return length;
+    return to->changes ? assemble(to, &arena, out) : 0;
 }
-
-/* Length of the body, which `*out` then points to (release it), 0 if nothing changes, or MEMORY. */
-API int64_t echo2_encode(const uint16_t *old, const uint16_t *new, int64_t n, int shift, int mask, uint8_t **out) {
-    Encoder *to = calloc(1, sizeof *to);
-    int64_t length = to ? 0 : MEMORY, changes = 0;
-    if (to) begin(&to->scan, old, n, shift, mask, -1);
-    for (int64_t at = 0; !length && at < n; at += PIECE)
-        length = scan_changes(to, old + at, new + at, (int)(n - at < PIECE ? n - at : PIECE));
-    for (int c = 0; to && c < CLASSES; c++) changes += to->lists[c].count;
-    if (!length && changes) length = assemble(to, out);
-    for (int c = 0; to && c < CLASSES; c++) free(to->lists[c].changes);
-    free(to);
-    return length;
-}
-
-API void echo2_release(uint8_t *body) { free(body); }
 
 /* -- decode ------------------------------------------------------------------------------------------------------- */
 
@@ -519,57 +540,74 @@ static int head_of(Bytes *from, Head *head) {
 }
 
 typedef struct {
-    const uint8_t *codes, *fields; /* eight bytes may be read after the end of each */
+    const uint8_t *codes, *fields; /* sixteen zeros follow each */
     uint64_t code, field, code_end, field_end; /* bits */
 } Numbers;
 
-static inline int unary_of(Numbers *from, uint64_t *value) {
-    uint64_t start = from->code;
-    while (from->code < from->code_end) {
-        uint64_t word = load64(from->codes + (from->code >> 3)) >> (from->code & 7);
-        if (word) {
-            from->code += (uint64_t)__builtin_ctzll(word) + 1;
-            *value = from->code - start - 1;
-            return from->code <= from->code_end ? 0 : CODES;
+/* `count` numbers in unary. None is 2^31 or more. */
+static int unary_of(Numbers *from, uint64_t count, uint32_t *out) {
+    uint64_t at = from->code, base = at & ~(uint64_t)63;
+    if (!count) return 0;
+    if (at >= from->code_end) return CODES;
+    uint64_t word = load64(from->codes + base / 8) & ~0ull << (at & 63);
+    for (;;) {
+        for (; word; word &= word - 1) {
+            uint64_t one = base + (uint64_t)__builtin_ctzll(word);
+            *out++ = (uint32_t)(one - at), at = one + 1;
+            if (--count) continue;
+            from->code = at;
+            return 0;
         }
-        from->code += 64 - (from->code & 7);
+        base += 64;
+        if (base >= from->code_end || base - at > 0x7FFFFF00) return CODES;
+        word = load64(from->codes + base / 8);
     }
-    return CODES;
 }
 
-static inline uint64_t field_of(Numbers *from, int width) {
-    uint64_t word = load64(from->fields + (from->field >> 3)) >> (from->field & 7);
-    from->field += (uint64_t)width;
-    return word & (((uint64_t)1 << width) - 1);
+INLINE uint64_t bits_at(const uint8_t *bytes, uint64_t at, int width) {
+    return load64(bytes + (at >> 3)) >> (at & 7) & below(width);
+}
+
+static uint64_t rices_of(const Numbers *from, int k, uint64_t count, uint32_t *out) {
+    uint64_t most = 0, at = from->field;
+    for (uint64_t i = 0; i < count; i++, at += (uint64_t)k) {
+        uint64_t value = (uint64_t)out[i] << k | bits_at(from->fields, at, k);
+        most = value > most ? value : most;
+        out[i] = (uint32_t)value;
+    }
+    return most;
 }
 
 /* `count` numbers below `limit`, which is at most 2^31. */
 static int all_of(Numbers *from, Code code, uint64_t count, uint64_t limit, int refusal, uint32_t *out) {
+    if (unary_of(from, count, out)) return CODES;
+    if (!code.elias) {
+        uint64_t bits = count * (uint64_t)code.k;
+        if (bits > from->field_end - from->field) return FIELDS;
+        uint64_t most = rices_of(from, code.k, count, out);
+        from->field += bits;
+        return count && most >= limit ? refusal : 0;
+    }
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t q, width, value;
-        if (unary_of(from, &q)) return CODES;
-        if (code.elias && q > 16) return STEP;
-        width = code.elias ? q + (uint64_t)code.k : (uint64_t)code.k;
-        if (width > from->field_end - from->field) return FIELDS;
-        value = field_of(from, (int)width);
-        if (code.elias) value += ((uint64_t)1 << width) - ((uint64_t)1 << code.k);
-        else if (q >= limit) return refusal;
-        else value |= q << code.k;
+        if (out[i] > 16) return STEP;
+        int width = (int)out[i] + code.k;
+        if ((uint64_t)width > from->field_end - from->field) return FIELDS;
+        uint64_t value = bits_at(from->fields, from->field, width) + (1ull << width) - (1ull << code.k);
+        from->field += (uint64_t)width;
         if (value >= limit) return refusal;
         out[i] = (uint32_t)value;
     }
     return 0;
 }
 
-/* Gaps become places, in place; each below `limit`. */
+/* Gaps, each below 2^31, become places, in place; the last, and so all, below `limit`. */
 static int places_of(uint32_t *gaps, uint64_t count, uint64_t limit) {
     uint64_t next = 0;
     for (uint64_t i = 0; i < count; i++) {
         next += gaps[i];
-        if (next >= limit) return RANK;
         gaps[i] = (uint32_t)next++;
     }
-    return 0;
+    return next > limit ? RANK : 0;
 }
 
 static int ranks_of(const Head *head, Numbers *from, uint64_t n, uint32_t *ranks, uint32_t *spare) {
@@ -578,7 +616,7 @@ static int ranks_of(const Head *head, Numbers *from, uint64_t n, uint32_t *ranks
     int failed = all_of(from, head->gaps, count, n, RANK, listed);
     if (!failed) failed = places_of(listed, count, n);
     if (failed || !head->stays) return failed;
-    if (total > n || (count && listed[count - 1] + (uint64_t)1 >= total)) return RANK;
+    if (count && listed[count - 1] + (uint64_t)1 >= total) return RANK;
     for (uint64_t rank = 0; rank < total; rank++) {
         if (next < count && listed[next] == rank) next++;
         else ranks[at++] = (uint32_t)rank;
@@ -586,19 +624,18 @@ static int ranks_of(const Head *head, Numbers *from, uint64_t n, uint32_t *ranks
     return 0;
 }
 
-static int steps_of(const Head *head, Numbers *from, uint32_t *down, uint32_t *large, int32_t *steps) {
-    uint64_t sized = head->listed ? head->large : head->changes;
+static int steps_of(const Head *head, Numbers *from, uint32_t *large, int32_t *steps) {
+    uint64_t count = head->changes, sized = head->listed ? head->large : count, signs = from->field;
     uint32_t *sizes = large + head->large;
-    if (head->changes > from->field_end - from->field) return FIELDS;
-    for (uint64_t i = 0; i < head->changes; i++) down[i] = (uint32_t)field_of(from, 1);
-    int failed = head->listed ? all_of(from, head->large_gaps, head->large, head->changes, RANK, large) : 0;
-    if (!failed && head->listed) failed = places_of(large, head->large, head->changes);
+    if (count > from->field_end - from->field) return FIELDS;
+    from->field += count;
+    int failed = head->listed ? all_of(from, head->large_gaps, head->large, count, RANK, large) : 0;
+    if (!failed && head->listed) failed = places_of(large, head->large, count);
     if (!failed) failed = all_of(from, head->sizes, sized, head->listed ? 0xFFFE : 0xFFFF, STEP, sizes);
     if (failed) return failed;
-    for (uint64_t i = 0; i < head->changes; i++) steps[i] = head->listed ? 1 : (int32_t)sizes[i] + 1;
-    for (uint64_t i = 0; head->listed && i < sized; i++) steps[large[i]] = (int32_t)sizes[i] + 2;
-    for (uint64_t i = 0; i < head->changes; i++)
-        if (down[i]) steps[i] = -steps[i];
+    for (uint64_t i = 0; i < count; i++) steps[i] = 1 - 2 * (from->fields[(signs + i) >> 3] >> ((signs + i) & 7) & 1);
+    if (head->listed) for (uint64_t i = 0; i < sized; i++) steps[large[i]] *= (int32_t)sizes[i] + 2;
+    else for (uint64_t i = 0; i < count; i++) steps[i] *= (int32_t)sizes[i] + 1;
     return 0;
 }
 
@@ -606,69 +643,37 @@ typedef struct {
     Scan scan;
     const uint32_t *ranks[CLASSES]; /* what is left of each list; its end is marked */
     const int32_t *steps[CLASSES];
-    uint64_t hits[BLOCKS], common[MAX_COMMON][BLOCKS];
-    uint16_t before[MAX_COMMON][BLOCKS], coarse[MAX_COMMON][BLOCKS / 16]; /* members in the piece before the block */
+    uint64_t hits[BLOCKS];
     int32_t moves[PIECE];
-    uint16_t members[CLASSES][PIECE], found[PIECE + 64];
+    uint16_t found[PIECE + 64];
 } Decoder;
 
-/* Counts all classes of a piece; the few are listed in `members`. */
-INLINE void count_members(Decoder *from, const uint16_t *old, int n, uint32_t *counts, const int commons) {
-    Scan *scan = &from->scan;
-    uint32_t seen[MAX_COMMON + 1] = {0};
-    int few = 0;
-    for (int b = 0; 64 * b < n; b++) {
-        const uint8_t *bytes = scan->classes + 64 * b;
-        uint64_t rest = elements(b, n);
-        soon(old + PIECE + 64 * b);
-        for (int i = 0; i < commons; i++) {
-            uint64_t members = equal64(bytes, scan->common[i]);
-            rest &= ~members;
-            from->common[i][b] = members, from->before[i][b] = (uint16_t)seen[i];
-            seen[i] += (uint32_t)ones(members);
-        }
-        gather64(bytes, rest, 64 * b, scan->few_classes + few, scan->few_places + few);
-        few += ones(rest);
-    }
-    for (int i = 0; i < commons; i++) counts[scan->common[i]] = seen[i];
-    for (int i = 0; i < few; i++) {
-        int c = scan->few_classes[i];
-        from->members[c][counts[c]++] = scan->few_places[i];
-    }
-}
-
-/* The element of a common class that has this rank in the piece. */
-static inline int member(const Decoder *from, int slot, uint16_t rank) {
-    const uint16_t *before = from->before[slot];
-    int b = 16 * (at_most(from->coarse[slot], rank) - 1);
-    b += at_most(before + b, rank) - 1;
-    return 64 * b + nth_bit(from->common[slot][b], (unsigned)(rank - before[b]));
-}
-
-static void find_class(Decoder *from, int c, uint32_t count) {
-    const uint32_t *rank = from->ranks[c], seen = from->scan.seen[c], end = seen + count;
+/* Where in the piece the elements of class `c` are whose ranks lie in it. */
+static void find_class(Decoder *from, int c) {
+    const Scan *scan = &from->scan;
+    const uint32_t *rank = from->ranks[c], end = scan->before[BLOCKS][c];
     const int32_t *step = from->steps[c];
-    const int slot = from->scan.slot[c];
     for (; *rank < end; rank++) {
-        int at = slot < MAX_COMMON ? member(from, slot, (uint16_t)(*rank - seen)) : from->members[c][*rank - seen];
-        from->hits[at >> 6] |= 1ull << (at & 63);
-        from->moves[at] = *step++;
+        int block = 0;
+        for (int half = BLOCKS / 2; half; half /= 2) block += half & -(scan->before[block + half][c] <= *rank);
+        int bit = nth_bit(scan->members[block][c], *rank - scan->before[block][c]);
+        from->hits[block] |= 1ull << bit;
+        from->moves[64 * block + bit] = *step++;
     }
-    from->ranks[c] = rank, from->steps[c] = step, from->scan.seen[c] = end;
+    from->ranks[c] = rank, from->steps[c] = step;
 }
 
 static int find_changes(Decoder *from, const uint16_t *old, int n, uint32_t base, uint32_t *index, uint16_t *bits) {
-    uint32_t counts[CLASSES] = {0};
-    int found = 0, beyond = 0, blocks = (n + 63) / 64;
-    classify(&from->scan, old, n);
-#define COUNT(commons) count_members(from, old, n, counts, commons)
-    FOR_COMMONS(from->scan.commons, COUNT)
-    for (int i = 0; i < from->scan.commons; i++) {
-        for (int b = blocks; b < BLOCKS; b++) from->before[i][b] = 0xFFFF;
-        for (int b = 0; b < BLOCKS; b += 16) from->coarse[i][b / 16] = from->before[i][b];
+    Scan *scan = &from->scan;
+    int found = 0, beyond = 0, whole = n / 64, blocks = (n + 63) / 64;
+    for (int b = 0; b < whole; b++) {
+        soon(old + 64 * b + AHEAD);
+        scan64(&scan->layout, old + 64 * b, scan->members[b], scan->before[b], scan->before[b + 1]);
     }
+    if (n & 63) scan_last(scan, old + 64 * whole, whole, n & 63);
+    for (int b = blocks; b < BLOCKS; b++) memcpy(scan->before[b + 1], scan->before[b], sizeof scan->before[b]);
     memset(from->hits, 0, sizeof from->hits);
-    for (int c = 0; c < CLASSES; c++) find_class(from, c, counts[c]);
+    for (int c = 0; c < CLASSES; c++) find_class(from, c);
     for (int b = 0; b < blocks; b++) {
         places64(from->hits[b], 64 * b, from->found + found);
         found += ones(from->hits[b]);
@@ -680,6 +685,7 @@ static int find_changes(Decoder *from, const uint16_t *old, int n, uint32_t base
         index[i] = base + (uint32_t)at;
         bits[i] = from_place(to);
     }
+    memcpy(scan->before[0], scan->before[BLOCKS], sizeof scan->before[0]);
     return beyond ? STEP : found;
 }
 
@@ -695,7 +701,7 @@ static int64_t scan_all(
     return found == changes ? found : RANK;
 }
 
-/* Lists of all classes: `ranks` has an end mark after each class, and `spare` four numbers for each change. */
+/* Lists of all classes: `ranks` has an end mark after each class, `spare` holds what one class lists besides. */
 static int lists_of(
     Decoder *into, const Head *heads, Numbers *from, uint64_t n, uint32_t *ranks, int32_t *steps, uint32_t *spare
 ) {
@@ -704,7 +710,7 @@ static int lists_of(
         into->ranks[c] = &nothing;
         if (!heads[c].changes) continue;
         int failed = ranks_of(&heads[c], from, n, ranks, spare);
-        if (!failed) failed = steps_of(&heads[c], from, spare, spare + heads[c].changes, steps);
+        if (!failed) failed = steps_of(&heads[c], from, spare, steps);
         if (failed) return failed;
         into->ranks[c] = ranks, into->steps[c] = steps;
         ranks += heads[c].changes, steps += heads[c].changes;
@@ -716,12 +722,19 @@ static int lists_of(
     return 0;
 }
 
+static const uint8_t *padded(const uint8_t *bytes, uint64_t length, Arena *arena) {
+    uint8_t *copy = take(arena, length + 16);
+    if (copy) memcpy(copy, bytes, length), memset(copy + length, 0, 16);
+    return copy;
+}
+
 /* Changes found, in ascending order, in `index` and `bits`, which hold `room`; or the reason of a refusal. */
 API int64_t echo2_decode(
     const uint8_t *body, int64_t length, const uint16_t *old, int64_t n, int shift, int mask, uint32_t *index,
-    uint16_t *bits, int64_t room
+    uint16_t *bits, int64_t room, uint8_t *work, int64_t work_bytes
 ) {
     Bytes data = {body, body + length};
+    Arena arena = {work, work + work_bytes};
     Head heads[CLASSES];
     uint64_t changes = 0, numbers = 0, most = 0, codes;
     memset(heads, 0, sizeof heads);
@@ -730,40 +743,48 @@ API int64_t echo2_decode(
     for (int c = 0; c < CLASSES; c++) {
         Head *head = &heads[c];
         if (!((body[1] | body[2] << 8) >> c & 1)) continue;
-        if (head_of(&data, head)) return HEADS;
-        uint64_t listed = head->stays ? head->staying : head->changes, sized = head->listed ? head->large : head->changes;
-        uint64_t own = listed + head->changes + (head->listed ? head->large : 0) + sized;
-        changes += head->changes, numbers += own;
+        if (head_of(&data, head) || head->changes + head->staying > (uint64_t)n) return HEADS;
+        uint64_t listed = head->stays ? head->staying : head->changes;
+        uint64_t sizes = head->listed ? 2 * head->large : head->changes, own = listed > sizes ? listed : sizes;
+        changes += head->changes, numbers += listed + head->changes + sizes;
         if (own > most) most = own;
     }
     if (!changes || changes > (uint64_t)n || changes != (uint64_t)room) return HEADS;
     if (numbers > 8 * (uint64_t)(data.end - data.at)) return HEADS;
     if (number_of(&data, &codes) || codes > (uint64_t)(data.end - data.at)) return CODES;
     uint64_t rest = (uint64_t)(data.end - data.at) - codes;
-    /* A copy of codes and fields with eight spare bytes after each. */
-    uint8_t *copy = calloc(1, codes + rest + 32);
-    uint32_t *ranks = malloc((changes + CLASSES) * sizeof *ranks), *spare = malloc((most + 1) * sizeof *spare);
-    int32_t *steps = malloc(changes * sizeof *steps);
-    Decoder *from = calloc(1, sizeof *from);
-    int64_t found = MEMORY;
-    if (copy && ranks && spare && steps && from) {
-        memcpy(copy, data.at, codes), memcpy(copy + codes + 16, data.at + codes, rest);
-        Numbers numbers_of = {copy, copy + codes + 16, 0, 0, 8 * codes, 8 * rest};
-        begin(&from->scan, old, n, shift, mask, body[0]);
-        found = lists_of(from, heads, &numbers_of, (uint64_t)n, ranks, steps, spare);
-        if (!found) found = scan_all(from, old, n, (int64_t)changes, index, bits);
-    }
-    free(copy), free(ranks), free(spare), free(steps), free(from);
-    return found;
+    Decoder *from = take(&arena, sizeof *from);
+    Numbers read = {padded(data.at, codes, &arena), padded(data.at + codes, rest, &arena), 0, 0, 8 * codes, 8 * rest};
+    uint32_t *ranks = take(&arena, (changes + CLASSES) * sizeof *ranks), *spare = take(&arena, most * sizeof *spare);
+    int32_t *steps = take(&arena, changes * sizeof *steps);
+    if (!from || !read.codes || !read.fields || !ranks || !spare || !steps) return ROOM;
+    from->scan.layout = (Layout){shift, mask, body[0]};
+    memset(from->scan.before[0], 0, sizeof from->scan.before[0]);
+    int failed = lists_of(from, heads, &read, (uint64_t)n, ranks, steps, spare);
+    return failed ? failed : scan_all(from, old, n, (int64_t)changes, index, bits);
 }
 
-/* 2: AVX-512 with VBMI2, 1: AVX2 with BMI2, 0: neither. */
+/* -- and into the weights ----------------------------------------------------------------------------------------- */
+
+/* `held`, of `n` elements, begins at element `first`. How many changes were written before one that lies beyond it. */
+API int64_t echo2_write(
+    const uint32_t *index, const uint16_t *bits, int64_t count, uint16_t *held, int64_t first, int64_t n
+) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t at = (uint64_t)(index[i] - first);
+        if (at >= (uint64_t)n) return i;
+        held[at] = bits[i];
+    }
+    return count;
+}
+
+/* 2: AVX-512 as since Ice Lake and Zen 4, 1: AVX2 with BMI2, 0: neither. */
 API int echo2_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-    if (avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi2")) return 2;
-    return avx2;
+    int wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("gfni");
+    return avx2 && wide && __builtin_cpu_supports("avx512vpopcntdq") ? 2 : avx2;
 #else
     return 0;
 #endif
