@@ -1,4 +1,4 @@
-"""Changes of 16-bit floats, coded by the exponent of the old weight: the body of a `CLASSES` frame. Pure, numpy only.
+"""Changes of 16-bit floats, coded by the exponent of the old weight: the body of a `CLASSES` frame. Pure.
 
 A learner's update has about one size for all weights, so a weight's bits change with a probability that halves with
 every step of its exponent; and the receiver has the old weights. Elements are therefore sorted into 16 classes by old
@@ -18,22 +18,23 @@ exceed two. What `decode` enforces before it touches memory in proportion, else 
 1. There are no more changes than elements, and no more of anything than there are bits.
 2. Unary codes and fields are exactly as long as their numbers.
 3. Every rank is below the size of its class, which the old weights tell; every step ends at a 16-bit float.
+
+Here is the format; the loops over elements and bits are handed in. Those in numpy are the reference.
 """
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.bits import Numbers, fields, from_fields, from_unary, unary
-from weights.codes import MAX_K, Code, cheapest, rice
+from weights import bits, scan
+from weights.codes import MAX_K, Code, Numbers, cheapest, rice
 from weights.errors import BadPayload
-from weights.scan import Scan
+from weights.scan import CLASSES, Changes, Layout, Words
 
-Words = NDArray[np.uint16]
-CLASSES: Final = 16
+LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
 _STAYING: Final = 0x80
 _LISTED: Final = 0x80
 _ELIAS: Final = 0x40
@@ -42,14 +43,30 @@ _SIGNS: Final = None
 """In place of a code: fields of one bit."""
 
 
-class Layout(NamedTuple):
-    """Where the exponent of a 16-bit float stands: `word >> shift & mask`."""
+class Writer(Protocol):
+    def put(self, values: Numbers, code: Code | None) -> None: ...
 
-    shift: int
-    mask: int
+    def bits(self) -> tuple[bytes, bytes]: ...
 
 
-LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
+class Reader(Protocol):
+    def take(self, count: int, code: Code | None) -> Numbers: ...
+
+    def end(self) -> None: ...
+
+
+class Loops(NamedTuple):
+    """What takes time: see `weights.scan` and `weights.bits`."""
+
+    listed: Callable[[Words, Words, Layout, int, int], list[Changes] | None]
+    found: Callable[[Words, Layout, int, Iterable[Changes], int], tuple[NDArray[np.uint32], Words]]
+    write: Callable[[NDArray[np.uint32], Words, Words, int], None]
+    writer: Callable[[], Writer]
+    reader: Callable[[memoryview, memoryview], Reader]
+    cost: Callable[[Code, Numbers], int]
+
+
+NUMPY: Final = Loops(scan.listed, scan.found, scan.write, bits.Writer, bits.Reader, Code.cost)
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,55 +105,41 @@ def window(old: Words, layout: Layout) -> int:
     return max(0, int(np.flatnonzero(reached)[-1]) - (CLASSES - 1))
 
 
-def encode(old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
-    """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
-    index = np.flatnonzero(old != new)
-    if not 0 < len(index) <= most:
-        return None if len(index) else b""
-    lo = window(old, layout)
-    scan = Scan(old, lambda piece: _classes(piece, layout, lo))
-    steps = _place(new[index]) - _place(old[index])
-    own = _classes(old[index], layout, lo)
-    used, heads = 0, b""
-    quotients, values, widths = [], [], []
-    for of in range(CLASSES):
-        mine = np.flatnonzero(own == of)
-        if not len(mine):
-            continue
-        head, numbers = _plan(of, scan.ranks(of, index[mine]), steps[mine])
-        used |= 1 << of
-        heads += head.to_bytes()
-        for (_, code), part in zip(head.parts(), numbers, strict=True):
-            if code is not _SIGNS:
-                quotients.append(code.quotients(part))
-            widths.append(np.ones(len(part), np.int64) if code is _SIGNS else code.widths(quotients[-1]))
-            values.append(part if code is _SIGNS else code.fields(part))
-    codes = unary(np.concatenate(quotients))
-    start = bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes))
-    return start + codes + fields(np.concatenate(values), np.concatenate(widths))
+class Classes:
+    """Encoding and decoding by given loops."""
+
+    def __init__(self, loops: Loops) -> None:
+        self._loops, self.write = loops, loops.write
+
+    def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
+        """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
+        lo = window(old, layout)
+        lists = self._loops.listed(old, new, layout, lo, most)
+        if not lists:
+            return b"" if lists is not None else None
+        used, heads, writer = 0, b"", self._loops.writer()
+        for changes in lists:
+            head, numbers = _plan(changes, self._loops.cost)
+            used |= 1 << changes.of
+            heads += head.to_bytes()
+            for (_, code), part in zip(head.parts(), numbers, strict=True):
+                writer.put(part, code)
+        codes, fields = writer.bits()
+        return bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes)) + codes + fields
+
+    def decode(
+        self, body: memoryview, old: Words, changes: int, layout: Layout
+    ) -> tuple[NDArray[np.uint32], Words]:
+        """(positions, ascending; new bits) of the `changes`, which the heads claim: see `count`. Raises `BadPayload`."""
+        lo, heads, rest = _read_heads(body, len(old), layout)
+        length, rest = _take_number(rest)
+        if length > len(rest):
+            raise BadPayload("unary codes are cut short")
+        lists = _lists(heads, self._loops.reader(rest[:length], rest[length:]), len(old))
+        return self._loops.found(old, layout, lo, lists, changes)
 
 
-def decode(body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-    """(positions, ascending; new bits) of the `changes`, which the heads claim: see `count`. Raises `BadPayload`."""
-    lo, heads, rest = _read_heads(body, len(old), layout)
-    length, rest = _take_number(rest)
-    if length > len(rest):
-        raise BadPayload("unary codes are cut short")
-    numbers = _numbers(heads, rest[:length], rest[length:])
-    scan = Scan(old, lambda piece: _classes(piece, layout, lo))
-    found = [(scan.index(head.of, _ranks(head, numbers, len(old))), _steps(head, numbers)) for head in heads]
-    index = np.concatenate([index for index, _ in found])
-    places = _place(old[index]) + np.concatenate([steps for _, steps in found])
-    if places.max() > 0x7FFF or places.min() < -0x8000:
-        raise BadPayload("a step leads beyond the 16-bit floats")
-    bits = np.where(places >= 0, places, 0x7FFF - places)
-    both = np.sort(index.astype(np.uint64) << np.uint64(16) | bits.astype(np.uint64))
-    return (both >> np.uint64(16)).astype(np.uint32), both.astype(np.uint16)
-
-
-def write(index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
-    """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
-    held[index - np.uint32(first)] = bits
+REFERENCE: Final = Classes(NUMPY)
 
 
 def count(body: memoryview, elements: int, layout: Layout) -> int:
@@ -144,8 +147,9 @@ def count(body: memoryview, elements: int, layout: Layout) -> int:
     return sum(head.changes for head in _read_heads(body, elements, layout)[1])
 
 
-def _plan(of: int, ranks: Numbers, steps: Numbers) -> tuple[_Head, list[Numbers]]:
+def _plan(changes: Changes, cost: Callable[[Code, Numbers], int]) -> tuple[_Head, list[Numbers]]:
     """The head of a class, and its numbers part by part."""
+    of, ranks, steps = changes
     below = int(ranks[-1]) + 1 - len(ranks)
     staying = below if below < len(ranks) else None
     if staying is not None:
@@ -154,11 +158,11 @@ def _plan(of: int, ranks: Numbers, steps: Numbers) -> tuple[_Head, list[Numbers]
     large = np.flatnonzero(sizes)
     large_gaps = _gaps(large)
     in_list, rest = rice(large_gaps), sizes[large] - 1
-    code, cost = cheapest(rest)
+    code, bits = cheapest(rest, cost)
     listed = True
     if 4 * len(large) > len(sizes):
-        plain, plain_cost = cheapest(sizes)
-        listed = in_list.cost(large_gaps) + cost <= plain_cost
+        plain, plain_bits = cheapest(sizes, cost)
+        listed = cost(in_list, large_gaps) + bits <= plain_bits
         code = code if listed else plain
     head = _Head(
         of=of, changes=len(steps), gaps=rice(gaps), staying=staying, sizes=code,
@@ -205,46 +209,33 @@ def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
     return head, data
 
 
-def _numbers(heads: list[_Head], codes: memoryview, rest: memoryview) -> Iterator[Numbers]:
-    """The numbers of all classes, part by part. Rule 2."""
-    parts = [part for head in heads for part in head.parts()]
-    quotients = from_unary(codes, sum(how_many for how_many, code in parts if code is not _SIGNS))
-    pieces, widths, at = [], [], 0
-    for how_many, code in parts:
-        piece = quotients[at : at + how_many] if code is not _SIGNS else None
-        at += 0 if piece is None else how_many
-        if code is not _SIGNS and code.elias and how_many and piece is not None and int(piece.max()) > 16:
-            raise BadPayload("a step is longer than 16 bits")
-        pieces.append(piece)
-        widths.append(np.ones(how_many, np.int64) if code is _SIGNS or piece is None else code.widths(piece))
-    found = from_fields(rest, np.concatenate(widths))
-    at = 0
-    for (how_many, code), piece in zip(parts, pieces, strict=True):
-        values = found[at : at + how_many]
-        at += how_many
-        yield values if code is _SIGNS or piece is None else code.values(piece, values)
+def _lists(heads: list[_Head], reader: Reader, elements: int) -> Iterator[Changes]:
+    """Class by class, so that the numbers of one at a time are in memory."""
+    for head in heads:
+        yield Changes(head.of, _ranks(head, reader, elements), _steps(head, reader))
+    reader.end()
 
 
-def _ranks(head: _Head, numbers: Iterator[Numbers], elements: int) -> Numbers:
-    ranks = _from_gaps(next(numbers), elements)
+def _ranks(head: _Head, reader: Reader, elements: int) -> Numbers:
     if head.staying is None:
-        return ranks
+        return _from_gaps(reader.take(head.changes, head.gaps), elements)
     total = head.changes + head.staying
-    if total > elements or (len(ranks) and ranks[-1] >= total - 1):
-        raise BadPayload(f"class {head.of} lists elements that stay beyond its last change")
+    if total > elements:
+        raise BadPayload(f"class {head.of} lists {total} elements of {elements}")
+    stay = _from_gaps(reader.take(head.staying, head.gaps), total - 1)
     stays = np.zeros(total, np.bool_)
-    stays[ranks] = True
+    stays[stay] = True
     return np.flatnonzero(~stays)
 
 
-def _steps(head: _Head, numbers: Iterator[Numbers]) -> Numbers:
-    down = next(numbers)
+def _steps(head: _Head, reader: Reader) -> Numbers:
+    down = reader.take(head.changes, _SIGNS)
     if head.large is None:
-        sizes = next(numbers) + 1
+        sizes = reader.take(head.changes, head.sizes) + 1
     else:
         sizes = np.ones(head.changes, np.int64)
-        large = _from_gaps(next(numbers), head.changes)
-        sizes[large] = next(numbers) + 2
+        large = _from_gaps(reader.take(head.large, head.large_gaps), head.changes)
+        sizes[large] = reader.take(head.large, head.sizes) + 2
     if sizes.max() > _MAX_STEP:
         raise BadPayload("a step is longer than 16 bits")
     return np.where(down, -sizes, sizes)
@@ -261,21 +252,6 @@ def _from_gaps(gaps: Numbers, limit: int) -> Numbers:
     if len(places) and places[-1] >= limit:
         raise BadPayload(f"place {places[-1]} among {limit}")
     return places
-
-
-def _classes(old: Words, layout: Layout, lo: int) -> NDArray[np.uint8]:
-    exponents = (old >> layout.shift).astype(np.uint8)
-    if layout.mask != 0xFF:
-        exponents &= np.uint8(layout.mask)
-    np.maximum(exponents, np.uint8(lo), out=exponents)
-    exponents -= np.uint8(lo)
-    return np.minimum(exponents, np.uint8(CLASSES - 1), out=exponents)
-
-
-def _place(bits: Words) -> Numbers:
-    """Where a 16-bit float stands among all, by value: -32768 (a NaN) to 32767; +0 is 0, -0 is -1."""
-    signed = bits.astype(np.int64)
-    return np.where(signed < 0x8000, signed, 0x7FFF - signed)
 
 
 def _number(value: int) -> bytes:

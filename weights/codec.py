@@ -26,7 +26,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from weights import classes, native
-from weights.classes import Layout, Words
+from weights.scan import Layout, Words
 from weights.documents import ITEM_BYTES
 from weights.errors import BadPayload
 
@@ -55,7 +55,7 @@ class Build(Protocol):
     def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None: ...
 
 
-_build: Build = native.best() or classes
+_build: Build = native.best() or classes.REFERENCE
 
 
 class Patch(msgspec.Struct, frozen=True):

@@ -10,12 +10,13 @@ Universal codeword sets (1975). Rice code with k from the mean costs about 0.06 
 geometric distribution.
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from weights.bits import Numbers
-
+Numbers = NDArray[np.int64]
 MAX_K: Final = 24
 MAX_ELIAS: Final = 3
 
@@ -57,7 +58,7 @@ def rice(values: Numbers) -> Code:
     return Code(k)
 
 
-def cheapest(values: Numbers) -> tuple[Code, int]:
+def cheapest(values: Numbers, cost: Callable[[Code, Numbers], int] = Code.cost) -> tuple[Code, int]:
     """Rice's code or Elias', and its bits; among equals Rice's, then the smallest k."""
     codes = [rice(values), *(Code(k, elias=True) for k in range(MAX_ELIAS + 1))]
-    return min(((code, code.cost(values)) for code in codes), key=lambda found: found[1])
+    return min(((code, cost(code, values)) for code in codes), key=lambda found: found[1])

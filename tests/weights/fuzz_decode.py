@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["weights"]):
     import numpy as np
 
-    from weights import classes, codec, native
+    from weights import codec, native
+    from weights.classes import REFERENCE
     from weights.codec import Bits
     from weights.diff import bodies
     from weights.documents import ITEM_BYTES, TensorEntry
@@ -62,7 +63,7 @@ def test_one_input(data: bytes) -> None:
         return
     dtype, kind = DTYPES[data[0] & 3], data[0] >> 2 & 3
     old = old_frame(dtype, 1 + int.from_bytes(data[2:4], "little") % 2000, data[4])
-    found = outcome(classes, dtype, kind, data[HEAD:], old)
+    found = outcome(REFERENCE, dtype, kind, data[HEAD:], old)
     if BUILDS:
         assert outcome(BUILDS[data[1] % len(BUILDS)], dtype, kind, data[HEAD:], old) == found
 

@@ -13,10 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.classes import Layout
 from weights.errors import BadPayload
+from weights.scan import Layout, Words
 
-Words = NDArray[np.uint16]
 _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
 _DENSE: Final = -7

@@ -654,11 +654,14 @@ static void find_class(Decoder *from, int c) {
     const uint32_t *rank = from->ranks[c], end = scan->before[BLOCKS][c];
     const int32_t *step = from->steps[c];
     for (; *rank < end; rank++) {
-        int block = 0;
-        for (int half = BLOCKS / 2; half; half /= 2) block += half & -(scan->before[block + half][c] <= *rank);
-        int bit = nth_bit(scan->members[block][c], *rank - scan->before[block][c]);
+        const uint32_t *before = &scan->before[0][c], wanted = *rank;
+#pragma GCC unroll 8
+        for (int half = BLOCKS / 2; half; half /= 2)
+            before += (CLASSES * half) & ((size_t)(wanted < before[CLASSES * half]) - 1);
+        size_t place = (size_t)(before - &scan->before[0][0]), block = place / CLASSES;
+        int bit = nth_bit((&scan->members[0][0])[place], wanted - *before);
         from->hits[block] |= 1ull << bit;
-        from->moves[64 * block + bit] = *step++;
+        from->moves[64 * block + (size_t)bit] = *step++;
     }
     from->ranks[c] = rank, from->steps[c] = step;
 }
