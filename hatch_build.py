@@ -16,7 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 AVX2 = ["-mavx2", "-mbmi", "-mbmi2", "-mpopcnt", "-mlzcnt"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vbmi", "-mavx512vbmi2", "-mavx512vpopcntdq", "-mgfni"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512vbmi", "-mavx512vbmi2"]
+AVX512 += ["-mavx512vpopcntdq", "-mgfni"]
 LEVELS = [[], AVX2, AVX512] if platform.machine().lower() in ("x86_64", "amd64") else [[]]
 
 

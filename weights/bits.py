@@ -1,6 +1,6 @@
 """Numbers as bits, many at a time: unary codes in one run of bits, fields of any width in another. Pure, numpy only.
 
-Bits fill a byte from its lowest on; a field's lowest bit comes first. The same bits are written by `weights.kernels`
+Bits fill a byte from its lowest on; a field's lowest bit comes first. The same bits are written by `weights.compiled`
 and `native/classes.c`.
 """
 

@@ -127,10 +127,8 @@ class Classes:
         codes, fields = writer.bits()
         return bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes)) + codes + fields
 
-    def decode(
-        self, body: memoryview, old: Words, changes: int, layout: Layout
-    ) -> tuple[NDArray[np.uint32], Words]:
-        """(positions, ascending; new bits) of the `changes`, which the heads claim: see `count`. Raises `BadPayload`."""
+    def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
+        """(positions, ascending; new bits) of the `changes`, which `count` tells. Raises `BadPayload`."""
         lo, heads, rest = _read_heads(body, len(old), layout)
         length, rest = _take_number(rest)
         if length > len(rest):

@@ -17,6 +17,7 @@ after it.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -26,9 +27,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from weights import classes, native
-from weights.scan import Layout, Words
 from weights.documents import ITEM_BYTES
 from weights.errors import BadPayload
+from weights.scan import Layout, Words
 
 NAME: Final = "classes/1"
 FRAME: Final = 16 << 20
@@ -55,7 +56,10 @@ class Build(Protocol):
     def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None: ...
 
 
-_build: Build = native.best() or classes.REFERENCE
+_COMPILED_FROM: Final = 1 << 22
+"""Elements of a frame that is worth numba: it saves 3 ns an element, and costs half a second to import and, the first
+time on a machine, 6 s to compile."""
+_build: Build | None = native.best()
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -77,18 +81,19 @@ class Patch(msgspec.Struct, frozen=True):
         if self.index is None:
             held[:] = self.bits
         elif len(self.index):
-            _build.write(self.index, self.bits, held, 0)
+            _build_for(len(held)).write(self.index, self.bits, held, 0)
 
     def pieces(self, old: Bits) -> Iterator[Bits]:
         """The new frame, in pieces that fit a cache."""
         if self.index is None:
             yield self.bits
             return
+        build = _build_for(len(old))
         for at in range(0, len(old), _PIECE):
             low, high = np.searchsorted(self.index, [at, at + _PIECE])
             piece = old[at : at + _PIECE].copy()
             if low < high:
-                _build.write(self.index[low:high], self.bits[low:high], piece, at)
+                build.write(self.index[low:high], self.bits[low:high], piece, at)
             yield piece
 
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
@@ -107,7 +112,7 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
     layout = classes.LAYOUTS.get(dtype)
     if layout is None:
         return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
-    body = _build.encode(old, new, layout, len(old) // _DENSE)
+    body = _build_for(len(old)).encode(old, new, layout, len(old) // _DENSE)
     if body is None:
         return XOR, _pack(_planes(old ^ new))
     return (CLASSES, body) if body else (SAME, b"")
@@ -124,7 +129,7 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
     if kind == XOR:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
     if kind == CLASSES and layout is not None:
-        return Patch(*_build.decode(body, old, classes.count(body, count, layout), layout))
+        return Patch(*_build_for(count).decode(body, old, classes.count(body, count, layout), layout))
     if len(body):
         raise BadPayload("a frame without changes has a body")
     return Patch(np.empty(0, np.uint32), np.empty(0, width))
@@ -138,9 +143,23 @@ def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
     return 0 if kind == SAME else None
 
 
+@functools.cache
+def compiled() -> Build:
+    """The build by numba, or by numpy where numba cannot be imported."""
+    try:
+        from weights.compiled import LOOPS
+    except ImportError:
+        return classes.REFERENCE
+    return classes.Classes(LOOPS)
+
+
+def _build_for(elements: int) -> Build:
+    return _build or (compiled() if elements >= _COMPILED_FROM else classes.REFERENCE)
+
+
 @contextlib.contextmanager
-def using(build: Build) -> Iterator[None]:
-    """Run a block with another build: for tests and benchmarks."""
+def using(build: Build | None) -> Iterator[None]:
+    """Run a block with another build (None: as if there were no native one): for tests and benchmarks."""
     global _build
     before, _build = _build, build
     try:

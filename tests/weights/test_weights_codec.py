@@ -22,13 +22,14 @@ from weights.codes import MAX_ELIAS, Code, cheapest, rice
 from weights.errors import BadPayload
 
 DTYPES = {"U8": 1, "BF16": 2, "F16": 2, "I16": 2, "F32": 4, "I64": 8}
-BUILDS = [REFERENCE, *native.builds()]
+NATIVE = native.builds()
+BUILDS = [REFERENCE, codec.compiled(), *NATIVE]
 VECTORS = Path(__file__).parent.parent / "vectors" / "weights_frames.json"
 
 
-@pytest.fixture(params=BUILDS, ids=lambda build: "numpy" if build is REFERENCE else f"native{BUILDS.index(build) - 1}")
+@pytest.fixture(params=BUILDS, ids=["numpy", "numba", *(f"native{number}" for number in range(len(NATIVE)))])
 def build(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The test runs with each build: numpy alone, and the native ones that this processor can run."""
+    """The test runs with each build: numpy, numba, and the native ones that this processor can run."""
     with codec.using(request.param):
         yield request.param
 

@@ -20,7 +20,7 @@ _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
 _DENSE: Final = -7
 _WORK: Final = 64 << 20
-"""Bytes that a thread keeps for its work, and of which it touches what it needs: about 20 for each change at once."""
+"""Bytes that a thread keeps for its work, and of which it touches what it needs: about 20 for each change."""
 _WORK_AT_LEAST: Final = 1 << 20
 _REFUSALS: Final = {
     -2: "its heads contradict each other or its size",
@@ -53,11 +53,12 @@ class Native:
         old, new = np.require(old, requirements=["C", "A"]), np.require(new, requirements=["C", "A"])
         if len(old) != len(new):
             raise ValueError("frames of two lengths")
-        # What every element of the frame and of its chunks may take at most, were `most` of them to change.
+        # The second is enough whatever changes; up to `PIECE` more than `most` are listed before they are counted.
         for room in (_WORK, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
             work, body = self._work(room), ctypes.c_void_p()
             length = self._encode(
-                old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work), ctypes.byref(body)
+                old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work),
+                ctypes.byref(body),
             )  # fmt: skip
             if length != _ROOM:
                 break
@@ -65,9 +66,7 @@ class Native:
             raise MemoryError
         return None if length == _DENSE else ctypes.string_at(body, length) if length else b""
 
-    def decode(
-        self, body: memoryview, old: Words, changes: int, layout: Layout
-    ) -> tuple[NDArray[np.uint32], Words]:
+    def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
         """(positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
@@ -84,13 +83,16 @@ class Native:
 
     def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
         """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+        index, bits = np.require(index, np.uint32, ["C", "A"]), np.require(bits, np.uint16, ["C", "A"])
         if held.dtype != np.uint16 or not held.flags.carray:
             held[index - np.uint32(first)] = bits
-        elif self._write(index.ctypes.data, bits.ctypes.data, len(index), held.ctypes.data, first, len(held)) < len(index):
+            return
+        data, count = held.ctypes.data, len(index)
+        if self._write(index.ctypes.data, bits.ctypes.data, count, data, first, len(held)) < count:
             raise IndexError("a change beyond the frame")
 
     def _work(self, room: int) -> NDArray[np.uint8]:
-        """Memory for one call: the thread's own, or new where that is too small. Pages are taken as they are touched."""
+        """Memory for one call: the thread's own, or new where that is too small. Pages are taken when touched."""
         if room > _WORK:
             return np.empty(room, np.uint8)
         if not hasattr(self._own, "work"):
