@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,47 @@ def test_a_frame_that_lies_is_refused(build: Any, lie: str) -> None:
     kind, body = LIES[lie]
     with pytest.raises(BadPayload):
         codec.decode("BF16", kind, memoryview(body), OLD, COUNT)
+
+
+def test_too_many_changes_are_not_listed(build: codec.Build) -> None:
+    old, new = np.zeros(300, np.uint16), np.zeros(300, np.uint16)
+    new[:100] = 7
+    layout = LAYOUTS["BF16"]
+    assert build.encode(old, new, layout, 99) is None
+    assert build.encode(old, new, layout, 100) == REFERENCE.encode(old, new, layout, 300)
+
+
+def test_a_change_beyond_the_frame_is_not_written(build: codec.Build) -> None:
+    held, index, bits = np.zeros(20, np.uint16), np.array([7, 26], np.uint32), np.array([1, 2], np.uint16)
+    build.write(index, bits, held, 7)
+    assert held.tolist() == [1, *[0] * 18, 2]
+    for beyond in (6, 27):
+        with pytest.raises(IndexError):
+            build.write(np.array([beyond], np.uint32), bits[:1], held, 7)
+
+
+SMALL = """
+import sys
+import numpy as np
+from weights import codec, diff
+with codec.using(None):
+    old = np.arange(1000, dtype=np.uint16)
+    kind, body = codec.encode("BF16", old, old ^ (old == 7))
+    codec.decode("BF16", kind, memoryview(body), old, 1000).onto(old)
+assert not {"numba", "llvmlite"} & set(sys.modules)
+"""
+
+
+def test_frames_of_a_small_model_load_no_compiler() -> None:
+    subprocess.run([sys.executable, "-c", SMALL], check=True, timeout=60, cwd=VECTORS.parents[2])
+
+
+def test_without_a_native_build_large_frames_are_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    with codec.using(None):
+        assert codec._build_for(codec.FRAME) is codec.compiled()
+        assert codec._build_for(100_000) is REFERENCE
+    monkeypatch.setitem(sys.modules, "weights.compiled", None)
+    assert codec.compiled.__wrapped__() is REFERENCE
 
 
 def test_classes_of_integers_are_refused(build: Any) -> None:

@@ -54,8 +54,8 @@ def _all(kind: Any, value: int) -> Any:
 
 @_vector
 def scan64(typing: Any, old: Any, shift: Any, mask: Any, lo: Any, members: Any, before: Any, after: Any) -> Any:
-    """Of the 64 words at `old`: 16 masks, who is of which class, to `members`; and to `after` how many there are of each
-    up to the end of the block, if the 16 numbers at `before` stand before it."""
+    """Of the 64 words at `old`: 16 masks, who is of which class, to `members`; and to `after` how many of each stand
+    before its end, if the 16 numbers at `before` stand before its beginning."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         old, shift, mask, lo, members, before, after = arguments

@@ -1,0 +1,70 @@
+"""How much memory does applying a diff take? For `benchmarks.diff`."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench import Claim
+from benchmarks.diff_sizes import written
+from benchmarks.diff_speed import Tiled, builds
+from benchmarks.diff_streams import Stream
+from weights import codec
+from weights.diff import apply, encode
+from weights.snapshot import Snapshot
+
+
+def memory(stream: Stream, folder: Path) -> list[Claim]:
+    """Anonymous memory that applying a payload takes at its peak, in frames. Files are mapped and do not count. Each
+    time in a new process: this one has memory to spare, which would hide what is taken."""
+    tiled = Tiled(stream)
+    old, new = written(tiled.old, folder / "old.safetensors"), written(tiled.new, folder / "new.safetensors")
+    del tiled
+    payload = encode(old, new, folder / "payload", threads=1)
+    claims = []
+    for which in builds():
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            peak = fresh.submit(peak_of_apply, old.path, old.root, payload.path, new.root, which).result()
+        name = f"{stream.name}, {which} memory of apply by one worker"
+        claims.append(Claim(name, peak / (2 * codec.FRAME), "a frame of 32 MiB", 1, at_most=True))
+    return claims
+
+
+def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, which: str) -> int:
+    """Bytes; to be called once in a process."""
+    held = Snapshot(base, root=base_root)
+    with codec.using(builds()[which]):
+        # What is loaded and compiled once is not what applying takes.
+        old = np.arange(4, dtype=np.uint16)
+        kind, body = codec.encode("BF16", old, old ^ (old == 1))
+        codec.decode("BF16", kind, memoryview(body), old, len(old)).onto(old)
+        return peak_of(lambda: apply(held, payload, base.with_name("out"), root, threads=1))
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """Most anonymous bytes above what was there before, sampled every millisecond."""
+    samples, done = [anonymous()], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.001):
+            samples.append(anonymous())
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return max(samples) - samples[0]
+
+
+def anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    return 0
