@@ -209,6 +209,14 @@ class StoreSection(Section):
     budget_bytes: Annotated[int, Field(ge=10**6, description="Most bytes of snapshots and payloads on disk.")] = (
         20 * 10**9
     )
+    payload_bytes: Annotated[
+        int,
+        Field(
+            ge=10**3,
+            description="Most bytes of payloads among them. Older ones go first, and are made again when "
+            "a node misses one.",
+        ),
+    ] = 10 * 10**9
 
 
 class CoordinatorConfig(Section):

@@ -209,6 +209,7 @@ class Coordinator:
                 for asset in self._run.runspec.assets:
                     await self._network.share(asset.manifest, self._run.folder.model / asset.name)
                 group.create_task(self.publisher.run(), name="publisher")
+                group.create_task(self.publisher.remake(), name="remake")
                 group.create_task(self.training.run(), name="training")
                 group.create_task(self.scoring.run(), name="scoring")
                 group.create_task(self._tick(), name="tick")
@@ -234,7 +235,8 @@ class Coordinator:
             await self._announce_moves()
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()
-                await self.publisher.retain(self._needed(), self._run.config.store.budget_bytes)
+                budget = self._run.config.store
+                await self.publisher.retain(self._needed(), budget.budget_bytes, budget.payload_bytes)
                 self._forget_tokens()
             await asyncio.sleep(TICK)
 

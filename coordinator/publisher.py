@@ -19,6 +19,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.remaking import Remaking
 from p2p import chunks
 from p2p.envelope import open_sealed, seal
 from p2p.identity import public_bytes
@@ -28,7 +29,7 @@ from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
 from weights.snapshot import Snapshot
-from weights.store import Store
+from weights.store import Store, StoredFile
 
 HEAD_LIFE = 180.0
 """Seconds that a Head is fresh."""
@@ -87,6 +88,7 @@ class Publisher:
         self._head = self._restored_head()
         self._latest = self._restored_version()
         self._edges = self._restored_edges()
+        self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
         network.serve("head", self._answer_head, limit=1024)
         network.serve("documents", self._answer_documents, limit=4096)
 
@@ -153,12 +155,25 @@ class Publisher:
             await self.announce()
             await self._sleep_unless_announced(HEAD_LIFE / 3)
 
-    async def retain(self, keep: Collection[tuple[int, int]], budget: int) -> None:
-        """Drop what exceeds `budget` bytes, oldest first, never a version of `keep` nor the latest."""
+    async def remake(self) -> None:
+        """Make dropped payloads again when nodes miss them, until cancelled."""
+        await self._remaking.run(self._share)
+
+    async def retain(self, keep: Collection[tuple[int, int]], budget: int, payloads: int) -> None:
+        """Drop what exceeds `budget` bytes in all, or `payloads` bytes of payloads, oldest first: never the latest
+        version, and of those in `keep` only payloads that can be made again."""
         latest = {(self._latest.era, self._latest.version)} if self._latest else set()
-        for file in await anyio.to_thread.run_sync(self._store.collect, {*keep, *latest}, budget):
+        for file in await anyio.to_thread.run_sync(self._collect, {*keep, *latest}, latest, budget, payloads):
             if file.path.parent.name == "payloads":
                 await self._network.unshare(file.hash)
+
+    def _collect(
+        self, keep: set[tuple[int, int]], latest: set[tuple[int, int]], budget: int, payloads: int
+    ) -> list[StoredFile]:
+        recent, possible = self._remaking.recent(), self._remaking.possible()
+        needed = {file.hash for file in self._store.payloads() if (file.era, file.version) in keep} - possible
+        dropped = self._store.collect(latest, payloads, kind="payloads/", spare=needed | recent)
+        return dropped + self._store.collect(keep, budget, spare=recent)
 
     async def _sleep_unless_announced(self, seconds: float) -> None:
         while True:
@@ -205,9 +220,9 @@ class Publisher:
         return document
 
     def _index(self) -> list[bytes]:
-        """Hashes of the edges that a follower may combine into a way here, as far as their payloads are held: the
+        """Hashes of the edges that a follower may combine into a way here, as far as their payloads are at hand: the
         newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
-        payloads = {file.hash for file in self._store.payloads()}
+        payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
         held = {digest: edge for digest, edge in self._edges.items() if edge.payload_hash in payloads}
         full = [digest for digest, edge in held.items() if edge.base is None][-1:]
         anchors = [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]

@@ -3,12 +3,14 @@
 Rules
 1. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up; what came is kept for the next. A slow line is no
    stalled one.
-2. What is fetched is hashed, stored, and served to others from its first chunk on.
-3. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
+2. Where none comes for `ASK_AFTER`, the coordinator is asked to make the payload again: it may have dropped it.
+3. What is fetched is hashed, stored, and served to others from its first chunk on.
+4. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
    never.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,12 +20,16 @@ import structlog
 
 from node.acknowledge import Acknowledger
 from p2p.envelope import peek
+from p2p.errors import P2PError
+from p2p.messages import DocumentsAsk, encode
 from p2p.network import Fetched, Manifest, Network
 from weights.documents import Edge
 from weights.store import Store
 
 FETCH_PATIENCE: Final = 60.0
 """Seconds from one chunk of a payload to the next."""
+ASK_AFTER: Final = 5.0
+PATIENCE: Final = 10.0
 TAKEN_KEPT: Final = 8
 
 _log = structlog.get_logger("node")
@@ -74,17 +80,20 @@ class Payloads:
                 await self._network.share(manifest_of_edge(edge), path)
 
     async def tidy(self, era: int, version: int, quota: int) -> None:
-        """Rule 3. `quota`: bytes that are left for payloads."""
+        """Rule 4. `quota`: bytes that are left for payloads."""
         self._store.abandon(())
         for file in self._store.collect({(era, version)}, quota):
             await self._network.unshare(file.hash)
 
     async def _fetch(self, edge: Edge, incoming: Path) -> Fetched:
-        """Rule 1."""
+        """Rules 1 and 2."""
         before = (await self._network.traffic()).received
         fetch = self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
         fetching = asyncio.ensure_future(fetch)
         try:
+            done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
+            if not done and (await self._network.traffic()).received == before:
+                await self._ask(edge)
             while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
                 received = (await self._network.traffic()).received
                 if received == before:
@@ -98,6 +107,13 @@ class Payloads:
         finally:
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
+
+    async def _ask(self, edge: Edge) -> None:
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            with contextlib.suppress(P2PError):  # without it, the fetch goes on all the same
+                ask = encode(DocumentsAsk(hashes=[edge.payload_hash]))
+                await self._network.request(coordinator, "remake", ask, timeout=PATIENCE)
 
     def _count(self, edge: Edge) -> None:
         place = (edge.era, edge.version)

@@ -23,7 +23,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Literal, Self
 
 import msgspec
 from blake3 import blake3
@@ -226,14 +226,22 @@ class Store(StoreReader):
         """Take the file `path` (on this filesystem), whose content root the caller has checked; its new path."""
         return self._take(_snapshot_name(era, version, root), era, version, root, path)
 
-    def collect(self, keep: Collection[tuple[int, int]], budget_bytes: int) -> list[StoredFile]:
-        """Drop payloads and snapshots, oldest first, until at most `budget_bytes` are left or only those of `keep`
-        ((era, version) pairs) are; what was dropped."""
+    def collect(
+        self,
+        keep: Collection[tuple[int, int]],
+        budget_bytes: int,
+        *,
+        kind: Literal["payloads/", "snapshots/", ""] = "",
+        spare: Collection[bytes] = (),
+    ) -> list[StoredFile]:
+        """Drop payloads and snapshots, or files of one `kind`, oldest first, until at most `budget_bytes` of them are
+        left, or only those of `keep` ((era, version) pairs) and `spare` (hashes) are; what was dropped."""
         dropped: list[StoredFile] = []
         with self._mutex:
-            excess = self.nbytes() - budget_bytes
-            for file in self._files(""):
-                if excess > 0 and (file.era, file.version) not in keep:
+            files = self._files(kind)
+            excess = sum(file.nbytes for file in files) - budget_bytes
+            for file in files:
+                if excess > 0 and (file.era, file.version) not in keep and file.hash not in spare:
                     self._drop(file.path)
                     dropped.append(file)
                     excess -= file.nbytes

@@ -1,0 +1,93 @@
+"""Payloads that the disk budget dropped, made again when a node misses one.
+
+Rules
+1. Only a payload of an edge that was signed here is made, only where both ends are whole in the store, one at a time:
+   whoever asks for others, or again and again, costs nothing.
+2. It is served only if it hashes to what the signed Edge says: then it is the very same bytes.
+3. What was made again is not dropped for `KEPT` seconds: who asked for it is still fetching.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+import structlog
+
+from p2p.messages import DocumentsAsk, decode
+from p2p.network import Network
+from weights.documents import Edge
+from weights.edges import remake
+from weights.errors import WeightsError
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+KEPT: Final = 3600.0
+
+log = structlog.get_logger("coordinator")
+
+
+class Remaking:
+    """Answers "remake". `edges`: all that were signed."""
+
+    def __init__(
+        self, store: Store, network: Network, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
+    ) -> None:
+        self._store, self._edges, self._clock = store, edges, clock
+        self._wanted: dict[bytes, Edge] = {}
+        self._made: dict[bytes, float] = {}
+        self._asked = asyncio.Event()
+        network.serve("remake", self._answer, limit=4096)
+
+    def possible(self) -> set[bytes]:
+        """Hashes of the payloads that could be made: both ends are here."""
+        roots = {None, *(file.hash for file in self._store.snapshots())}
+        return {edge.payload_hash for edge in self._edges() if edge.base_root in roots and edge.root in roots}
+
+    def recent(self) -> set[bytes]:
+        """Rule 3."""
+        self._made = {digest: at for digest, at in self._made.items() if self._clock() - at < KEPT}
+        return set(self._made)
+
+    async def run(self, share: Callable[[list[Edge]], Awaitable[None]]) -> None:
+        """Make what is wanted, until cancelled. `share`: serve the payloads of these."""
+        while True:
+            self._asked.clear()
+            for digest, edge in list(self._wanted.items()):
+                if await anyio.to_thread.run_sync(self._make, edge):
+                    self._made[digest] = self._clock()
+                    log.info("payload made again", version=edge.version, base=edge.base, nbytes=edge.length)
+                    await share([edge])
+                del self._wanted[digest]
+            if not self._wanted:
+                await self._asked.wait()
+
+    async def _answer(self, peer: str, data: bytes) -> bytes:
+        """The answer is empty, and comes before anything is made: the payload is its own answer."""
+        asked = set(decode(data, DocumentsAsk).hashes)
+        for edge in self._edges():
+            if edge.payload_hash in asked and self._store.payload(edge.payload_hash) is None:
+                self._wanted.setdefault(edge.payload_hash, edge)
+                self._asked.set()
+        return b""
+
+    def _make(self, edge: Edge) -> bool:
+        """Into the store; False where it cannot be made."""
+        ends = {file.hash: file.path for file in self._store.snapshots()}
+        if edge.root not in ends or (edge.base_root is not None and edge.base_root not in ends):
+            return False
+        out = self._store.scratch(f"{edge.payload_hash.hex()}.remade")
+        try:
+            base = None if edge.base_root is None else _opened(ends[edge.base_root], edge.base_root)
+            remake(edge, base, _opened(ends[edge.root], edge.root), out)
+            self._store.put_payload(edge.era, edge.version, edge.payload_hash, out)
+        except (WeightsError, FileNotFoundError) as error:
+            log.error("a payload cannot be made again", version=edge.version, base=edge.base, reason=str(error))
+            return False
+        return True
+
+
+def _opened(path: Path, root: bytes) -> Snapshot:
+    # The root is taken on trust: a snapshot that has rotted gives a payload of another hash, which is refused.
+    return Snapshot(path, root=root)
