@@ -142,14 +142,17 @@ def status(
 @app.command()
 @edged
 def invite(home: Home = Path(".")) -> None:
-    """Print the invite: the one string that a volunteer needs. It holds no secret."""
+    """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config, https, setup
     from coordinator.folder import RunFolder
+    from p2p.invite import Invite
 
     place = RunFolder(home)
     settings = config.load(place.config)
     roots, root, _, _ = setup.read_documents(place, _now())
-    print(setup.invite(settings, roots, root, https.pin(place, settings)))
+    text = setup.invite(settings, roots, root, https.pin(place, settings))
+    print(text)
+    print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
 
 @keys_app.command("show")

@@ -145,6 +145,9 @@ class NetworkSection(Section):
         Texts,
         Field(max_length=16, description="Addresses that nodes dial, where not those listened on: a public name."),
     ] = ()
+    mdns: Annotated[
+        bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
+    ] = True
     relay: Annotated[
         bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
     ] = True

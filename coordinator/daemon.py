@@ -44,10 +44,12 @@ from coordinator.setup import Run
 from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
+from p2p import mdns
 from p2p.addresses import listenable
 from p2p.envelope import ROLES, seal
-from p2p.errors import Unreachable
+from p2p.errors import LocalFault, Unreachable
 from p2p.identity import public_bytes
+from p2p.invite import Invite
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
@@ -215,6 +217,7 @@ class Coordinator:
                 group.create_task(self._tick(), name="tick")
                 group.create_task(self._redial(), name="redial")
                 group.create_task(self._reserve(), name="reserve")
+                group.create_task(self._announce(), name="announce")
         finally:
             self.history.close()
 
@@ -273,6 +276,17 @@ class Coordinator:
                 except Unreachable as error:
                     log.warning("a relay does not take this coordinator", relay=relay, reason=str(error))
             await asyncio.sleep(RELAY_RETRY)
+
+    async def _announce(self) -> None:
+        """On the local network, where there is one (rules: p2p/mdns.py)."""
+        invite = Invite.from_text(await self.invite())
+        hosts = mdns.private(invite.addresses)
+        if not (self._run.config.network.mdns and hosts):
+            return
+        try:
+            await mdns.announce(mdns.Nearby(name=self._run.config.run.name, invite=invite), hosts)
+        except LocalFault as error:
+            log.warning("no announcement", reason=str(error))
 
     async def _announce_moves(self) -> None:
         """A Head goes out at once where this coordinator's addresses have changed."""

@@ -51,7 +51,7 @@ def inventory() -> Inventory:
 
     gpus = [_gpu(index) for index in range(torch.cuda.device_count())]
     unused = ""
-    if not gpus and (present := _nvidia_or_amd()):
+    if not gpus and (present := gpu_present()):
         built_for_gpu = torch.version.cuda is not None or torch.version.hip is not None
         unused = f"{present} is present, but {'its driver shows PyTorch no device' if built_for_gpu else _CPU_ONLY}"
     return Inventory(cpu=_cpu_name(), cuda=gpus, mps=torch.backends.mps.is_available(), unused=unused)
@@ -107,7 +107,7 @@ def _gpu(index: int) -> Gpu:
     return Gpu(name=name, free=free, total=total)
 
 
-def _nvidia_or_amd() -> str:
+def gpu_present() -> str:
     """A GPU that the system knows, whatever PyTorch was built for."""
     if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
         return "an NVIDIA GPU"

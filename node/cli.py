@@ -32,6 +32,9 @@ Gpu = Annotated[str | None, typer.Option("--gpu", help="auto, cpu, mps, cuda or 
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
 Via = Annotated[list[str] | None, typer.Option("--via", help="Way to go: direct, relay, https; may be repeated.")]
+Fingerprint = Annotated[
+    str | None, typer.Option("--accept-fingerprint", help="Join the run of this fingerprint on the local network.")
+]
 Once = Annotated[bool, typer.Option("--once", help="End after one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
@@ -46,12 +49,18 @@ def join(
     home: Home = None,
     listen: Listen = None,
     via: Via = None,
+    accept_fingerprint: Fingerprint = None,
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> None:
-    """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once."""
-    _daemon(once, invite=invite, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
+    """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once.
+
+    Without an invite: the run joined last; else one found on the local network, once its fingerprint is typed."""
+    _daemon(
+        once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, name=name, home=home, listen=listen,
+        via=via, log=log, json_logs=json_logs,
+    )  # fmt: skip
 
 
 @app.command()
@@ -100,6 +109,47 @@ def resume(home: Home = None) -> None:
 def finish(home: Home = None) -> None:
     """Work off the group at hand, deliver everything, end."""
     _show(_ask(home, command="finish"), False)
+
+
+@app.command()
+def discover(
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
+    as_json: Json = False,
+) -> None:
+    """Runs announced on the local network: fingerprint, name, addresses. Nothing of it is vouched for."""
+
+    def show() -> None:
+        from node.nearby import lines, look
+
+        found = look(seconds)
+        rows = [
+            {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses}
+            for one in found
+        ]
+        typer.echo(json.dumps(rows) if as_json else "\n".join(lines(found) or ["no run is announced here"]))
+
+    _edge(show)
+
+
+@app.command()
+def doctor(
+    invite: Annotated[str | None, typer.Argument(help="The run's invite; none: of the run joined last.")] = None,
+    home: Home = None,
+    gpu: Gpu = None,
+    listen: Listen = None,
+    as_json: Json = False,
+) -> None:
+    """What works between this machine and the run, and the exact fix of what does not."""
+
+    def examine() -> None:
+        from node.diagnosis import diagnose
+
+        lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
+        for line in lines:
+            typer.echo(line)
+        raise typer.Exit(code)
+
+    _edge(examine)
 
 
 @receipts_app.command("list")

@@ -36,6 +36,9 @@ class NodeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     invite: str | None = Field(None, description="The run's invite, one string. None: the one joined last.")
+    accept_fingerprint: str | None = Field(
+        None, description="Join the run of this fingerprint, found on the local network. None: one is typed, or none."
+    )
     home: Path = Field(default_factory=default_home, description="Folder of key, weights, outbox and receipts.")
     name: str = Field("", max_length=40, description="Public name on the leaderboard. Empty: the key's first letters.")
     gpu: str = Field(

@@ -114,7 +114,7 @@ class NodeDaemon:
         )  # fmt: skip
         self.report = Report(
             config, network, self._records, self.engine, self.follower, self.payloads, self.link, self.rollouts,
-            self.outbox, self.switch,
+            self.outbox, self.switch, self.reach,
         )  # fmt: skip
         self._control = ControlServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None

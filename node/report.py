@@ -12,6 +12,7 @@ from node.follower import Follower
 from node.link import CoordinatorLink
 from node.outbox import Outbox
 from node.payloads import Payloads
+from node.reach import Reach
 from node.records import Records
 from node.rollout import STARTING, Rollouts
 from node.switch import Switch
@@ -33,10 +34,11 @@ class Report:
         rollouts: Rollouts,
         outbox: Outbox,
         switch: Switch,
+        reach: Reach,
     ) -> None:
         self._config, self._network, self._records, self._engine = config, network, records, engine
         self._follower, self._payloads, self._link, self._rollouts = follower, payloads, link, rollouts
-        self._outbox, self._switch = outbox, switch
+        self._outbox, self._switch, self._reach = outbox, switch, reach
 
     def commands(self) -> dict[str, Command]:
         """By name, for `ControlServer`."""
@@ -69,6 +71,7 @@ class Report:
             "coordinator": self._link.peer,
             "way": await self._network.way(self._link.peer) if self._link.peer else None,
             "ways_failed": [{"way": way, "reason": reason} for way, reason in self._link.failures.items()],
+            "reached": self._reach.found,
             "peers": len(await self._network.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),

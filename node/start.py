@@ -46,13 +46,16 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
 
 
 def _invite(config: NodeConfig) -> Invite:
-    """The one given, remembered for `run`; or the one remembered."""
-    if config.invite is None:
+    """The one given, remembered for `run`; or the one remembered; or one found on the local network."""
+    if config.invite is not None:
+        try:
+            invite = Invite.from_text(config.invite)
+        except LocalFault as error:
+            raise BadConfig(str(error)) from error
+    elif (config.home / "invite").exists() and config.accept_fingerprint is None:
         return joined(config.home)
-    try:
-        invite = Invite.from_text(config.invite)
-    except LocalFault as error:
-        raise BadConfig(str(error)) from error
+    else:
+        invite = _found_nearby(config)
     with writing(config.home / "invite") as file:
         file.write(invite.to_text().encode())
     return invite
@@ -76,6 +79,17 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
     if direct is None and https is None:
         raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other ways")
     return Ways(direct, https, via=config.via)
+
+
+def _found_nearby(config: NodeConfig) -> Invite:
+    """The run of the accepted fingerprint: the one joined last without a look, as a service starts often."""
+    from node.nearby import confirmed, normal
+
+    if config.accept_fingerprint is not None and (config.home / "invite").exists():
+        last = joined(config.home)
+        if normal(last.fingerprint) == normal(config.accept_fingerprint):
+            return last
+    return confirmed(config.accept_fingerprint)
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:

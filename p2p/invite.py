@@ -9,6 +9,7 @@ Rules
 3. Whatever is wrong is said in one sentence with the fix, as `LocalFault`: the string is the user's own input.
 """
 
+import base64
 import hashlib
 from typing import Annotated, Final, Self
 
@@ -34,6 +35,14 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     root_hash: Hash
     addresses: Annotated[list[Address], Meta(min_length=1, max_length=16)]
     https_key: Hash | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """What a person compares: 80 bits over all that the invite pins (run, root hash, HTTPS key; not the addresses),
+        four groups of four letters of RFC 4648's base32."""
+        digest = hashlib.sha256(b"echo2/fingerprint" + self.run + self.root_hash + (self.https_key or b"")).digest()
+        text = base64.b32encode(digest[:10]).decode()
+        return "-".join(text[at : at + 4] for at in range(0, 16, 4))
 
     def to_text(self) -> str:
         """The one string. Raises `ValueError` where it would exceed `LONGEST` characters."""

@@ -25,11 +25,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
 from coordinator import admission, control, ledger, verdicts
+from coordinator.config import NetworkSection
 from coordinator.database import SCHEMA as RUN_SCHEMA
 from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
 from engines import sampling_reference as noise
 from node import outbox
+from node.config import NodeConfig
 from p2p import (
     chunks,
     envelope,
@@ -38,6 +40,10 @@ from p2p import (
     identity,
     invite,
     libp2p,
+    libp2p_circuit,
+    libp2p_punch,
+    libp2p_relay,
+    mdns,
     merkle,
     messages,
     mux,
@@ -48,6 +54,7 @@ from p2p import (
 )
 from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
 from p2p.https_door import Limits
+from p2p.relay import RelayLimits
 from weights import documents, snapshot, store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -244,6 +251,7 @@ def test_no_table_describes_a_table_that_does_not_exist() -> None:
 
 
 LIMITS = Limits()
+RELAY = RelayLimits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
@@ -274,6 +282,19 @@ CONSTANTS: dict[str, str] = {
     "https.md: slowest": f"at {LIMITS.slowest:g} bytes a second",
     "https.md: a node's patience": f"after {https_client.PATIENCE:g} s without a byte",
     "https.md: lanes": f"in at most {https_client.LANES} questions",
+    "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_subnet} of one",
+    "reach.md: life": f"{RELAY.life:g} s, or as long as",
+    "reach.md: circuits": f"{RELAY.circuits}, of which a peer may have {RELAY.per_peer} as source",
+    "reach.md: a circuit": f"ends after {RELAY.duration:g} s or {RELAY.data >> 20} MiB",
+    "reach.md: rate of a node": f"{NodeConfig().relay_rate:g} Mbit/s at a node",
+    "reach.md: rate of a coordinator": f"{NetworkSection().relay_rate:g} Mbit/s at a coordinator",
+    "reach.md: requests": f"looked at together | {libp2p_relay.REQUESTS} |",
+    "reach.md: a message": f"at most {libp2p_circuit.LONGEST} bytes",
+    "reach.md: upgrade": f"at most {libp2p_punch.ADDRESSES} addresses",
+    "reach.md: rounds": f"at most {libp2p_punch.ROUNDS} rounds",
+    "reach.md: grace": f"closed {libp2p_punch.GRACE:g} s after",
+    "reach.md: announced": f"addresses, at most {mdns.MOST}",
+    "reach.md: service": f"`{mdns.SERVICE}`",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.LONGEST} characters",

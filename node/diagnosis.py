@@ -1,0 +1,42 @@
+"""`echo2-node doctor` from settings to lines and an exit code."""
+
+import asyncio
+import logging
+
+import msgspec
+
+from node import doctor
+from node.config import NodeConfig
+from node.errors import BadConfig, NodeError, TryLater
+from node.lock import locked
+from node.probe import examine
+from node.start import joined
+from p2p.errors import LocalFault
+from p2p.invite import Invite
+
+
+def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
+    """(lines, exit code). Raises `BadConfig` for an invite that cannot be read."""
+    logging.getLogger("libp2p").setLevel(logging.CRITICAL)  # it tells of every address that does not answer
+    logging.getLogger("p2p").setLevel(logging.CRITICAL)
+    running = config.home.exists() and _runs(config)
+    rows = asyncio.run(examine(config, _invite(config), running=running))
+    lines = [msgspec.json.encode(rows).decode()] if as_json else doctor.table(rows)
+    return lines, doctor.exit_code(rows)
+
+
+def _invite(config: NodeConfig) -> Invite | None:
+    try:
+        return joined(config.home) if config.invite is None else Invite.from_text(config.invite)
+    except LocalFault as error:
+        raise BadConfig(str(error)) from error
+    except NodeError:
+        return None
+
+
+def _runs(config: NodeConfig) -> bool:
+    try:
+        with locked(config.home):
+            return False
+    except TryLater:
+        return True

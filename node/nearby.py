@@ -1,0 +1,62 @@
+"""A run found on the local network, and the person's word that it is the right one (rules: p2p/mdns.py)."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from node.errors import BadConfig
+from p2p.errors import LocalFault
+from p2p.invite import Invite
+from p2p.mdns import Nearby, discover
+
+SECONDS: Final = 3.0
+"""How long the local network is listened to."""
+
+
+def look(seconds: float = SECONDS) -> list[Nearby]:
+    """What is announced. Raises `BadConfig`."""
+    try:
+        return asyncio.run(discover(seconds))
+    except LocalFault as error:
+        raise BadConfig(f"{error}; give an invite: echo2-node join INVITE") from error
+
+
+def lines(found: Sequence[Nearby]) -> list[str]:
+    """For people."""
+    return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in found]
+
+
+def confirmed(accepted: str | None) -> Invite:
+    """The announced run of which the fingerprint was given, or is typed now. Raises `BadConfig`."""
+    found = look()
+    if not found:
+        raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
+    if accepted is None and not sys.stdin.isatty():
+        listed = "; ".join(lines(found))
+        raise BadConfig(f"found {listed}: compare with the operator, and give --accept-fingerprint")
+    return choose(found, accepted, _ask)
+
+
+def choose(found: Sequence[Nearby], accepted: str | None, ask: Callable[[Sequence[Nearby]], str]) -> Invite:
+    """The one whose fingerprint is `accepted`, or what `ask` returns. Raises `BadConfig` where it is nobody's."""
+    wanted = normal(accepted if accepted is not None else ask(found))
+    matching = [one.invite for one in found if normal(one.invite.fingerprint) == wanted]
+    if not matching:
+        listed = "; ".join(lines(found))
+        raise BadConfig(f"no announced run has the fingerprint {wanted or '(nothing)'}; found {listed}")
+    addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
+    first = matching[0]
+    return Invite(run=first.run, root_hash=first.root_hash, addresses=addresses, https_key=first.https_key)
+
+
+def normal(fingerprint: str) -> str:
+    """As it counts: letters and digits, in capitals."""
+    return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
+
+
+def _ask(found: Sequence[Nearby]) -> str:
+    print("Runs on the local network. Compare with the operator's, which `echo2-coord invite` prints:", file=sys.stderr)
+    for line in lines(found):
+        print(f"  {line}", file=sys.stderr)
+    return input("Type the fingerprint of the run to join: ")

@@ -1,0 +1,162 @@
+"""The looking part of `echo2-node doctor`: one short-lived peer, no work, no torch. It changes nothing in the home.
+
+Every attempt has its own time limit, so that the whole ends within about a minute however the network fails. The peer
+has a key of the moment: who the node is, nobody is told.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import ipaddress
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from engines.devices import gpu_present
+from node import doctor
+from node.config import NodeConfig
+from node.doctor import Attempt, Row
+from p2p.addresses import listenable, machine_addresses, way_of
+from p2p.envelope import peek
+from p2p.errors import LocalFault, P2PError
+from p2p.https_client import HttpsClient
+from p2p.identity import generate_key
+from p2p.invite import Invite
+from p2p.messages import Head, HeadAnswer, HeadAsk, Reachable, ReachableAsk, decode, encode
+from p2p.network import Network
+from p2p.reachable import METHOD, ports_of
+from p2p.threaded import ThreadedPeer
+
+PATIENCE: Final = 10.0
+"""Seconds for one attempt."""
+AT_ONCE: Final = 8
+
+
+async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Row]:
+    """Every check. `running`: a daemon of this home has the ports, so they are not tried here."""
+    installed = importlib.util.find_spec("libp2p") is not None
+    rows = [
+        doctor.python(),
+        doctor.libp2p(installed),
+        doctor.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
+        doctor.gpu(config.gpu, gpu_present()),
+        doctor.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
+    ]
+    if installed:
+        rows += await _network(config, invite, running=running)
+    return rows
+
+
+async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Row]:
+    listen = [] if running else listenable(config.listen)
+    taken = ""
+    try:
+        async with _up(ThreadedPeer(generate_key(), listen)):
+            pass
+    except LocalFault as fault:
+        taken, listen = str(fault), []
+    rows = [] if running else [doctor.port(listenable(config.listen), taken)]
+    if invite is None:
+        return [*rows, doctor.no_invite()]
+    attempts = await _attempts(invite)
+    rows += doctor.ways(attempts)
+    going = [one.address for one in attempts if one.seconds is not None]
+    over_libp2p = [address for address in going if way_of(address) != "https"]
+    async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
+        asked = network if over_libp2p else https
+        if asked is not None and going:
+            peer = await asked.dial(over_libp2p or going)
+            rows.append(doctor.clock(await _head(asked, peer), time.time_ns() // 1_000_000))
+        if not running:
+            rows.append(await _incoming(network, [one for one in over_libp2p if way_of(one) == "direct"]))
+    return rows
+
+
+@contextlib.asynccontextmanager
+async def _up(network: Network) -> AsyncIterator[Network]:
+    """A network while it is looked through. Raises `LocalFault`."""
+    task = asyncio.create_task(network.run())
+    try:
+        await network.ready()
+        yield network
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+
+
+@contextlib.asynccontextmanager
+async def _https(invite: Invite) -> AsyncIterator[Network | None]:
+    if invite.https_key is None:
+        yield None
+        return
+    async with _up(HttpsClient("doctor", invite.https_key)) as https:
+        yield https
+
+
+async def _attempts(invite: Invite) -> list[Attempt]:
+    """Every address of the invite, each by a peer of its own, as one connection would hide the next."""
+    few = asyncio.Semaphore(AT_ONCE)
+
+    async def attempt(address: str) -> Attempt:
+        async with few:
+            if way_of(address) != "https":
+                async with _up(ThreadedPeer(generate_key(), [])) as network:
+                    return await _attempt(network, address)
+            async with _https(invite) as https:
+                if https is None:
+                    return Attempt(way="https", address=address, trouble="the invite names no key of its HTTPS")
+                return await _attempt(https, address)
+
+    return list(await asyncio.gather(*map(attempt, invite.addresses)))
+
+
+async def _attempt(network: Network, address: str) -> Attempt:
+    began, way = time.monotonic(), way_of(address)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await network.dial([address])
+    except (P2PError, TimeoutError) as error:
+        return Attempt(way=way, address=address, trouble=str(error) or f"no answer within {PATIENCE:g} s")
+    return Attempt(way=way, address=address, seconds=time.monotonic() - began)
+
+
+async def _head(network: Network, peer: str) -> int | None:
+    """When the coordinator signed its newest Head, as it says; nothing is believed of it here."""
+    try:
+        answer = decode(await network.request(peer, "head", encode(HeadAsk()), timeout=PATIENCE), HeadAnswer)
+        return decode(peek(answer.head).payload, Head).issued if answer.head is not None else None
+    except P2PError:
+        return None
+
+
+async def _incoming(network: Network, direct: list[str]) -> Row:
+    ports = ports_of(await network.addresses())
+    if not direct:
+        return doctor.reachable(None, ports, None)
+    peer = direct[0].rpartition("/p2p/")[2]
+    try:
+        answer = decode(
+            await network.request(peer, METHOD, encode(ReachableAsk(ports=ports)), timeout=PATIENCE), Reachable
+        )
+    except P2PError:
+        return doctor.reachable(None, ports, None)
+    trouble = None
+    if not answer.ports:
+        try:
+            await network.reserve(direct)
+        except P2PError as error:
+            trouble = str(error)
+    return doctor.reachable(answer, ports, trouble)
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder that is there."""
+    return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+
+
+def _ip6_addresses() -> list[str]:
+    return [one for one in machine_addresses() if ":" in one and not ipaddress.ip_address(one).is_loopback]

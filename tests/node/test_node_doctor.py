@@ -1,0 +1,132 @@
+"""`echo2-node doctor`: each finding with its remedy, the exit code, and a look at a real network on loopback."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import doctor
+from node.config import NodeConfig
+from node.doctor import Attempt
+from node.probe import examine
+from p2p.envelope import seal
+from p2p.exits import Exit
+from p2p.identity import generate_key
+from p2p.invite import Invite
+from p2p.messages import Head, HeadAnswer, Reachable, encode
+from p2p.relay import RelayLimits
+from p2p.threaded import ThreadedPeer
+
+ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
+GOOD = Attempt(way="direct", address=ADDRESS, seconds=0.1)
+DEAD = Attempt(way="direct", address=ADDRESS, trouble="no answer within 10 s")
+OVER_HTTPS = Attempt(way="https", address="/dns4/c.example/tcp/4311/https/p2p/c", seconds=0.2)
+SEEN = Reachable(observed="203.0.113.5", ports=[])
+NOW = 1_700_000_000_000
+
+FINDINGS = {
+    "an old Python": (doctor.python((3, 10)), "bad", Exit.CONFIG, "install Python 3.11"),
+    "this Python": (doctor.python(), "good", 0, ""),
+    "no libp2p": (doctor.libp2p(False), "bad", Exit.CONFIG, "pip install --no-deps libp2p==0.8.1"),
+    "less disk than allowed": (doctor.disk("/h", 20 * 10**9, 50.0), "poor", 0, "disk = 16"),
+    "no disk": (doctor.disk("/h", 10**9, 50.0), "bad", Exit.TEMPORARY, "free space"),
+    "a GPU that was asked for and is not there": (doctor.gpu("cuda", ""), "bad", Exit.NO_DEVICE, "driver"),
+    "no GPU where any device will do": (doctor.gpu("auto", ""), "poor", 0, "the CPU works"),
+    "a port that is taken": (doctor.port([], "taken"), "bad", Exit.CONFIG, "--listen /ip4/0.0.0.0/tcp/4001"),
+    "a clock that is behind": (doctor.clock(NOW + 60_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
+    "a clock that is ahead": (doctor.clock(NOW - 3_600_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
+    "a clock that agrees": (doctor.clock(NOW - 59_000, NOW), "good", 0, ""),
+    "an open port": (doctor.reachable(Reachable(observed="203.0.113.5", ports=[7]), [7], None), "good", 0, ""),
+    "a closed port, with a relay": (doctor.reachable(SEEN, [4001], None), "poor", 0, "forward TCP port 4001"),
+    "a closed port, and no relay": (doctor.reachable(SEEN, [], "full"), "poor", 0, "tcp/4001"),
+    "nobody to ask": (doctor.reachable(None, [], None), "good", 0, ""),
+    "no invite": (doctor.no_invite(), "poor", 0, "echo2-node doctor INVITE"),
+}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_has_its_verdict_its_exit_code_and_its_remedy(name):
+    row, verdict, code, remedy = FINDINGS[name]
+    assert (row.verdict, row.exit) == (verdict, code)
+    assert remedy in row.remedy
+    assert bool(row.remedy) == (verdict != "good")
+
+
+def test_one_way_that_goes_is_enough():
+    rows = {row.check: row for row in doctor.ways([DEAD, OVER_HTTPS])}
+    assert rows["direct"].verdict == "poor"
+    assert "192.0.2.1 port 4310" in rows["direct"].remedy
+    assert rows["https"].verdict == rows["coordinator"].verdict == "good"
+    assert "names no such address" in rows["relay"].found
+    assert doctor.exit_code(list(rows.values())) == Exit.OK
+
+
+def test_no_way_at_all_ends_with_its_own_code():
+    assert doctor.exit_code(doctor.ways([DEAD])) == Exit.UNREACHABLE
+    assert doctor.exit_code([doctor.libp2p(False), *doctor.ways([DEAD])]) == Exit.CONFIG, "the first bad one"
+
+
+def test_the_table_names_each_remedy_below_the_findings():
+    lines = doctor.table(doctor.ways([DEAD]))
+    assert lines[0].startswith("poor direct")
+    assert [line for line in lines if line.startswith("-> direct: allow outgoing TCP")]
+
+
+async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor.Row]:
+    config = NodeConfig(home=tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001, **settings)
+    invite = Invite(run=bytes(32), root_hash=bytes(32), addresses=addresses)
+    return {row.check: row for row in await examine(config, invite, running=False)}
+
+
+async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(tmp_path):
+    key = generate_key()
+    coordinator = ThreadedPeer(key, ["/ip4/127.0.0.1/tcp/0"], relay=RelayLimits())
+
+    async def head(peer: str, data: bytes) -> bytes:
+        import time
+
+        now = time.time_ns() // 1_000_000
+        sealed = encode(Head(
+            era=1, version=0, version_hash=bytes(32), index_hash=bytes(32), step=0, sequence=1, addresses=[],
+            root_serial=1, issued=now, expires=now + 1000,
+        ))  # fmt: skip
+        return encode(HeadAnswer(head=seal("head", bytes(32), sealed, key)))
+
+    coordinator.serve("head", head, limit=100)
+    task = asyncio.create_task(coordinator.run())
+    await coordinator.ready()
+    dead = f"/ip4/127.0.0.1/tcp/1/p2p/{coordinator.peer_id}"
+    rows = await examined([*await coordinator.addresses(), dead], tmp_path)
+    assert rows["direct"].verdict == rows["coordinator"].verdict == "good"
+    assert rows["clock"].found == "agrees with the newest Head"
+    assert "directly at 127.0.0.1" in rows["incoming"].found
+    assert not (tmp_path / "home").exists(), "it changes nothing"
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_nobody_there_is_said_with_the_place_that_does_not_answer(tmp_path):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        number = closed.getsockname()[1]
+        rows = await examined([f"/ip4/127.0.0.1/tcp/{number}/p2p/{ThreadedPeer(generate_key(), []).peer_id}"], tmp_path)
+    assert rows["coordinator"].exit == Exit.UNREACHABLE
+    assert f"127.0.0.1 port {number}" in rows["direct"].remedy
+
+
+@pytest.mark.slow
+def test_the_command_gives_json_without_an_invite_and_imports_no_torch(tmp_path):
+    program = (
+        "import sys; sys.argv = ['echo2-node', 'doctor', '--json', '--home', sys.argv[1]]\n"
+        "from node.cli import app\n"
+        "try: app()\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "home")], capture_output=True, check=False)
+    rows = json.loads(done.stdout)
+    assert {"check", "found", "wanted", "remedy"} <= rows[0].keys()
+    assert rows[-1]["check"] == "invite"

@@ -1,0 +1,70 @@
+"""A run of the local network is joined only by its fingerprint."""
+
+import pytest
+
+from node import nearby
+from node.config import NodeConfig
+from node.errors import BadConfig
+from node.nearby import choose, normal
+from node.start import _invite
+from p2p.invite import Invite
+from p2p.mdns import Nearby
+
+
+def announced(name: str, address: str, root: bytes = b"h") -> Nearby:
+    return Nearby(name=name, invite=Invite(run=b"r" * 32, root_hash=root * 32, addresses=[address]))
+
+
+HONEST = announced("a run", "/ip4/10.0.0.1/tcp/1")
+LIAR = announced("a run", "/ip4/10.0.0.66/tcp/1", root=b"x")
+
+
+def never(found):
+    raise AssertionError("nobody is asked")
+
+
+def test_the_fingerprint_given_chooses_whatever_the_names_say():
+    assert choose([LIAR, HONEST], HONEST.invite.fingerprint, never) == HONEST.invite
+
+
+def test_what_is_typed_counts_without_case_and_hyphens():
+    typed = HONEST.invite.fingerprint.lower().replace("-", " ")
+    assert choose([LIAR, HONEST], None, lambda found: typed) == HONEST.invite
+
+
+@pytest.mark.parametrize("typed", ["", "AAAA-AAAA-AAAA-AAAA", "a run", HONEST.invite.fingerprint[:-1]])
+def test_nothing_else_joins(typed):
+    with pytest.raises(BadConfig, match="no announced run has the fingerprint"):
+        choose([LIAR, HONEST], None, lambda found: typed)
+
+
+def test_addresses_of_the_same_run_from_several_announcements_are_put_together():
+    again = announced("else", "/ip4/10.0.0.2/tcp/1")
+    found = choose([HONEST, again], HONEST.invite.fingerprint, never)
+    assert found.addresses == ["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"]
+
+
+def test_a_service_joins_by_its_accepted_fingerprint_and_remembers(tmp_path, monkeypatch):
+    config = NodeConfig(home=tmp_path, accept_fingerprint=HONEST.invite.fingerprint)
+    monkeypatch.setattr(nearby, "discover", _found)
+    assert _invite(config) == HONEST.invite
+    monkeypatch.setattr(nearby, "discover", _nothing)
+    assert _invite(config) == HONEST.invite, "it is not looked for again"
+    assert normal(HONEST.invite.fingerprint).isalnum()
+
+
+async def _found(seconds):
+    return [LIAR, HONEST]
+
+
+async def _nothing(seconds):
+    return []
+
+
+def test_without_a_terminal_and_a_fingerprint_nothing_is_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr(nearby, "discover", _found)
+    with pytest.raises(BadConfig, match="--accept-fingerprint"):
+        _invite(NodeConfig(home=tmp_path))
+    monkeypatch.setattr(nearby, "discover", _nothing)
+    with pytest.raises(BadConfig, match="none is announced"):
+        _invite(NodeConfig(home=tmp_path))
