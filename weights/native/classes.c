@@ -23,7 +23,9 @@
 #define BLOCKS 128 /* a power of two */
 #define PIECE (64 * BLOCKS)
 #define CHUNK 1023
-#define AHEAD 1536 /* elements; measured */
+#define AHEAD 4096        /* elements that decoding looks ahead; this and the next two: measured */
+#define AHEAD_OF_TWO 1536 /* and encoding, which reads two streams */
+#define LATER 64          /* changes */
 #define END 0xFFFFFFFFu
 
 enum { ROOM = -1, HEADS = -2, CODES = -3, FIELDS = -4, RANK = -5, STEP = -6, DENSE = -7 };
@@ -61,7 +63,11 @@ static inline int class_of(const Layout *layout, uint16_t word) {
 
 /* Of 64 elements: who is of which class, and how many there are after them, if so many were `before`. */
 #if defined(__AVX512VBMI2__) && defined(__AVX512VPOPCNTDQ__) && defined(__GFNI__)
-INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, const uint32_t *before, uint32_t *after) {
+/* What stands before a block, of each class: in a register, since a row in memory is slow to read so soon after it
+   was written. */
+typedef __m512i Before;
+INLINE Before begin_scan(const uint32_t *before) { return _mm512_loadu_si512(before); }
+INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, Before *before, uint32_t *after) {
     /* Bytes in groups of eight, the last first: the product below reads the rows of a matrix from the last on. */
     static const uint8_t low_bytes[64] = {
         14, 12, 10, 8, 6, 4, 2, 0, 30, 28, 26, 24, 22, 20, 18, 16, 46, 44, 42, 40, 38, 36, 34, 32, 62, 60, 58, 56, 54, 52, 50, 48,
@@ -90,7 +96,8 @@ INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members,
     _mm512_storeu_si512(members, low), _mm512_storeu_si512(members + 8, high);
     __m512i counts = _mm512_permutex2var_epi32(
         _mm512_popcnt_epi64(low), _mm512_loadu_si512(evens), _mm512_popcnt_epi64(high));
-    _mm512_storeu_si512(after, _mm512_add_epi32(_mm512_loadu_si512(before), counts));
+    *before = _mm512_add_epi32(*before, counts);
+    _mm512_storeu_si512(after, *before);
 }
 #else
 #if defined(__AVX2__)
@@ -121,15 +128,18 @@ INLINE void planes64(const Layout *layout, const uint16_t *old, uint64_t *planes
     }
 }
 #endif
-INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, const uint32_t *before, uint32_t *after) {
+typedef const uint32_t *Before;
+INLINE Before begin_scan(const uint32_t *before) { return before; }
+INLINE void scan64(const Layout *layout, const uint16_t *old, uint64_t *members, Before *before, uint32_t *after) {
     uint64_t p[4];
     planes64(layout, old, p);
     const uint64_t low[4] = {~p[0] & ~p[1], p[0] & ~p[1], ~p[0] & p[1], p[0] & p[1]};
     const uint64_t high[4] = {~p[2] & ~p[3], p[2] & ~p[3], ~p[2] & p[3], p[2] & p[3]};
     for (int c = 0; c < CLASSES; c++) {
         members[c] = low[c & 3] & high[c >> 2];
-        after[c] = before[c] + (uint32_t)ones(members[c]);
+        after[c] = (*before)[c] + (uint32_t)ones(members[c]);
     }
+    *before = after;
 }
 #endif
 
@@ -190,7 +200,8 @@ static void scan_last(Scan *scan, const uint16_t *old, int block, int n) {
     uint16_t padded[64] = {0};
     uint64_t *members = scan->members[block];
     memcpy(padded, old, (size_t)n * sizeof *old);
-    scan64(&scan->layout, padded, members, scan->before[block], scan->before[block + 1]);
+    Before before = begin_scan(scan->before[block]);
+    scan64(&scan->layout, padded, members, &before, scan->before[block + 1]);
     for (int c = 0; c < CLASSES; c++) {
         members[c] &= below(n);
         scan->before[block + 1][c] = scan->before[block][c] + (uint32_t)ones(members[c]);
@@ -374,9 +385,10 @@ static int list_changes(Encoder *to, const uint16_t *old, const uint16_t *new, i
 static int scan_changes(Encoder *to, const uint16_t *old, const uint16_t *new, int n, Arena *arena) {
     Scan *scan = &to->scan;
     int changes = 0, whole = n / 64;
+    Before before = begin_scan(scan->before[0]);
     for (int b = 0; b < whole; b++) {
-        soon(old + 64 * b + AHEAD), soon(new + 64 * b + AHEAD);
-        scan64(&scan->layout, old + 64 * b, scan->members[b], scan->before[b], scan->before[b + 1]);
+        soon(old + 64 * b + AHEAD_OF_TWO), soon(new + 64 * b + AHEAD_OF_TWO);
+        scan64(&scan->layout, old + 64 * b, scan->members[b], &before, scan->before[b + 1]);
         uint64_t changed = differ64(old + 64 * b, new + 64 * b);
         places64(changed, 64 * b, to->changed + changes);
         changes += ones(changed);
@@ -654,6 +666,7 @@ static void find_class(Decoder *from, int c) {
     const uint32_t *rank = from->ranks[c], end = scan->before[BLOCKS][c];
     const int32_t *step = from->steps[c];
     for (; *rank < end; rank++) {
+        __builtin_prefetch(rank + LATER), __builtin_prefetch(step + LATER);
         const uint32_t *before = &scan->before[0][c], wanted = *rank;
 #pragma GCC unroll 8
         for (int half = BLOCKS / 2; half; half /= 2)
@@ -669,9 +682,10 @@ static void find_class(Decoder *from, int c) {
 static int find_changes(Decoder *from, const uint16_t *old, int n, uint32_t base, uint32_t *index, uint16_t *bits) {
     Scan *scan = &from->scan;
     int found = 0, beyond = 0, whole = n / 64, blocks = (n + 63) / 64;
+    Before before = begin_scan(scan->before[0]);
     for (int b = 0; b < whole; b++) {
         soon(old + 64 * b + AHEAD);
-        scan64(&scan->layout, old + 64 * b, scan->members[b], scan->before[b], scan->before[b + 1]);
+        scan64(&scan->layout, old + 64 * b, scan->members[b], &before, scan->before[b + 1]);
     }
     if (n & 63) scan_last(scan, old + 64 * whole, whole, n & 63);
     for (int b = blocks; b < BLOCKS; b++) memcpy(scan->before[b + 1], scan->before[b], sizeof scan->before[b]);
@@ -775,7 +789,9 @@ API int64_t echo2_write(
 ) {
     for (int64_t i = 0; i < count; i++) {
         uint64_t at = (uint64_t)(index[i] - first);
+        uint64_t later = (uint64_t)(index[i + LATER < count ? i + LATER : i] - first);
         if (at >= (uint64_t)n) return i;
+        __builtin_prefetch(held + (later < (uint64_t)n ? later : 0), 1);
         held[at] = bits[i];
     }
     return count;
