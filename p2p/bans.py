@@ -3,17 +3,23 @@
 1. A ban lasts `TERM` seconds; each further one within `MEMORY` after the last ended lasts four times as long, a day at
    most. It ends by itself: a bad disk is replaced, an address changes hands.
 2. Only what no honest peer does bans (whoever bans says what): slowness and silence never do.
-3. At most `KEPT` peers are remembered, the oldest forgotten first: names cost a liar nothing, memory costs us.
+3. What may be a mistake of an honest program is charged: `FORGIVEN` times it is forgiven, and once more each `FORGET`
+   seconds; beyond that it bans.
+4. At most `KEPT` peers are remembered, the oldest forgotten first: names cost a liar nothing, memory costs us.
 
 Pure: `now` in seconds, of a monotonic clock.
 """
 
 from typing import Final, NamedTuple
 
+from p2p.limits import Buckets
+
 TERM: Final = 600.0
 LONGEST: Final = 86_400.0
 MEMORY: Final = 86_400.0
 STEP: Final = 4.0
+FORGIVEN: Final = 3
+FORGET: Final = 3600.0
 KEPT: Final = 4096
 
 
@@ -27,6 +33,11 @@ class Bans:
 
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
+        self._charges = Buckets(1 / FORGET, FORGIVEN)
+
+    def charge(self, peer: str, now: float) -> float | None:
+        """Rule 3; seconds for which `peer` is banned now, None where it is forgiven."""
+        return self.ban(peer, now) if self._charges.take(peer, now) > 0 else None
 
     def ban(self, peer: str, now: float) -> float:
         """Seconds for which `peer` is banned from now on. A peer that is banned already stays so, no longer."""
@@ -41,7 +52,11 @@ class Bans:
             del self._bans[next(iter(self._bans))]
         return term
 
+    def left(self, peer: str, now: float) -> float:
+        """Seconds until the ban of `peer` ends; 0 where it is not banned."""
+        known = self._bans.get(peer)
+        return max(0.0, known.until - now) if known is not None else 0.0
+
     def banned(self, peer: str, now: float) -> bool:
         """Whether `peer` is to be left alone now."""
-        known = self._bans.get(peer)
-        return known is not None and known.until > now
+        return self.left(peer, now) > 0

@@ -32,7 +32,7 @@ from typing import Any
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
-from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
+from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TMuxerOptions, TProtocol
 from libp2p.network.config import ConnectionConfig
@@ -51,12 +51,12 @@ from p2p import libp2p_socket
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
+from p2p.libp2p_connections import Connections, close_socket
 from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
-from p2p.limits import Crowd
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
@@ -136,7 +136,7 @@ class LibP2PTransport:
             connection_config=connections,
         )
         guard(self._host)
-        self._connections = _Connections()
+        self._connections = Connections()
         self._circuits = Circuits(self._host, self._connections.gone)
         self._punch = Punch(self._host, self._circuits)
         self._circuits.arrived = self._upgrade
@@ -181,7 +181,7 @@ class LibP2PTransport:
 
     def remote(self, peer: str) -> str | None:
         """See `Transport`."""
-        found = [c for c in self._connections.open if str(c.muxed_conn.peer_id) == peer and not c.is_closed]
+        found = [connection for connection in self._connections.of(peer) if not connection.is_closed]
         addresses = [address for connection in found if (address := remote_address(connection.muxed_conn)) is not None]
         return min(addresses, key=lambda address: CIRCUIT in address, default=None)
 
@@ -191,15 +191,20 @@ class LibP2PTransport:
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""
+        why = ""
         for address in addresses:
-            if address.endswith(self.peer_id):
+            peer = address.rpartition("/p2p/")[2]
+            if peer == self.peer_id:
+                continue
+            if (left := self._connections.banned_for(peer)) > 0:
+                why = f"; {peer} broke the protocol, and is left alone for {left:.0f} s more"
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
                     return await (self._circuits.dial(address) if CIRCUIT in address else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
-        raise Unreachable(f"none of {list(addresses)} answers")
+        raise Unreachable(f"none of {list(addresses)} answers{why}")
 
     async def _connect(self, address: str) -> str:
         info = info_from_p2p_addr(Multiaddr(address))
@@ -261,9 +266,8 @@ class LibP2PTransport:
 
     async def drop(self, peer: str) -> None:
         """See `Transport`."""
-        target = ID.from_string(peer)
-        for connection in [c for c in self._connections.open if c.muxed_conn.peer_id == target]:
-            await _close_socket(connection)  # first, as a farewell to a frozen peer would never leave
+        for connection in self._connections.of(peer):
+            await close_socket(connection)  # first, as a farewell to a frozen peer would never leave
             # Not `host.disconnect`, which in the end forgets a new connection too, if the peer was quick to come back.
             await connection.close()
 
@@ -275,7 +279,7 @@ class LibP2PTransport:
                 for peer in self._host.get_connected_peers():
                     nursery.start_soon(self._host.disconnect, peer)
         for connection in list(self._connections.open):
-            await _close_socket(connection)
+            await close_socket(connection)
 
     def _wrap(self, stream: INetStream) -> LibP2PStream:
         if self._nursery is None:
@@ -311,61 +315,6 @@ class LibP2PTransport:
                 await subscription.get()
 
         nursery.start_soon(drain)
-
-
-class _Connections(INotifee):
-    """Every connection there is, and whether there may be one more from where it comes (p2p/limits.py). Upstream
-    forgets the socket of one that ends while the host stops."""
-
-    def __init__(self) -> None:
-        self.open: dict[INetConn, None] = {}
-        self._crowd = Crowd()
-        self._ended = trio.Event()
-
-    async def gone(self, peer: str) -> None:
-        """Wait until there is no connection with a peer."""
-        while any(str(connection.muxed_conn.peer_id) == peer for connection in self.open):
-            await self._ended.wait()
-
-    async def connected(self, network: INetwork, conn: INetConn) -> None:
-        self.open[conn] = None
-        reason = self._too_much(conn)
-        if reason is not None:
-            log.warning("a connection is closed: %s", reason)
-            await _close_socket(conn)
-
-    def _too_much(self, conn: INetConn) -> str | None:
-        remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
-        if conn.muxed_conn.is_initiator or remote is None:
-            return None
-        return self._crowd.joined(conn, remote[0], trio.current_time())
-
-    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
-        self.open.pop(conn, None)
-        self._crowd.left(conn)
-        self._ended.set()
-        self._ended = trio.Event()
-        await _close_socket(conn)
-
-    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
-        pass
-
-    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
-
-    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
-        pass
-
-
-async def _close_socket(connection: INetConn) -> None:
-    with trio.CancelScope(shield=True):
-        try:
-            await connection.muxed_conn.secured_conn.close()  # type: ignore[attr-defined]
-        except Exception as error:
-            log.debug("close: %r", error)
 
 
 def guard(host: IHost) -> None:

@@ -3,8 +3,8 @@
 1. One task reads the connection, one writes it. Whoever writes to a stream queues bytes and waits for room: a caller
    that is cancelled leaves whole frames behind, and a reader that pauses holds up its own stream alone, for as long
    as it likes.
-2. A fault of the peer closes its connection, and only that; the reason is logged, and the peer is told that it was at
-   fault.
+2. A fault of the peer closes its connection, and only that; the reason is logged and kept in `fault`, and the peer is
+   told that it was at fault.
 3. Where nothing was heard for `QUIET` seconds the peer is asked for a sign of life; after `PINGS` of them in vain the
    connection is closed.
 4. No error leaves `start`: upstream would end the host.
@@ -145,6 +145,8 @@ class MuxConn(IMuxedConn):
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Set by upstream; to be called when the connection has ended."""
         self.reason = "this side closed it"
+        self.fault: str | None = None
+        """The rule of the muxer that the peer broke."""
         self._closed = trio.Event()
         self._mux = Mux(conn.is_initiator)
         self._streams: dict[int, MuxStream] = {}
@@ -268,7 +270,7 @@ class MuxConn(IMuxedConn):
                     return
             self.reason = "the other side closed it"
         except Malformed as fault:
-            self.reason = str(fault)
+            self.reason = self.fault = str(fault)
             log.warning("connection with %s closed: %s", self.peer_id, fault)
             self._mux.leave(FAULT)
             self._news()

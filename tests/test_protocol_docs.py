@@ -33,6 +33,7 @@ from engines import sampling_reference as noise
 from node import outbox
 from node.config import NodeConfig
 from p2p import (
+    bans,
     chunks,
     envelope,
     https_client,
@@ -268,6 +269,8 @@ CONSTANTS: dict[str, str] = {
     "mux.md: largest window": f"up to {mux.WINDOW_MAX >> 20} MiB",
     "mux.md: streams": f"may have {mux.STREAMS_MAX}",
     "mux.md: quantum": f"{mux.QUANTUM} bytes each",
+    "mux.md: faults forgiven": f"{bans.FORGIVEN} such faults are forgiven",
+    "mux.md: a ban": f"{bans.TERM / 60:g} minutes, {bans.STEP:g} times as long",
     "mux.md: answers": f"at most {mux.ANSWERS_MAX} frames",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",

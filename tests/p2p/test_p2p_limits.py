@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.bans import KEPT, LONGEST, MEMORY, TERM, Bans
+from p2p.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
 from p2p.limits import ASKS_BURST, ASKS_RATE, DIALS_BURST, PER_SUBNET, Buckets, Crowd, subnet_of
 
 
@@ -42,6 +42,21 @@ def test_only_so_many_bans_are_remembered():
         bans.ban(str(number), 0)
     assert not bans.banned("0", 1)
     assert bans.banned("1", 1)
+
+
+def test_a_mistake_is_forgiven_and_one_made_again_and_again_bans():
+    bans = Bans()
+    assert [bans.charge("eve", 0) for _ in range(FORGIVEN)] == [None] * FORGIVEN
+    assert not bans.banned("eve", 0)
+    assert bans.charge("eve", 1) == TERM
+    assert bans.left("eve", 1) == TERM
+    assert not bans.banned("bob", 1)
+    assert bans.charge("eve", 1 + TERM) == 4 * TERM, "a ban does not wash off what led to it"
+
+
+def test_a_mistake_an_hour_never_bans():
+    bans = Bans()
+    assert all(bans.charge("clumsy", hour * FORGET) is None for hour in range(100))
 
 
 SUBNETS = {

@@ -1,0 +1,105 @@
+"""Every connection of one host, whether there may be one more, and with whom there may be none.
+
+1. Where it comes from may not have too many already (p2p/limits.py).
+2. A peer that breaks the muxer's rules again and again is banned (p2p/bans.py): its connections are closed, new ones
+   are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it: bytes
+   that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's fault.
+   Stock yamux, which foreign peers speak, tells of no such faults.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from multiaddr import Multiaddr
+
+from p2p.bans import Bans
+from p2p.libp2p_mux import MuxConn
+from p2p.limits import Crowd
+
+log = logging.getLogger("p2p")
+
+
+class Connections(INotifee):
+    """Upstream tells it of each that begins or ends. It holds their sockets, as upstream forgets the socket of one that
+    ends while the host stops."""
+
+    def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
+        """`now`: seconds, monotonic."""
+        self._now = now
+        self.open: dict[INetConn, None] = {}
+        self._crowd = Crowd()
+        self._bans = Bans()
+        self._ended = trio.Event()
+
+    async def gone(self, peer: str) -> None:
+        """Wait until there is no connection with a peer."""
+        while self.of(peer):
+            await self._ended.wait()
+
+    def of(self, peer: str) -> list[INetConn]:
+        """The connections with a peer."""
+        return [connection for connection in self.open if str(connection.muxed_conn.peer_id) == peer]
+
+    def banned_for(self, peer: str) -> float:
+        """Seconds for which a peer is still left alone; 0 where it is not banned."""
+        return self._bans.left(peer, self._now())
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        self.open[conn] = None
+        reason = self._refused(conn)
+        if reason is not None:
+            log.warning("a connection is closed: %s", reason)
+            await close_socket(conn)
+
+    def _refused(self, conn: INetConn) -> str | None:
+        peer = str(conn.muxed_conn.peer_id)
+        if self.banned_for(peer) > 0:
+            return f"{peer} is banned"
+        remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+        if conn.muxed_conn.is_initiator or remote is None:
+            return None
+        return self._crowd.joined(conn, remote[0], self._now())
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        self._charge(conn)
+        self.open.pop(conn, None)
+        self._crowd.left(conn)
+        self._ended.set()
+        self._ended = trio.Event()
+        await close_socket(conn)
+        peer = str(conn.muxed_conn.peer_id)
+        for other in self.of(peer) if self.banned_for(peer) else []:
+            await close_socket(other)
+
+    def _charge(self, conn: INetConn) -> None:
+        """Rule 2, once a connection."""
+        muxed = conn.muxed_conn
+        if not isinstance(muxed, MuxConn) or muxed.fault is None:
+            return
+        peer, fault, muxed.fault = str(muxed.peer_id), muxed.fault, None
+        term = self._bans.charge(peer, self._now())
+        if term is not None:
+            log.warning("%s is banned for %.0f s, as it does not stop breaking the protocol: %s", peer, term, fault)
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+
+async def close_socket(connection: INetConn) -> None:
+    """At once, without a farewell. Never raises."""
+    with trio.CancelScope(shield=True):
+        try:
+            await connection.muxed_conn.secured_conn.close()  # type: ignore[attr-defined]
+        except Exception as error:
+            log.debug("close: %r", error)
