@@ -148,6 +148,15 @@ class NetworkSection(Section):
     mdns: Annotated[
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True
+    uplink: Annotated[
+        float | None, Field(gt=0, description="Most payload sent to nodes, Mbit/s. Unset: none; planned as 100 until measured.")
+    ] = None
+    downlink: Annotated[
+        float | None, Field(gt=0, description="Most payload received from nodes, Mbit/s. Unset: no limit.")
+    ] = None
+    plan: Annotated[
+        bool, Field(description="Plan who feeds whom with new versions: true, or false to leave it to chance.")
+    ] = True
     relay: Annotated[
         bool, Field(description="Relay connections between peers that cannot reach each other: true or false.")
     ] = True

@@ -30,6 +30,7 @@ from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.control import Control
 from coordinator.database import Database
 from coordinator.evaluation import Exam
+from coordinator.feeding import Feeding
 from coordinator.folder import locked
 from coordinator.history import History
 from coordinator.learner.calls import Hyper
@@ -194,6 +195,16 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
+        limit = run.config.network.uplink
+        self.feeding = Feeding(
+            network,
+            uplinks=self.books.broadcasts.uplinks,
+            load=self.publisher.load,
+            uplink=None if limit is None else limit * MBIT,
+            enabled=run.config.network.plan,
+            clock=clock,
+            seed=int.from_bytes(run.id[:8], "big"),
+        )
         papers = Papers(run, self.publisher, self.books)
         self.desk = Desk(self.books, self.history, self._arrived)
         control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
@@ -321,7 +332,10 @@ async def serve(run: Run) -> None:
     )
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
-    network = with_https(ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay), run)
+    up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
+    network = with_https(
+        ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down), run
+    )
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)

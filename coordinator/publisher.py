@@ -25,6 +25,7 @@ from p2p.envelope import open_sealed, seal
 from p2p.identity import public_bytes
 from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
 from p2p.network import Manifest, Network
+from p2p.plan import Load
 from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
@@ -96,6 +97,12 @@ class Publisher:
     def latest(self) -> Published | None:
         """The newest version published, None before the first."""
         return self._latest
+
+    def load(self) -> Load | None:
+        """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
+        edges = list(self._edges.values())
+        newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
+        return None if newest is None else Load(newest.length, newest.chunk_size)
 
     def root_of(self, era: int, version: int) -> bytes | None:
         """Content root of a version of which the snapshot is still held."""

@@ -59,6 +59,9 @@ class NodeConfig(BaseModel):
     relays: tuple[str, ...] = Field(
         (), description="Addresses of relays to be reached through, beside one that is found when it is needed."
     )
+    downlink: float | None = Field(
+        None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
+    )
     threads: int = Field(1, ge=1, le=1024, description="CPU threads of the engine.")
     disk: float = Field(50.0, gt=0, description="Most disk space for weights, in GB.")
     outbox: int = Field(256, ge=1, le=100_000, description="Most groups that wait for an answer; then work pauses.")

@@ -34,6 +34,7 @@ from node.library import Library
 from node.link import CoordinatorLink
 from node.neighbours import Neighbours
 from node.outbox import Outbox
+from node.parents import Parents
 from node.payloads import Payloads
 from node.reach import Reach
 from node.records import Records
@@ -107,6 +108,10 @@ class NodeDaemon:
             network, relays=list(config.relays), coordinator=self._coordinator, candidates=self._relay_candidates,
             changed=self.link.lost,
         )  # fmt: skip
+        self.parents = Parents(
+            network, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
+            connected=self.link.connected, addresses=self.reach.addresses,
+        )  # fmt: skip
         self.courier = Courier(self.outbox, self.link, self._records.trusted.open, local, seed)
         self.rollouts = Rollouts(
             self.engine, self.follower, self.link, self.outbox, self.courier, self._records, clock, self.switch,
@@ -164,6 +169,7 @@ class NodeDaemon:
         _log.info(described(await self.engine.start()))
         tasks.start_soon(self.link.run)
         tasks.start_soon(self.reach.run)
+        tasks.start_soon(self.parents.run)
         await self._search()
         if self._records.trusted.runspec is None:
             await self.link.connected()
@@ -247,6 +253,11 @@ class NodeDaemon:
 
     def _coordinator(self) -> str | None:
         return self.link.peer
+
+
+def _bytes(rate: float | None) -> int | None:
+    """Mbit/s as bytes per second."""
+    return None if rate is None else max(1, int(rate * 1e6 / 8))
 
 
 def _software() -> str:

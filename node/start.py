@@ -70,10 +70,11 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
 
     direct = https = None
     if config.via != ("https",):
-        uplink = config.uplink * 1e6 / 8 if config.uplink is not None else None
+        up, down = (None if rate is None else rate * MBIT for rate in (config.uplink, config.downlink))
         relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
         listen = listenable(config.listen)
-        direct = ThreadedPeer(key, listen=listen, seed=secrets.randbits(64), uplink=uplink, relay=relay)
+        seed = secrets.randbits(64)
+        direct = ThreadedPeer(key, listen=listen, seed=seed, uplink=up, downlink=down, relay=relay)
     if "https" in config.via and invite.https_key is not None:
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:

@@ -343,6 +343,38 @@ class Acknowledgement(Wire, frozen=True):
     taken: Annotated[list[Taken], Meta(max_length=8)] = []
 
 
+# --- the plan of broadcasts -------------------------------------------------------------------------------------------
+
+
+class PlanAsk(Wire, frozen=True):
+    """node -> coordinator, method "plan", unsealed: who asks is who is connected, and it speaks of its own place only.
+
+    `uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `latency`: milliseconds one way, None:
+    not measured. `addresses`: where others dial it directly; none: it feeds nobody. `failed`: parents that it cannot
+    reach."""
+
+    uplink: Count | None = None
+    downlink: Count | None = None
+    latency: Milliseconds | None = None
+    addresses: Annotated[list[Address], Meta(max_length=16)] = []
+    failed: Annotated[list[PeerId], Meta(max_length=16)] = []
+
+
+class Feeder(Wire, frozen=True):
+    """Of PlanAnswer: a parent, and where it can be dialled."""
+
+    peer: PeerId
+    addresses: Annotated[list[Address], Meta(max_length=16)]
+
+
+class PlanAnswer(Wire, frozen=True):
+    """coordinator -> node. `parents`: one a stripe; none: there is no plan. `feeders`: the others than the coordinator,
+    each once."""
+
+    parents: Annotated[list[PeerId], Meta(max_length=16)] = []
+    feeders: Annotated[list[Feeder], Meta(max_length=16)] = []
+
+
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[type, msgspec.msgpack.Decoder[object]] = {}

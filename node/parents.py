@@ -1,0 +1,103 @@
+"""Keeps this node's place in the coordinator's plan of broadcasts: asks for it, and stays connected with its parents.
+
+Rules
+1. It is asked for when the line to the coordinator is new, every `ASK_EVERY` seconds, and when a parent cannot be
+   dialled; such a parent is named, so that another is given.
+2. A plan changes only whom the network prefers. Without one, or with a bad one, payloads come as they did before.
+3. A node that reaches the coordinator by HTTPS alone has no peers, and asks for no plan.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import structlog
+
+from p2p.addresses import way_of
+from p2p.errors import P2PError
+from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.network import Network
+
+METHOD: Final = "plan"
+ASK_EVERY: Final = 60.0
+LOOK: Final = 1.0
+"""Seconds between two looks at who is connected."""
+PATIENCE: Final = 15.0
+FAILED_MOST: Final = 16
+
+_log = structlog.get_logger("node")
+
+
+class Parents:
+    """`uplink`, `downlink`: the owner's limits, bytes per second. `coordinator`: its peer id once the line stands."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        uplink: int | None,
+        downlink: int | None,
+        connected: Callable[[], Awaitable[str]],
+        addresses: Callable[[], Awaitable[list[str]]],
+    ) -> None:
+        """`connected`: waits for the line to the coordinator. `addresses`: where others can dial this node."""
+        self._network, self._connected, self._addresses = network, connected, addresses
+        self._uplink, self._downlink = uplink, downlink
+        self._latency: int | None = None
+        self._ways: dict[str, list[str]] = {}
+        self.parents: list[str] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        failed: list[str] = []
+        while True:
+            coordinator = await self._connected()
+            if await self._network.way(coordinator) != "https":
+                try:
+                    await self._ask(coordinator, failed[:FAILED_MOST])
+                except P2PError as error:
+                    _log.debug("no plan", reason=str(error))
+            failed = await self._watch(coordinator)
+
+    async def _ask(self, coordinator: str, failed: list[str]) -> None:
+        ask = PlanAsk(
+            uplink=self._uplink,
+            downlink=self._downlink,
+            latency=self._latency,
+            addresses=[address for address in await self._addresses() if way_of(address) == "direct"],
+            failed=failed,
+        )
+        asked = anyio.current_time()
+        data = await self._network.request(coordinator, METHOD, encode(ask), timeout=PATIENCE)
+        answer = decode(data, PlanAnswer)
+        waited = int(500 * (anyio.current_time() - asked))
+        self._latency = waited if self._latency is None else min(self._latency, waited)
+        self._ways = {feeder.peer: feeder.addresses for feeder in answer.feeders}
+        if answer.parents != self.parents:
+            self.parents = answer.parents
+            _log.debug("plan", parents=self.parents)
+            await self._network.follow(self.parents)
+
+    async def _watch(self, coordinator: str) -> list[str]:
+        """Dial parents that are not there; returns when it is time to ask again, with those that cannot be dialled."""
+        until = anyio.current_time() + ASK_EVERY
+        while anyio.current_time() < until:
+            here = set(await self._network.peers())
+            if coordinator not in here:
+                await asyncio.sleep(LOOK)
+                return []
+            failed = [peer for peer in dict.fromkeys(self.parents) if peer not in here and not await self._dial(peer)]
+            if failed:
+                await asyncio.sleep(LOOK)
+                return failed
+            await asyncio.sleep(LOOK)
+        return []
+
+    async def _dial(self, peer: str) -> bool:
+        addresses = [address for address in self._ways.get(peer, []) if address.rpartition("/p2p/")[2] == peer]
+        try:
+            return bool(addresses) and await self._network.dial(addresses) == peer
+        except P2PError as error:
+            _log.debug("parent not reached", peer=peer, reason=str(error))
+            return False

@@ -1,0 +1,170 @@
+"""The plan as the coordinator gives it: who is in it, what it believes, and what a liar can do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from coordinator.feeding import APART, METHOD, SETTLE, Feeding
+from p2p.errors import Malformed, Unreachable
+from p2p.memory import MemoryNetwork
+from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.peer import Peer
+from p2p.plan import Load
+from tests.clock import run_fake
+from tests.peers import running
+
+MB = 1_000_000
+
+
+@asynccontextmanager
+async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Feeding, list[Peer]]]:
+    """A coordinator "c" with its plan, and so many connected nodes."""
+    network = MemoryNetwork(1)
+    coordinator = Peer(network.transport("c"), seed=0)
+    settings = {"uplinks": dict, "load": lambda: Load(40 * MB, 156_250), "uplink": 10.0 * MB, "enabled": True}
+    feeding = Feeding(coordinator, clock=anyio.current_time, seed=1, **(settings | options))
+    nodes = [Peer(network.transport(f"n{index}"), seed=index) for index in range(number)]
+    async with running(coordinator, *nodes, connect=False):
+        for node in nodes:
+            await node.dial(await coordinator.addresses())
+        yield network, feeding, nodes
+
+
+def where(node: Peer) -> list[str]:
+    return [f"/ip4/192.0.2.1/tcp/4310/p2p/{node.peer_id}"]
+
+
+async def ask(node: Peer, **fields) -> PlanAnswer:
+    message = PlanAsk(**({"addresses": where(node)} | fields))
+    return decode(await node.request("c", METHOD, encode(message), timeout=20), PlanAnswer)
+
+
+async def ask_all(nodes: list[Peer]) -> dict[str, PlanAnswer]:
+    answers: dict[str, PlanAnswer] = {}
+
+    async def one(node: Peer) -> None:
+        answers[node.peer_id] = await ask(node)
+
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(one, node)
+    return answers
+
+
+def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_their_parents():
+    async def main():
+        async with world(8) as (_, _, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            answers = await ask_all(nodes)
+            for peer, answer in answers.items():
+                assert answer.parents
+                assert peer not in answer.parents
+                assert {feeder.peer for feeder in answer.feeders} == set(answer.parents) - {"c"}
+                assert all(feeder.addresses[0].endswith(feeder.peer) for feeder in answer.feeders)
+            assert any("c" in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_who_left_is_nobodys_parent():
+    async def main():
+        async with world(6) as (network, _, nodes):
+            await ask_all(nodes)
+            gone = next(up for answer in (await ask_all(nodes)).values() for up in answer.parents if up != "c")
+            network.kill(gone)
+            await anyio.sleep(2 * SETTLE)
+            rest = [node for node in nodes if node.peer_id != gone]
+            await ask(rest[0], failed=[gone])
+            answers = await ask_all(rest)
+            assert all(gone not in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and_for_a_while():
+    async def main():
+        async with world(6) as (_, feeding, nodes):
+            await ask_all(nodes)
+            answers = await ask_all(nodes)
+            child, parent = next((n, up) for n in nodes for up in answers[n.peer_id].parents if up != "c")
+            assert parent not in (await ask(child, failed=[parent])).parents
+            assert any(parent in ups for ups in feeding._planner.plan.parents.values())
+            await anyio.sleep(APART + 1)
+            assert feeding._nodes[child.peer_id].apart
+            await ask(child, failed=["n99"])
+            assert set(feeding._nodes[child.peer_id].apart) == {"n99"}
+
+    run_fake(main)
+
+
+NOT_DIALABLE = {
+    "names no address": [],
+    "is behind a relay": ["/ip4/192.0.2.1/tcp/1/p2p/r/p2p-circuit/p2p/n0"],
+    "names an address of somebody else": ["/ip4/192.0.2.1/tcp/4310/p2p/n1"],
+    "names an address of nobody": ["/ip4/192.0.2.1/tcp/4310"],
+}
+
+
+@pytest.mark.parametrize("addresses", NOT_DIALABLE.values(), ids=NOT_DIALABLE.keys())
+def test_a_node_that_cannot_be_dialled_feeds_nobody(addresses):
+    async def main():
+        async with world(6) as (_, _, nodes):
+            await ask_all(nodes[1:])
+            assert (await ask(nodes[0], addresses=addresses)).parents
+            answers = await ask_all(nodes[1:])
+            assert all("n0" not in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_the_owners_limit_and_what_others_saw_decide_who_feeds():
+    shown = {"n0": 50.0 * MB, "n1": 50.0 * MB}
+
+    async def main():
+        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+            for node in nodes[1:]:
+                await ask(node, uplink=100_000 if node.peer_id != "n1" else None)
+            await ask(nodes[0], uplink=100_000)
+            assert {up for ups in feeding._planner.plan.parents.values() for up in ups} <= {"c", "n1"}
+
+    run_fake(main)
+
+
+def test_a_lower_uplink_is_believed_in_steps_and_a_higher_one_at_once():
+    shown = {"n0": 20.0 * MB}
+
+    async def main():
+        async with world(2, uplinks=lambda: shown) as (_, feeding, nodes):
+            await ask(nodes[0])
+            assert feeding._nodes["n0"].uplink == 20 * MB
+            shown["n0"] = 1.0 * MB
+            await anyio.sleep(SETTLE)
+            await ask(nodes[0], failed=["n9"])
+            assert feeding._nodes["n0"].uplink == pytest.approx(18 * MB)
+            await anyio.sleep(SETTLE)
+            await ask(nodes[0], failed=["n9"])
+            assert feeding._nodes["n0"].uplink == pytest.approx(18 * MB)
+
+    run_fake(main)
+
+
+def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
+    async def main():
+        async with world(3, enabled=False) as (_, _, nodes):
+            assert {tuple(answer.parents) for answer in (await ask_all(nodes)).values()} == {()}
+
+    run_fake(main)
+
+
+def test_bytes_that_are_no_ask_are_answered_with_nothing():
+    async def main():
+        async with world(1) as (_, feeding, nodes):
+            with pytest.raises(Unreachable):
+                await nodes[0].request("c", METHOD, b"\xc1", timeout=5)
+            with pytest.raises(Malformed):
+                await feeding.answer("n0", encode(PlanAsk(failed=["x" * 129])))
+
+    run_fake(main)
