@@ -2,17 +2,18 @@
 
 Rules
 1. In the plan is who asked for it and is connected; who leaves is out at the next making. It is made at most once in
-   `SETTLE` seconds; whoever asks meanwhile waits for it.
-2. An uplink is what others say that it sends them (coordinator/broadcasts.py), at most its owner's limit. That is
-   a lower bound, since a planned feeder is asked for its share only: a lower one is believed in steps of `FADE` a
-   making in which it is new, a higher one at once. Where nothing was shown it is p2p.plan.UPLINK.
-3. Who names no address of its own that can be dialled directly feeds nobody. A parent that a node says does not feed it
-   is not given to that node again for `APART` seconds; others keep it: a liar changes its own place only.
+   `SETTLE` seconds, and for `SHARE` of the time; whoever is new meanwhile waits for it.
+2. An uplink is what others say that it sends them (coordinator/broadcasts.py), at most its owner's limit; where nothing
+   was shown p2p.plan.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is believed only of who
+   sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in steps of `FADE`.
+3. Who names no address of its own that can be dialled directly feeds nobody. A node's parent that it says does not
+   feed it is not given to it again for `APART` seconds; others keep it: a liar changes its own place only.
 4. A plan is a hint: it is not signed, and a wrong one costs time alone.
 """
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +32,9 @@ METHOD = "plan"
 LIMIT = 16 << 10
 """Bytes of an ask."""
 SETTLE = 1.0
+SHARE = 0.1
 APART = 300.0
-FADE = 0.9
+FADE, ENOUGH = 0.9, 0.8
 SOURCE_UPLINK = 12_500_000.0
 """Bytes per second of the coordinator, where no limit is set: 100 Mbit/s."""
 MOST = 65_536
@@ -44,7 +46,6 @@ log = structlog.get_logger("coordinator")
 @dataclass
 class _Node:
     ask: PlanAsk
-    uplink: float = UPLINK
     apart: dict[str, float] = field(default_factory=dict)
     """Parent that does not feed it -> until when to believe it."""
 
@@ -65,11 +66,13 @@ class Feeding:
         seed: int,
     ) -> None:
         self._network, self._uplinks, self._load, self._clock = network, uplinks, load, clock
-        self._uplink, self._enabled = uplink or SOURCE_UPLINK, enabled
+        self._limit, self._enabled = math.inf if uplink is None else uplink, enabled
         self._planner = Planner(network.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
         self._shown: dict[str, float] = {}
-        self._made_at = -math.inf
+        self._believed = {network.peer_id: SOURCE_UPLINK if uplink is None else uplink}
+        """Uplinks, bytes per second."""
+        self._made_at = self._due = -math.inf
         self._making = asyncio.Lock()
         network.serve(METHOD, self.answer, limit=LIMIT)
 
@@ -84,9 +87,9 @@ class Feeding:
                 raise Unreachable("the plan is full")
             node = self._nodes[peer] = _Node(ask)
         node.ask = ask
-        until = self._clock() + APART
-        node.apart |= dict.fromkeys(ask.failed, until)
-        await self._settled(peer, bool(ask.failed))
+        failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
+        node.apart |= dict.fromkeys(failed, self._clock() + APART)
+        await self._settled(peer, bool(failed))
         parents = self._planner.plan.parents.get(peer, ())
         feeders = [
             Feeder(peer=parent, addresses=known.ask.addresses)
@@ -101,10 +104,9 @@ class Feeding:
         async with self._making:
             if self._made_at > asked_at:
                 return
-            due = self._made_at + SETTLE
-            if not changed and peer in self._planner.plan.parents and asked_at < due:
+            if not changed and peer in self._planner.plan.parents and asked_at < self._due:
                 return
-            await asyncio.sleep(max(0.0, due - self._clock()))
+            await asyncio.sleep(max(0.0, self._due - self._clock()))
             await self._make()
 
     async def _make(self) -> None:
@@ -113,26 +115,36 @@ class Feeding:
         self._believe(dict(self._uplinks()))
         for node in self._nodes.values():
             node.apart = {parent: until for parent, until in node.apart.items() if until > now}
-        lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
+        lines = {peer: self._line(peer, node.ask) for peer, node in self._nodes.items()}
         apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
         load = self._load() or Load(1 << 20, 1 << 14)
-        plan = await anyio.to_thread.run_sync(partial(self._planner.update, self._uplink, lines, load, apart))
+        uplink = min(self._believed[self._network.peer_id], self._limit)
+        plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
+        self._due = self._made_at + max(SETTLE, (self._made_at - now) / SHARE)
         log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
 
     def _believe(self, shown: dict[str, float]) -> None:
-        """Rule 2."""
-        for peer, node in self._nodes.items():
+        """Rule 2. What was shown before is no news."""
+        plan = self._planner.plan
+        fed = Counter(up for ups in plan.parents.values() for up in ups)
+        for peer in (self._network.peer_id, *self._nodes):
+            believed = self._believed.setdefault(peer, UPLINK)
             rate = shown.get(peer)
-            if rate is not None and rate != self._shown.get(peer):
-                node.uplink = max(rate, FADE * node.uplink)
+            if rate is None or rate == self._shown.get(peer):
+                continue
+            if rate > believed:
+                self._believed[peer] = rate
+            elif rate < ENOUGH * fed[peer] * plan.rate / plan.stripes:
+                self._believed[peer] = max(rate, FADE * believed)
+        here = {self._network.peer_id, *self._nodes}
+        self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
 
-    def _line(self, peer: str, node: _Node) -> Line:
-        ask = node.ask
+    def _line(self, peer: str, ask: PlanAsk) -> Line:
         direct = any(way_of(one) == "direct" and one.endswith(f"/p2p/{peer}") for one in ask.addresses)
         return Line(
-            uplink=min(node.uplink, ask.uplink if ask.uplink is not None else math.inf),
+            uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),
             downlink=ask.downlink or math.inf,
             latency=ask.latency / 1000 if ask.latency is not None else LATENCY,
             dialable=direct,

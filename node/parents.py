@@ -8,6 +8,7 @@ Rules
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -20,10 +21,12 @@ from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
 
 METHOD: Final = "plan"
-ASK_EVERY: Final = 60.0
+ASK_EVERY: Final = 20.0
 LOOK: Final = 1.0
 """Seconds between two looks at who is connected."""
 PATIENCE: Final = 15.0
+TIMED: Final = 8
+"""Answers of which the soonest tells the latency: others waited for a plan to be made."""
 FAILED_MOST: Final = 16
 
 _log = structlog.get_logger("node")
@@ -44,7 +47,7 @@ class Parents:
         """`connected`: waits for the line to the coordinator. `addresses`: where others can dial this node."""
         self._network, self._connected, self._addresses = network, connected, addresses
         self._uplink, self._downlink = uplink, downlink
-        self._latency: int | None = None
+        self._waited: deque[float] = deque(maxlen=TIMED)
         self._ways: dict[str, list[str]] = {}
         self.parents: list[str] = []
 
@@ -64,15 +67,14 @@ class Parents:
         ask = PlanAsk(
             uplink=self._uplink,
             downlink=self._downlink,
-            latency=self._latency,
+            latency=int(500 * min(self._waited)) if self._waited else None,
             addresses=[address for address in await self._addresses() if way_of(address) == "direct"],
             failed=failed,
         )
         asked = anyio.current_time()
         data = await self._network.request(coordinator, METHOD, encode(ask), timeout=PATIENCE)
         answer = decode(data, PlanAnswer)
-        waited = int(500 * (anyio.current_time() - asked))
-        self._latency = waited if self._latency is None else min(self._latency, waited)
+        self._waited.append(anyio.current_time() - asked)
         self._ways = {feeder.peer: feeder.addresses for feeder in answer.feeders}
         if answer.parents != self.parents:
             self.parents = answer.parents

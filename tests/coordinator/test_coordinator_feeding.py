@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.feeding import APART, METHOD, SETTLE, Feeding
+from coordinator.feeding import APART, FADE, METHOD, SETTLE, Feeding
 from p2p.errors import Malformed, Unreachable
 from p2p.memory import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
@@ -90,12 +90,12 @@ def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and
             await ask_all(nodes)
             answers = await ask_all(nodes)
             child, parent = next((n, up) for n in nodes for up in answers[n.peer_id].parents if up != "c")
-            assert parent not in (await ask(child, failed=[parent])).parents
+            assert parent not in (await ask(child, failed=[parent, "n99"])).parents
             assert any(parent in ups for ups in feeding._planner.plan.parents.values())
+            assert set(feeding._nodes[child.peer_id].apart) == {parent}
             await anyio.sleep(APART + 1)
-            assert feeding._nodes[child.peer_id].apart
-            await ask(child, failed=["n99"])
-            assert set(feeding._nodes[child.peer_id].apart) == {"n99"}
+            await ask(child)
+            assert not feeding._nodes[child.peer_id].apart
 
     run_fake(main)
 
@@ -133,20 +133,65 @@ def test_the_owners_limit_and_what_others_saw_decide_who_feeds():
     run_fake(main)
 
 
-def test_a_lower_uplink_is_believed_in_steps_and_a_higher_one_at_once():
-    shown = {"n0": 20.0 * MB}
+async def later(nodes: list[Peer]) -> None:
+    """The plan is made anew with what was shown meanwhile."""
+    await anyio.sleep(SETTLE)
+    await ask_all(nodes)
+
+
+@pytest.mark.parametrize("who", ["c", "n0"])
+def test_less_than_was_asked_is_believed_in_steps_and_more_at_once(who):
+    shown = {who: 20.0 * MB, "n1": 2.0 * MB}
+
+    async def main():
+        async with world(2, uplinks=lambda: shown, uplink=None) as (_, feeding, nodes):
+            await ask_all(nodes)
+            await later(nodes)
+            assert feeding._believed[who] == 20 * MB
+            assert who in {up for ups in feeding._planner.plan.parents.values() for up in ups}
+            for step in (1, 2):
+                shown[who] = MB / step
+                await later(nodes)
+                await later(nodes)
+                assert feeding._believed[who] == pytest.approx(20 * MB * FADE**step)
+
+    run_fake(main)
+
+
+def test_who_was_asked_for_little_and_shows_little_is_believed_to_have_what_it_had():
+    shown = {"n0": 40.0 * MB}
 
     async def main():
         async with world(2, uplinks=lambda: shown) as (_, feeding, nodes):
-            await ask(nodes[0])
-            assert feeding._nodes["n0"].uplink == 20 * MB
-            shown["n0"] = 1.0 * MB
+            await ask_all(nodes)
+            await later(nodes)
+            assert sorted(feeding._planner.plan.parents.values()) == [("c",), ("n0",)]
+            shown["n0"] = 9.0 * MB
+            await later(nodes)
+            assert feeding._believed["n0"] == 40 * MB
+
+    run_fake(main)
+
+
+def test_the_plan_changes_when_an_uplink_or_a_latency_does_and_no_more_often_than_once_in_a_while():
+    shown = {f"n{index}": 1.0 * MB for index in range(8)}
+
+    async def main():
+        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+            await later(nodes)
+            await later(nodes)
+            first = feeding._planner.plan
+            shown.update({f"n{index}": 90.0 * MB for index in range(4)})
+            await ask_all(nodes)
+            assert feeding._planner.plan is first
+            await later(nodes)
+            second = feeding._planner.plan
+            assert second.seconds < first.seconds
             await anyio.sleep(SETTLE)
-            await ask(nodes[0], failed=["n9"])
-            assert feeding._nodes["n0"].uplink == pytest.approx(18 * MB)
-            await anyio.sleep(SETTLE)
-            await ask(nodes[0], failed=["n9"])
-            assert feeding._nodes["n0"].uplink == pytest.approx(18 * MB)
+            for node in nodes:
+                await ask(node, latency=5000)
+            await later(nodes[:1])
+            assert feeding._planner.plan.seconds > second.seconds + 2
 
     run_fake(main)
 

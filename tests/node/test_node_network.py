@@ -10,6 +10,7 @@ import anyio
 import msgspec
 import pytest
 
+from node.daemon import FREED_WITHIN
 from node.errors import NoDevice, RefusedByRun, TrustFailure
 from p2p.exits import Exit
 from p2p.identity import generate_key
