@@ -149,7 +149,7 @@ class NetworkSection(Section):
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True
     uplink: Annotated[
-        float | None, Field(gt=0, description="Most payload sent to nodes, Mbit/s. Unset: none, planned as 100 at first.")
+        float | None, Field(gt=0, description="Most payload sent to nodes, Mbit/s. Unset: none, planned as 100.")
     ] = None
     downlink: Annotated[
         float | None, Field(gt=0, description="Most payload received from nodes, Mbit/s. Unset: no limit.")
