@@ -100,23 +100,24 @@ class Lab:
 
     def _build(self, mbit: float) -> None:
         switch = self._namespace(-1)
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
-        _ip("-n", switch, "link", "set", "switch", "up")
+        ip("netns", "add", switch)
+        ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        ip("-n", switch, "link", "set", "switch", "up")
         for host in range(self._hosts):
             own = self._namespace(host)
-            _ip("netns", "add", own)
+            ip("netns", "add", own)
             port = f"port{host}"
-            _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "line", "netns", own)
-            _ip("-n", switch, "link", "set", port, "master", "switch", "up")
-            _ip("-n", own, "addr", "add", f"{self.address(host)}/24", "dev", "line")
-            _ip("-n", own, "link", "set", "line", "up")
-            _ip("-n", own, "link", "set", "lo", "up")
+            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "line", "netns", own)
+            ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            ip("-n", own, "addr", "add", f"{self.address(host)}/24", "dev", "line")
+            ip("-n", own, "link", "set", "line", "up")
+            ip("-n", own, "link", "set", "lo", "up")
             for namespace, device in ((own, "line"), (switch, port)):
                 _cap(namespace, device, mbit)
 
 
-def _ip(*arguments: str) -> None:
+def ip(*arguments: str) -> None:
+    """The command `ip`. Raises `NotPermitted`."""
     _permitted(["ip", *arguments])
 
 

@@ -46,7 +46,7 @@ from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p import mdns
-from p2p.addresses import listenable
+from p2p.addresses import listenable, peer_of
 from p2p.envelope import ROLES, seal
 from p2p.errors import LocalFault, Unreachable
 from p2p.identity import public_bytes
@@ -277,12 +277,14 @@ class Coordinator:
 
     async def _reserve(self) -> None:
         """Be reachable through the relays that the operator named; each is tried until it takes the coordinator."""
-        waiting = list(self._run.config.network.relays)
+        waiting: dict[str, list[str]] = {}
+        for address in self._run.config.network.relays:
+            waiting.setdefault(peer_of(address), []).append(address)
         while waiting:
-            for relay in list(waiting):
+            for relay, addresses in list(waiting.items()):
                 try:
-                    await self._network.reserve([relay])
-                    waiting.remove(relay)
+                    await self._network.reserve(addresses)
+                    del waiting[relay]
                     log.info("reachable through a relay", relay=relay)
                 except Unreachable as error:
                     log.warning("a relay does not take this coordinator", relay=relay, reason=str(error))

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from p2p.addresses import dialable
+from p2p.addresses import dialable, peer_of
 from p2p.errors import P2PError, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.network import Network
@@ -106,9 +106,9 @@ class Reach:
     async def _find_relay(self, why: str) -> None:
         reasons = []
         candidates = self._candidates()
-        peers = list(dict.fromkeys(_peer_of(address) for address in candidates if CIRCUIT not in address))
+        peers = list(dict.fromkeys(peer_of(address) for address in candidates if CIRCUIT not in address))
         for peer in peers[: 1 + _PEERS]:
-            addresses = [address for address in candidates if _peer_of(address) == peer and CIRCUIT not in address]
+            addresses = [address for address in candidates if peer_of(address) == peer and CIRCUIT not in address]
             if peer != self._network.peer_id and (reason := await self._reserve(addresses)) is None:
                 self._relay, self.found = peer, f"through the relay {peer}: {why}"
                 return
@@ -122,7 +122,7 @@ class Reach:
         except Unreachable as error:
             _log.info("no relay", reason=str(error))
             return str(error)
-        _log.info("reachable through a relay", relay=_peer_of(addresses[0]))
+        _log.info("reachable through a relay", relay=peer_of(addresses[0]))
         return None
 
     async def _release(self) -> None:
@@ -138,9 +138,5 @@ class Reach:
             self._changed("this node's addresses changed")
 
 
-def _peer_of(address: str) -> str:
-    return address.rpartition("/p2p/")[2]
-
-
 def _same_peer(addresses: list[str], one: str) -> list[str]:
-    return [address for address in addresses if _peer_of(address) == _peer_of(one)]
+    return [address for address in addresses if peer_of(address) == peer_of(one)]

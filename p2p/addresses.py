@@ -28,6 +28,11 @@ def way_of(address: str) -> Way:
     return "relay" if "p2p-circuit" in parts else "https" if "https" in parts else "direct"
 
 
+def peer_of(address: str) -> str:
+    """The peer id at the end of an address."""
+    return address.rpartition("/p2p/")[2]
+
+
 def way_of_asker(peer: str) -> Way:
     """The way by which a request came, from what its handler is told of the asker."""
     return "https" if peer.startswith(OVER_HTTPS) else "direct"

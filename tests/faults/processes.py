@@ -80,18 +80,21 @@ class Program:
     """One command of ours as a process. `log`: where both of its outputs go, over all of its lives."""
 
     def __init__(self, argv: list[str], log: Path, env: dict[str, str] | None = None) -> None:
-        self.argv, self.log, self._env = argv, log, env or {}
+        self.argv, self.log, self.env = argv, log, env or {}
+        self.within: list[str] = []
+        """What runs it elsewhere: `ip netns exec NAME`."""
         self.popen: subprocess.Popen[bytes] | None = None
         self._seen: set[psutil.Process] = set()
 
     def start(self, *more: str, **options: Any) -> None:
         """Start it, with `more` arguments this time."""
         assert self.popen is None or self.popen.poll() is not None
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **self._env}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", **self.env}
         with self.log.open("ab") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", *self.argv, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
-                start_new_session=True, preexec_fn=_die_with_the_tests, **options,
+                [*self.within, sys.executable, "-m", *self.argv, *more],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True,
+                preexec_fn=_die_with_the_tests, **options,
             )  # fmt: skip
 
     @property

@@ -1,0 +1,52 @@
+"""Hosts in network namespaces that are linked in pairs, so that some have no route to each other.
+
+A host forwards nothing for others, and has no route but to the ends of its own links. None of it can be reached from
+outside, and all of it is removed at the end.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from benchmarks.lab import ip
+
+
+class Hosts:
+    """By name. Link number n of the list is the network 10.78.n.0/24; its first host has the address .1, the other
+    .2."""
+
+    def __init__(self, links: Sequence[tuple[str, str]]) -> None:
+        self._links = links
+        self._names = list(dict.fromkeys(host for link in links for host in link))
+
+    def within(self, host: str) -> list[str]:
+        """What a command begins with to run on a host."""
+        return ["ip", "netns", "exec", self._namespace(host)]
+
+    def reaches(self, host: str, address: str) -> bool:
+        """Whether a host has a route to an address."""
+        asked = ["ip", "-n", self._namespace(host), "route", "get", address]
+        return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+    @contextmanager
+    def up(self) -> Iterator["Hosts"]:
+        """Raises `NotPermitted`."""
+        try:
+            for name in self._names:
+                ip("netns", "add", self._namespace(name))
+                ip("-n", self._namespace(name), "link", "set", "lo", "up")
+            for number, (one, other) in enumerate(self._links):
+                device, far = f"link{number}", self._namespace(other)
+                near = ["-n", self._namespace(one)]
+                ip(*near, "link", "add", device, "type", "veth", "peer", "name", device, "netns", far)
+                for last, host in ((1, one), (2, other)):
+                    ip("-n", self._namespace(host), "addr", "add", f"10.78.{number}.{last}/24", "dev", device)
+                    ip("-n", self._namespace(host), "link", "set", device, "up")
+            yield self
+        finally:
+            for name in self._names:
+                subprocess.run(["ip", "netns", "del", self._namespace(name)], capture_output=True, check=False)
+
+    def _namespace(self, host: str) -> str:
+        return f"e2-{os.getpid()}-{host}"

@@ -1,0 +1,137 @@
+"""Nodes on hosts that have no route to the coordinator, or none but for HTTPS: they join, follow, work and are paid.
+
+    hidden ── relay ── coordinator ── office
+
+`relay` is a volunteer that offers to relay, and forwards no packet; `office` has a route to the address of the
+coordinator's HTTPS and to no other. What this does not show is a router that translates addresses: that a hole can be
+punched through a real one, and that its mapping stays open.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.lab import NotPermitted
+from p2p.identity import load_or_create_key, peer_id, public_bytes
+from tests.faults.hosts import Hosts
+from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
+from tests.quickdisk import quick_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+LINKS = [("relay", "coord"), ("hidden", "relay"), ("coord", "office")]
+RELAY = ("/ip4/10.78.0.1/tcp/4001", "/ip4/10.78.1.2/tcp/4001")
+"""Where the relay is, for the coordinator and for the hidden host."""
+COORDINATOR, HTTPS = "10.78.0.2", "10.78.2.1"
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    try:
+        with Hosts(LINKS).up() as made:
+            yield made
+    except NotPermitted as refused:
+        pytest.skip(f"no network namespaces here: {refused}")
+
+
+class World:
+    """The coordinator and three volunteers, each on its host."""
+
+    def __init__(self, template: Path, folder: Path, hosts: Hosts) -> None:
+        self.hosts = hosts
+        self.relay, self.hidden, self.office = (Volunteer(folder, name) for name in ("relay", "hidden", "office"))
+        self.relay.env["ECHO2_RELAY"] = "true"
+        self.relay.home.mkdir()
+        relay = peer_id(public_bytes(load_or_create_key(self.relay.home / "node.key", None)))
+        self.coordinator = Coordinator(template, folder)
+        self.coordinator.env |= {
+            "ECHO2_COORD_NETWORK_LISTEN": json.dumps([f"/ip4/{COORDINATOR}/tcp/4310"]),
+            "ECHO2_COORD_NETWORK_RELAYS": json.dumps([f"{address}/p2p/{relay}" for address in RELAY]),
+            "ECHO2_COORD_HTTPS_LISTEN": json.dumps([f"/ip4/{HTTPS}/tcp/4311"]),
+        }
+        for name, program in (("coord", self.coordinator), *((one.name, one) for one in self.volunteers)):
+            program.within = hosts.within(name)
+
+    @property
+    def volunteers(self) -> list[Volunteer]:
+        return [self.relay, self.hidden, self.office]
+
+    @property
+    def programs(self) -> list[Program]:
+        return [*self.volunteers, self.coordinator]
+
+    def invite(self) -> str:
+        """As the command prints it."""
+        return self.command(self.coordinator, "coordinator.cli", "invite", "--home", str(self.coordinator.home))
+
+    def command(self, program: Program, *argv: str) -> str:
+        """What a command prints on the host of a program."""
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), **program.env}
+        done = subprocess.run(
+            [*program.within, sys.executable, "-m", *argv],
+            capture_output=True, timeout=PATIENCE, check=False, cwd=ROOT, env=env, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def world(template: Path, hosts: Hosts) -> Iterator[World]:
+    with quick_folder() as folder:
+        made = World(template, folder, hosts)
+        try:
+            made.coordinator.start()
+            invite = made.invite()
+            made.relay.start(invite, "--listen", "/ip4/0.0.0.0/tcp/4001")
+            made.hidden.start(invite)
+            made.office.start(invite)
+            yield made
+        finally:
+            for program in made.programs:
+                program.end()
+
+
+def works(node: Volunteer) -> dict[str, Any]:
+    """What the node says of itself once it has followed a version over its way, and been credited."""
+    until(f"{node.name} is credited", lambda: node.accepted() >= 2, 240)
+    until(f"{node.name} follows", lambda: len(node.held()) >= 3, 240)
+    return node.ask("status")
+
+
+def diagnosis(world: World, node: Volunteer) -> dict[str, dict[str, Any]]:
+    """What its doctor finds beside it, by check."""
+    rows = json.loads(world.command(node, "node.cli", "doctor", "--json", "--home", str(node.home)))
+    return {row["check"]: row for row in rows}
+
+
+def test_a_host_without_a_route_to_the_coordinator_works_through_a_relay(world: World) -> None:
+    assert not world.hosts.reaches("hidden", COORDINATOR)
+    assert not world.hosts.reaches("hidden", HTTPS)
+    assert not world.hosts.reaches("coord", "10.78.1.1")
+    said = works(world.hidden)
+    assert said["way"] == "relay"
+    assert said["received_bytes"] > 0
+    assert [one["way"] for one in said["ways_failed"]] == ["direct"]
+    found = diagnosis(world, world.hidden)
+    assert (found["direct"]["verdict"], found["relay"]["verdict"]) == ("poor", "good")
+    assert found["https"]["verdict"] == "poor"
+    assert found["coordinator"]["found"] == "reached: relay"
+
+
+def test_a_host_that_only_https_leads_out_of_works_over_it(world: World) -> None:
+    assert not world.hosts.reaches("office", COORDINATOR)
+    assert not world.hosts.reaches("office", "10.78.1.2")
+    said = works(world.office)
+    assert said["way"] == "https"
+    assert said["received_bytes"] > 0
+    assert {one["way"] for one in said["ways_failed"]} == {"direct", "relay"}
+    assert diagnosis(world, world.office)["coordinator"]["found"] == "reached: https"
+
+
+def test_the_volunteer_that_relays_works_meanwhile(world: World) -> None:
+    assert works(world.relay)["way"] == "direct"
