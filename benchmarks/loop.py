@@ -219,7 +219,7 @@ def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Pa
                 return state
             if state.invite and not crew.names()[1:]:
                 for name in names:
-                    crew.start(name, programs.node(state.invite, folder / name, name))
+                    crew.start(name, programs.node(state.invite, folder / name, name, False))
     raise CrewFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
 
 
@@ -227,8 +227,8 @@ def _logging_programs() -> Programs:
     """The real ones; nodes tell more, in JSON."""
     real = real_programs()
 
-    def node(invite: str, home: Path, name: str) -> list[str]:
-        return [*real.node(invite, home, name), "--log", "debug", "--json-logs"]
+    def node(invite: str, home: Path, name: str, https: bool) -> list[str]:
+        return [*real.node(invite, home, name, https), "--log", "debug", "--json-logs"]
 
     return dataclasses.replace(real, node=node)
 

@@ -58,11 +58,12 @@ class DemoFault(Exception):
 
 @dataclass(frozen=True)
 class Programs:
-    """What is run: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run folder."""
+    """What is run: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run folder.
+    `node(invite, home, name, https)`: `https`, over HTTPS alone."""
 
     make: Callable[[Path, DemoSettings, int], None]
     coordinator: Callable[[Path, int], list[str]]
-    node: Callable[[str, Path, str], list[str]]
+    node: Callable[[str, Path, str, bool], list[str]]
 
 
 def real_programs() -> Programs:
@@ -165,8 +166,9 @@ class Play:
         """The picture at the end. Raises `DemoFault`, `CrewFault`."""
         state = self._until(_START, lambda state: bool(state.invite), "the coordinator's invite")
         self.screen.say(f"the leaderboard is at {self.url}/")
-        for name in self._cast():
-            self._join(name, state.invite)
+        cast = self._cast()
+        for place, name in enumerate(cast):
+            self._join(name, state.invite, https=place >= len(cast) - self.settings.https_nodes)
         began = time.monotonic()
         while state.phase != "finished" and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
@@ -185,9 +187,9 @@ class Play:
     def _cast(self) -> list[str]:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
-    def _join(self, name: str, invite: str) -> None:
+    def _join(self, name: str, invite: str, *, https: bool = False) -> None:
         self._nodes.append(name)
-        self.crew.start(name, self.programs.node(invite, self.folder / name, name))
+        self.crew.start(name, self.programs.node(invite, self.folder / name, name, https))
 
     def _act(self, state: RunState) -> None:
         """Rule 3, once each, at their share of the steps."""
@@ -273,9 +275,10 @@ def _coordinator_argv(home: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", str(port)]
 
 
-def _node_argv(invite: str, home: Path, name: str) -> list[str]:
+def _node_argv(invite: str, home: Path, name: str, https: bool) -> list[str]:
     chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
-    return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
+    way = ["--via", "https"] if https else []
+    return [sys.executable, "-m", "node.cli", "join", invite, *chosen, *way]
 
 
 def free_port() -> int:

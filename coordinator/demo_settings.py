@@ -12,7 +12,8 @@ Model = Literal["tiny", "smollm2"]
 @dataclass(frozen=True)
 class DemoOptions:
     """What a person may choose. `nodes`, `seconds`: None: what suits the model. `seed`: of the model and the learner.
-    `keep`: leave the folder. `faults`: kill one node and let another join late."""
+    `keep`: leave the folder. `faults`: kill one node and let another join late. `https_nodes`: how many of the nodes,
+    the last ones, go over HTTPS alone."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -20,13 +21,15 @@ class DemoOptions:
     seed: int = 0
     keep: bool = False
     faults: bool = True
+    https_nodes: int = 0
 
 
 @dataclass(frozen=True)
 class DemoSettings:
     """`seconds`: most that the run may take once everything is set up. `whole`: all steps must be made in that time;
     else as many as it gives. `run`, `learner`: sections of coordinator.config, beside the model's presets.
-    `join_at`, `kill_at`: shares of the steps. `least_rise`: of held-out sampled accuracy."""
+    `https_nodes`: see `DemoOptions`. `join_at`, `kill_at`: shares of the steps. `least_rise`: of held-out sampled
+    accuracy."""
 
     model: Model
     nodes: int
@@ -38,6 +41,7 @@ class DemoSettings:
     join_at: float = 0.25
     kill_at: float = 0.5
     least_rise: float = 0.10
+    https_nodes: int = 0
 
 
 TINY: Final = DemoSettings(
@@ -72,6 +76,8 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
         raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
+    if not 0 <= options.https_nodes <= nodes:
+        raise LocalFault(f"{options.https_nodes} of {nodes} nodes: choose at most {nodes} with --https-nodes")
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
-    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds})
+    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "https_nodes": options.https_nodes})

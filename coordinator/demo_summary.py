@@ -4,7 +4,8 @@ A demo is good when
 1. held-out sampled accuracy rose by at least what the settings ask;
 2. every group that was received has a final state: accepted, or refused with a reason;
 3. all steps were made, where the settings say so;
-4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew.
+4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew;
+5. as many nodes as were to go over HTTPS alone did, and had work accepted.
 """
 
 from collections.abc import Sequence
@@ -42,6 +43,9 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
         found.append(f"{state.received} groups were received, but {decided} have a final state")
     if settings.whole and state.step < settings.steps:
         found.append(f"{state.step} of {settings.steps} steps were made")
+    over_https = sum(node.way == "https" and node.accepted > 0 for node in state.nodes)
+    if over_https < settings.https_nodes:
+        found.append(f"{over_https} of {settings.https_nodes} nodes had work accepted over HTTPS")
     found += [f"a process of the coordinator died: {fault}" for fault in state.faults]
     return found
 
@@ -64,6 +68,7 @@ def summary(state: RunState, seconds: float) -> list[str]:
         ("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items())) or "none"),
         ("staleness", _staleness(state)),
         *_points(state),
+        *_ways(state),
     ]  # fmt: skip
     return [f"{name:<10}{text}" for name, text in rows]
 
@@ -122,6 +127,13 @@ def _points(state: RunState) -> list[tuple[str, str]]:
         for node in state.nodes
     ]
     return [("nodes" if place == 0 else "", row) for place, row in enumerate(rows)]
+
+
+def _ways(state: RunState) -> list[tuple[str, str]]:
+    """By which way each node came, where it was not the plain one for all."""
+    if all(node.way in (None, "direct") for node in state.nodes):
+        return []
+    return [("ways", ", ".join(f"{node.name} {node.way or 'not seen'}" for node in state.nodes))]
 
 
 def _reward(value: float | None) -> str:

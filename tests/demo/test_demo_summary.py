@@ -47,6 +47,18 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
     assert case[1] in found[0]
 
 
+def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_asked_for() -> None:
+    first, *others = pictures.FINISHED.nodes
+    plain = "\n".join(summary(pictures.FINISHED, 1.0))
+    assert "ways" not in plain
+    mixed = changed(nodes=[msgspec.structs.replace(first, way="https"), *others])
+    (line,) = [line for line in summary(mixed, 1.0) if line.startswith("ways")]
+    assert f"{first.name} https" in line
+    asked = settings_of(DemoOptions(https_nodes=1))
+    assert shortcomings(mixed, asked) == []
+    assert shortcomings(pictures.FINISHED, asked) == ["0 of 1 nodes had work accepted over HTTPS"]
+
+
 def test_exactly_the_rise_that_was_asked_for_is_enough() -> None:
     first, last = pictures.evaluations([0, 40])
     enough = [msgspec.structs.replace(first, sampled=0.25), msgspec.structs.replace(last, sampled=0.375)]
@@ -142,7 +154,10 @@ def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> Non
     assert parse(flags, source="demo").run.task == settings.run["task"]
 
 
-@pytest.mark.parametrize("options", [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0)])
+@pytest.mark.parametrize(
+    "options",
+    [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=2, https_nodes=3)],
+)
 def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):
         settings_of(options)

@@ -231,9 +231,17 @@ class Coordinator(Program):
 class Volunteer(Program):
     """A node with a home of its own."""
 
-    def __init__(self, folder: Path, name: str, env: dict[str, str] | None = None, *, disk: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        env: dict[str, str] | None = None,
+        *,
+        disk: Path | None = None,
+        via: str | None = None,
+    ) -> None:
         self.home, self.name = (disk or folder) / name, name
-        listen = ["--listen", "/ip4/127.0.0.1/tcp/0"]
+        listen = ["--listen", "/ip4/127.0.0.1/tcp/0", *(["--via", via] if via else [])]
         argv = ["node.cli", "join", "--gpu", "cpu", "--home", str(self.home), "--name", name, "--json-logs", *listen]
         super().__init__(argv, folder / f"{name}.log", env)
 
@@ -269,9 +277,9 @@ class Run:
         self.coordinator = Coordinator(template, folder, disk)
         self.volunteers: list[Volunteer] = []
 
-    def volunteer(self, name: str, disk: Path | None = None) -> Volunteer:
-        """A new node, started."""
-        made = Volunteer(self.folder, name, disk=disk)
+    def volunteer(self, name: str, disk: Path | None = None, via: str | None = None) -> Volunteer:
+        """A new node, started. `via`: the one way that it goes."""
+        made = Volunteer(self.folder, name, disk=disk, via=via)
         self.volunteers.append(made)
         made.start(self.coordinator.invite())
         return made
