@@ -5,6 +5,7 @@ import contextlib
 import json
 import ssl
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ async def raw(server):
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - what is waited for raises no event
             await asyncio.sleep(0)
 
@@ -423,25 +424,22 @@ async def test_a_fetch_goes_on_with_what_is_missing_after_the_server_was_away(tm
         port = (await address_of(server)).split("/")[4]
         client = await stack.enter_async_context(client_of(server))
         await server.share(manifest, tmp_path / "a")
-        half, read = asyncio.Event(), Payload.read
+        payload, away, half = await server._shared[manifest.hash].opened(), threading.Event(), 128 * manifest.chunk_size
 
-        def until_half(payload: Payload, index: int):
-            loop.call_soon_threadsafe(half.set) if index >= 128 else None
-            return read(payload, index) if index < 128 else None
+        def first_half(index: int):
+            return Payload.read(payload, index) if index < 128 else away.wait(60) and None
 
-        loop = asyncio.get_running_loop()
-        payload = await server._shared[manifest.hash].opened()
-        payload.read = lambda index: until_half(payload, index)
+        payload.read = first_half
         fetch = asyncio.create_task(client.fetch(manifest, tmp_path / "b"))
-        async with asyncio.timeout(20):
-            await half.wait()
-            await first.aclose()
-            async with served(f"/ip4/127.0.0.1/tcp/{port}") as again:
-                await again.share(manifest, tmp_path / "a")
-                await fetch
-                sent = (await again.traffic()).sent
+        await until(lambda: client._received.total() >= half)
+        away.set()
+        await first.aclose()
+        async with served(f"/ip4/127.0.0.1/tcp/{port}") as again, asyncio.timeout(60):
+            await again.share(manifest, tmp_path / "a")
+            await fetch
+            sent = (await again.traffic()).sent
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
-        assert 0 < sent < manifest.length
+        assert sent == manifest.length - half
 
 
 async def test_a_fetch_of_another_life_is_resumed_from_the_disk(tmp_path):
