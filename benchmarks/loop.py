@@ -39,6 +39,7 @@ from coordinator.demo import Programs, environment, free_port, real_programs
 from coordinator.demo_crew import Crew, CrewFault
 from coordinator.demo_settings import TINY, DemoSettings
 from coordinator.state import RunState
+from p2p import addresses
 from p2p.errors import Unreachable
 
 STAGES: Final = (
@@ -219,7 +220,7 @@ def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Pa
                 return state
             if state.invite and not crew.names()[1:]:
                 for name in names:
-                    crew.start(name, programs.node(state.invite, folder / name, name, False))
+                    crew.start(name, programs.node(state.invite, folder / name, name, "direct"))
     raise CrewFault(f"the run was not finished within {settings.seconds:.0f} s", ["coordinator"])
 
 
@@ -227,8 +228,8 @@ def _logging_programs() -> Programs:
     """The real ones; nodes tell more, in JSON."""
     real = real_programs()
 
-    def node(invite: str, home: Path, name: str, https: bool) -> list[str]:
-        return [*real.node(invite, home, name, https), "--log", "debug", "--json-logs"]
+    def node(invite: str, home: Path, name: str, way: addresses.Way) -> list[str]:
+        return [*real.node(invite, home, name, way), "--log", "debug", "--json-logs"]
 
     return dataclasses.replace(real, node=node)
 

@@ -115,14 +115,13 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Of the model and the learner.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the run folder.")] = False,
     faults: Annotated[bool, typer.Option(help="Kill a node on the way, and let one join late.")] = True,
-    https_nodes: Annotated[int, typer.Option(min=0, max=16, help="How many of them go over HTTPS alone.")] = 0,
+    ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
 ) -> int:
     """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
     from coordinator.demo import main as play
     from coordinator.demo_settings import DemoOptions
 
-    chosen = DemoOptions(model, nodes, seconds, seed, keep, faults, https_nodes)
-    return play(chosen)
+    return play(DemoOptions(model, nodes, seconds, seed, keep, faults, ways))
 
 
 @app.command()

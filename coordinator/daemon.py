@@ -246,6 +246,7 @@ class Coordinator:
             self.books.tick(self._now())
             self.painter.connected = {*await self._network.peers(), *self.books.roster.over_https(self._now())}
             self.painter.invite = await self.invite()
+            self.painter.relayed = (await self._network.traffic()).relayed
             await self._announce_moves()
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()

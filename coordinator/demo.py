@@ -31,9 +31,10 @@ from rich.text import Text
 from coordinator import demo_summary, status
 from coordinator.demo_crew import MARK, Crew, CrewFault
 from coordinator.demo_screen import Screen, screen_for, working
-from coordinator.demo_settings import DemoOptions, DemoSettings, settings_of
+from coordinator.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
 from coordinator.state import RunState
 from engines.remote import python_path
+from p2p.addresses import Way
 from p2p.errors import Unreachable
 from p2p.exits import Exit
 
@@ -46,6 +47,15 @@ _BY_THEMSELVES: Final = 10.0  # seconds that nodes may take to hear that the run
 _COORDINATOR: Final = "coordinator"
 _NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
 _LATE: Final = "late-lynx"
+_CHOSEN: Final[Mapping[Way, Sequence[str]]] = {
+    "direct": ("--listen", "/ip4/127.0.0.1/tcp/0"),
+    "relay": ("--listen", ""),
+    "https": ("--via", "https"),
+}
+_SAID: Final[Mapping[Way, str]] = {
+    "relay": "{name} has no open port: others reach it through the coordinator's relay",
+    "https": "{name} goes over HTTPS alone",
+}
 
 
 class DemoFault(Exception):
@@ -59,11 +69,11 @@ class DemoFault(Exception):
 @dataclass(frozen=True)
 class Programs:
     """What is run: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run folder.
-    `node(invite, home, name, https)`: `https`, over HTTPS alone."""
+    `node(invite, home, name, way)`: "relay": nobody can dial it; "https": it goes over HTTPS alone."""
 
     make: Callable[[Path, DemoSettings, int], None]
     coordinator: Callable[[Path, int], list[str]]
-    node: Callable[[str, Path, str, bool], list[str]]
+    node: Callable[[str, Path, str, Way], list[str]]
 
 
 def real_programs() -> Programs:
@@ -166,9 +176,10 @@ class Play:
         """The picture at the end. Raises `DemoFault`, `CrewFault`."""
         state = self._until(_START, lambda state: bool(state.invite), "the coordinator's invite")
         self.screen.say(f"the leaderboard is at {self.url}/")
-        cast = self._cast()
-        for place, name in enumerate(cast):
-            self._join(name, state.invite, https=place >= len(cast) - self.settings.https_nodes)
+        for name, way in zip(self._cast(), self._ways, strict=True):
+            if way != "direct":
+                self.screen.say(_SAID[way].format(name=name))
+            self._join(name, state.invite, way)
         began = time.monotonic()
         while state.phase != "finished" and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
@@ -187,9 +198,15 @@ class Play:
     def _cast(self) -> list[str]:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
-    def _join(self, name: str, invite: str, *, https: bool = False) -> None:
+    @property
+    def _ways(self) -> list[Way]:
+        narrow = NARROW if self.settings.ways else ()
+        plain: list[Way] = ["direct"] * (self.settings.nodes - len(narrow))
+        return [*plain, *narrow]
+
+    def _join(self, name: str, invite: str, way: Way = "direct") -> None:
         self._nodes.append(name)
-        self.crew.start(name, self.programs.node(invite, self.folder / name, name, https))
+        self.crew.start(name, self.programs.node(invite, self.folder / name, name, way))
 
     def _act(self, state: RunState) -> None:
         """Rule 3, once each, at their share of the steps."""
@@ -200,7 +217,7 @@ class Play:
             self.screen.say(f"step {state.step}: {_LATE} joins late")
             self._join(_LATE, state.invite)
         if share >= self.settings.kill_at and self._victim is None and len(self._nodes) > 1:
-            self._victim = self._nodes[min(1, self.settings.nodes - 1)]
+            self._victim = self._nodes[max(0, min(2, self._ways.count("direct")) - 1)]
             self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
             self.crew.kill(self._victim)
 
@@ -275,10 +292,9 @@ def _coordinator_argv(home: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", str(port)]
 
 
-def _node_argv(invite: str, home: Path, name: str, https: bool) -> list[str]:
-    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, "--listen", "/ip4/127.0.0.1/tcp/0"]
-    way = ["--via", "https"] if https else []
-    return [sys.executable, "-m", "node.cli", "join", invite, *chosen, *way]
+def _node_argv(invite: str, home: Path, name: str, way: Way) -> list[str]:
+    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[way]]
+    return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
 
 
 def free_port() -> int:

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from p2p.addresses import Way
 from p2p.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]
+NARROW: Final[tuple[Way, ...]] = ("relay", "https")
+"""Ways of the last nodes with `DemoOptions.ways`."""
 
 
 @dataclass(frozen=True)
 class DemoOptions:
     """What a person may choose. `nodes`, `seconds`: None: what suits the model. `seed`: of the model and the learner.
-    `keep`: leave the folder. `faults`: kill one node and let another join late. `https_nodes`: how many of the nodes,
-    the last ones, go over HTTPS alone."""
+    `keep`: leave the folder. `faults`: kill one node and let another join late. `ways`: the last two nodes
+    are one behind a relay and one that goes over HTTPS alone."""
 
     model: Model = "tiny"
     nodes: int | None = None
@@ -21,15 +24,14 @@ class DemoOptions:
     seed: int = 0
     keep: bool = False
     faults: bool = True
-    https_nodes: int = 0
+    ways: bool = False
 
 
 @dataclass(frozen=True)
 class DemoSettings:
     """`seconds`: most that the run may take once everything is set up. `whole`: all steps must be made in that time;
     else as many as it gives. `run`, `learner`: sections of coordinator.config, beside the model's presets.
-    `https_nodes`: see `DemoOptions`. `join_at`, `kill_at`: shares of the steps. `least_rise`: of held-out sampled
-    accuracy."""
+    `join_at`, `kill_at`: shares of the steps. `least_rise`: of held-out sampled accuracy. `ways`: see `DemoOptions`."""
 
     model: Model
     nodes: int
@@ -41,7 +43,7 @@ class DemoSettings:
     join_at: float = 0.25
     kill_at: float = 0.5
     least_rise: float = 0.10
-    https_nodes: int = 0
+    ways: bool = False
 
 
 TINY: Final = DemoSettings(
@@ -76,8 +78,8 @@ def settings_of(options: DemoOptions) -> DemoSettings:
     seconds = preset.seconds if options.seconds is None else options.seconds
     if not 1 <= nodes <= 16:
         raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
-    if not 0 <= options.https_nodes <= nodes:
-        raise LocalFault(f"{options.https_nodes} of {nodes} nodes: choose at most {nodes} with --https-nodes")
+    if options.ways and nodes < len(NARROW):
+        raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, of which --ways takes {len(NARROW)}")
     if not seconds > 0:
         raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
-    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "https_nodes": options.https_nodes})
+    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "ways": options.ways})

@@ -5,18 +5,24 @@ A demo is good when
 2. every group that was received has a final state: accepted, or refused with a reason;
 3. all steps were made, where the settings say so;
 4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew;
-5. as many nodes as were to go over HTTPS alone did, and had work accepted.
+5. where it is to show the ways, a node over HTTPS alone and one behind a relay had work accepted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from coordinator.demo_settings import DemoSettings
-from coordinator.state import RunState
+from coordinator.demo_settings import NARROW, DemoSettings
+from coordinator.state import NodeRow, RunState
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDE: Final = 40
+_WAYS: Final[Mapping[str | None, str]] = {
+    "direct": "over libp2p",
+    "relay": "over libp2p; has no open port, and is reached through the coordinator's relay",
+    "https": "over HTTPS alone",
+    None: "not seen",
+}
 
 
 def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDE) -> str:
@@ -43,9 +49,10 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
         found.append(f"{state.received} groups were received, but {decided} have a final state")
     if settings.whole and state.step < settings.steps:
         found.append(f"{state.step} of {settings.steps} steps were made")
-    over_https = sum(node.way == "https" and node.accepted > 0 for node in state.nodes)
-    if over_https < settings.https_nodes:
-        found.append(f"{over_https} of {settings.https_nodes} nodes had work accepted over HTTPS")
+    came = {_way(node) for node in state.nodes if node.accepted}
+    found += [
+        f"no work was accepted of a node that comes {_WAYS[way]}" for way in NARROW if settings.ways and way not in came
+    ]
     found += [f"a process of the coordinator died: {fault}" for fault in state.faults]
     return found
 
@@ -131,9 +138,16 @@ def _points(state: RunState) -> list[tuple[str, str]]:
 
 def _ways(state: RunState) -> list[tuple[str, str]]:
     """By which way each node came, where it was not the plain one for all."""
-    if all(node.way in (None, "direct") for node in state.nodes):
+    if not {_way(node) for node in state.nodes} & set(NARROW):
         return []
-    return [("ways", ", ".join(f"{node.name} {node.way or 'not seen'}" for node in state.nodes))]
+    ways = [("", f"{node.name} {_WAYS[_way(node)]}") for node in state.nodes]
+    relayed = f"the coordinator relayed {state.relayed_bytes / 1e3:.1f} kB between nodes"
+    return [("ways", ways[0][1]), *ways[1:], ("", relayed)]
+
+
+def _way(node: NodeRow) -> str | None:
+    """The narrowest that it goes."""
+    return "relay" if node.way == "direct" and node.reached == "relay" else node.way
 
 
 def _reward(value: float | None) -> str:

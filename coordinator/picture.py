@@ -13,8 +13,8 @@ from coordinator.training import Training
 
 @dataclass
 class Painter:
-    """`connected`, `invite`: kept fresh by the daemon. `faults`: what went wrong in this process's life. `clock`:
-    seconds since the Unix epoch; `started`: milliseconds."""
+    """`connected`, `invite`, `relayed`: kept fresh by the daemon. `faults`: what went wrong in this process's life.
+    `clock`: seconds since the Unix epoch; `started`: milliseconds."""
 
     run: Run
     books: Books
@@ -26,6 +26,7 @@ class Painter:
     clock: Callable[[], float]
     connected: set[str] = field(default_factory=set)
     invite: str = ""
+    relayed: int = 0
 
     def paint(self) -> RunState:
         """The picture of this moment."""
@@ -68,6 +69,7 @@ class Painter:
             nodes=self.books.roster.rows(self.connected),
             invite=self.invite,
             faults=list(self.faults),
+            relayed_bytes=self.relayed,
         )
 
     def _phase(self, undecided: int) -> str:

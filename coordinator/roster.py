@@ -7,7 +7,7 @@ import msgspec
 from coordinator.database import Database
 from coordinator.ledger import Ledger, accrued
 from coordinator.state import NodeRow
-from p2p.addresses import Way
+from p2p.addresses import Way, way_of
 from p2p.identity import peer_id
 from p2p.messages import Hello
 
@@ -123,9 +123,9 @@ class Roster:
                 " WHERE verdict = 'accepted' GROUP BY node"
             )
         }
-        columns = "key, name, engine, device, version, last_seen"
+        columns = "key, name, engine, device, version, last_seen, addresses"
         rows = []
-        for key, name, engine, device, version, last_seen in self._database.all(f"SELECT {columns} FROM nodes"):
+        for key, name, engine, device, version, last_seen, packed in self._database.all(f"SELECT {columns} FROM nodes"):
             accepted, rollouts, tokens, weight = totals.get(key, (0, 0, 0, 0))
             node = peer_id(key)
             rows.append(
@@ -145,6 +145,7 @@ class Roster:
                     points=self._ledger.balance(accrued(node)),
                     last_seen=last_seen,
                     way=self._ways[key][0] if key in self._ways else None,
+                    reached=next(map(way_of, msgspec.msgpack.decode(packed, type=list[str])), None),
                 )
             )
         return sorted(rows, key=lambda row: (-row.weight, row.id))

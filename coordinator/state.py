@@ -12,7 +12,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeRow(View, frozen=True, kw_only=True):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
-    `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start."""
+    `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
+    how others reach it, by what it announced last (direct, relay); None: nobody can."""
 
     id: str
     name: str
@@ -29,6 +30,7 @@ class NodeRow(View, frozen=True, kw_only=True):
     points: int
     last_seen: int
     way: str | None = None
+    reached: str | None = None
 
 
 class StepPoint(View, frozen=True, kw_only=True):
@@ -116,7 +118,8 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 class RunState(View, frozen=True, kw_only=True):
     """The whole picture. `refused`: groups by reason code. `staleness`: index = step - version at draw, value = groups.
-    `idle`: share of the learner's wall time spent waiting for groups, since its first step."""
+    `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
+    between nodes that could not reach each other, since the coordinator's start."""
 
     run: str
     name: str
@@ -152,3 +155,4 @@ class RunState(View, frozen=True, kw_only=True):
     nodes: list[NodeRow]
     invite: str
     faults: list[str]
+    relayed_bytes: int = 0

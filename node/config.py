@@ -48,7 +48,7 @@ class NodeConfig(BaseModel):
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
-        description="Multiaddresses to listen on; other volunteers take chunks here.",
+        description="Multiaddresses to listen on; other volunteers take chunks here. An empty one: nowhere.",
     )
     via: tuple[Way, ...] = Field(
         WAYS, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
@@ -73,6 +73,11 @@ class NodeConfig(BaseModel):
     @classmethod
     def _stripped(cls, value: str | None) -> str | None:
         return value.strip() if value is not None else None
+
+    @field_validator("listen")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(address for address in value if address)
 
     @field_validator("name")
     @classmethod

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from p2p.addresses import dialable, peer_of
+from p2p.addresses import dialable, peer_of, way_of
 from p2p.errors import P2PError, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.network import Network
@@ -105,10 +105,10 @@ class Reach:
 
     async def _find_relay(self, why: str) -> None:
         reasons = []
-        candidates = self._candidates()
-        peers = list(dict.fromkeys(peer_of(address) for address in candidates if CIRCUIT not in address))
+        candidates = [address for address in self._candidates() if way_of(address) == "direct"]
+        peers = list(dict.fromkeys(map(peer_of, candidates)))
         for peer in peers[: 1 + _PEERS]:
-            addresses = [address for address in candidates if peer_of(address) == peer and CIRCUIT not in address]
+            addresses = [address for address in candidates if peer_of(address) == peer]
             if peer != self._network.peer_id and (reason := await self._reserve(addresses)) is None:
                 self._relay, self.found = peer, f"through the relay {peer}: {why}"
                 return

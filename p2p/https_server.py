@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio.to_thread
+import msgspec
 from aiohttp import web
 
 from p2p import https_wire, wire
@@ -146,12 +147,8 @@ class HttpsServer:
     async def traffic(self) -> Traffic:
         """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""
         other = await self._beside.traffic()
-        return Traffic(
-            received=other.received,
-            sent=other.sent + self._sent.total(),
-            received_by_peer=other.received_by_peer,
-            sent_by_peer={**other.sent_by_peer, **self._sent},
-        )
+        sent_by_peer = {**other.sent_by_peer, **self._sent}
+        return msgspec.structs.replace(other, sent=other.sent + self._sent.total(), sent_by_peer=sent_by_peer)
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path

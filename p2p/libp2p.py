@@ -222,6 +222,10 @@ class LibP2PTransport:
         """See `Transport`."""
         self._circuits.release(relay)
 
+    def relayed(self) -> int:
+        """See `Transport`."""
+        return self._relay.passed if self._relay is not None else 0
+
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
             self._nursery.start_soon(self._punch.lead, peer)

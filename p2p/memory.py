@@ -185,6 +185,10 @@ class MemoryTransport:
     async def release(self, relay: str) -> None:
         """See `Transport`."""
 
+    def relayed(self) -> int:
+        """See `Transport`."""
+        return 0
+
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""
         other = await self._reach(peer) if peer in self._connected else None

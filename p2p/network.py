@@ -29,12 +29,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes moved since start, by way."""
+    """Payload bytes moved since start, by way. `relayed`: bytes of any kind passed on for others as their relay."""
 
     received: int
     sent: int
     received_by_peer: dict[str, int]
     sent_by_peer: dict[str, int]
+    relayed: int = 0
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from p2p import reachable, rpc
 from p2p.addresses import way_of
@@ -132,4 +133,4 @@ class Peer:
 
     async def traffic(self) -> Traffic:
         """See `Network`."""
-        return self._broadcast.traffic()
+        return msgspec.structs.replace(self._broadcast.traffic(), relayed=self._transport.relayed())

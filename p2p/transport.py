@@ -72,6 +72,9 @@ class Transport(Protocol):
     async def release(self, relay: str) -> None:
         """No longer be reachable through the relay with this peer id."""
 
+    def relayed(self) -> int:
+        """Bytes passed on for others as their relay, since the start."""
+
     async def open(self, peer: str, protocol: str) -> Stream:
         """A new stream to a connected peer. Raises `Unreachable`."""
 

@@ -404,11 +404,11 @@ def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.M
     monkeypatch.setattr("coordinator.demo.main", lambda options: asked.append(options) or 7)
     assert said("demo")[0] == 7
     assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
-    assert said("demo", "--https-nodes", "1")[0] == 7
+    assert said("demo", "--ways")[0] == 7
     assert asked == [
         DemoOptions(),
         DemoOptions(model="smollm2", nodes=2, seconds=9.0, keep=True, faults=False),
-        DemoOptions(https_nodes=1),
+        DemoOptions(ways=True),
     ]
     assert said("demo", "--model", "gpt")[0] == Exit.USAGE
     assert said("demo", "--nodes", "0")[0] == Exit.USAGE

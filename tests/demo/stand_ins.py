@@ -83,7 +83,7 @@ def programs(story: str) -> "Programs":
     return Programs(
         make=make,
         coordinator=lambda home, port: [*me, "coordinator", str(port), story, str(home)],
-        node=lambda invite, home, name, https: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
+        node=lambda invite, home, name, way: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
     )
 
 

@@ -1,5 +1,6 @@
 """The demo as a person meets it, with stand-ins for its processes: what it says, its exit code, and what it leaves."""
 
+import dataclasses
 import io
 import os
 import signal
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from coordinator import demo, demo_crew
 from coordinator.demo_settings import DemoOptions
+from p2p.addresses import Way
 from p2p.errors import LocalFault
 from p2p.exits import Exit
 from tests.demo.stand_ins import programs
@@ -65,6 +67,24 @@ def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
     assert "sampled 0.170 → " in said
     assert "brave-otter" in said
     assert list(place.iterdir()) == []
+
+
+def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_killed(place: Path) -> None:
+    ways: dict[str, str] = {}
+    told = programs("good")
+
+    def node(invite: str, home: Path, name: str, way: Way) -> list[str]:
+        ways[name] = way
+        return told.node(invite, home, name, way)
+
+    text = io.StringIO()
+    spied = dataclasses.replace(told, node=node)
+    demo.main(DemoOptions(ways=True), spied, Console(file=text, width=200, highlight=False))
+    assert ways == {"brave-otter": "direct", "quiet-heron": "relay", "lucky-newt": "https", "late-lynx": "direct"}
+    said = text.getvalue()
+    assert "quiet-heron has no open port" in said
+    assert "lucky-newt goes over HTTPS alone" in said
+    assert "brave-otter is killed" in said
 
 
 def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,15 +48,21 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
 
 
 def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_asked_for() -> None:
-    first, *others = pictures.FINISHED.nodes
-    plain = "\n".join(summary(pictures.FINISHED, 1.0))
-    assert "ways" not in plain
-    mixed = changed(nodes=[msgspec.structs.replace(first, way="https"), *others])
-    (line,) = [line for line in summary(mixed, 1.0) if line.startswith("ways")]
-    assert f"{first.name} https" in line
-    asked = settings_of(DemoOptions(https_nodes=1))
+    first, second, *others = [msgspec.structs.replace(node, way="direct") for node in pictures.FINISHED.nodes]
+    assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0))
+    behind = msgspec.structs.replace(first, reached="relay")
+    narrow = msgspec.structs.replace(second, way="https")
+    mixed = changed(nodes=[behind, narrow, *others], relayed_bytes=12_345)
+    told = "\n".join(summary(mixed, 1.0))
+    assert f"{first.name} over libp2p; has no open port" in told
+    assert f"{second.name} over HTTPS alone" in told
+    assert "relayed 12.3 kB" in told
+    asked = settings_of(DemoOptions(ways=True))
     assert shortcomings(mixed, asked) == []
-    assert shortcomings(pictures.FINISHED, asked) == ["0 of 1 nodes had work accepted over HTTPS"]
+    assert shortcomings(changed(nodes=[first, narrow, *others]), asked) == [
+        "no work was accepted of a node that comes over libp2p; has no open port, and is reached through the "
+        "coordinator's relay"
+    ]
 
 
 def test_exactly_the_rise_that_was_asked_for_is_enough() -> None:
@@ -156,7 +162,7 @@ def test_the_settings_are_ones_that_a_coordinator_takes(settings: object) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=2, https_nodes=3)],
+    [DemoOptions(nodes=0), DemoOptions(nodes=17), DemoOptions(seconds=0), DemoOptions(nodes=1, ways=True)],
 )
 def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
     with pytest.raises(LocalFault, match="choose"):

@@ -12,6 +12,7 @@ from tests.clock import run_fake
 
 OWN = "/ip4/10.0.0.5/tcp/4000"
 COORDINATOR = "/ip4/192.0.2.1/tcp/4310/p2p/coordinator"
+HTTPS = "/ip4/192.0.2.1/tcp/4311/https/p2p/coordinator"
 OTHER = "/ip4/192.0.2.2/tcp/4000/p2p/other"
 
 
@@ -54,7 +55,7 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
     changes: list[str] = []
     reach = Reach(
-        network, relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [COORDINATOR, OTHER],
+        network, relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
         changed=changes.append,
     )  # fmt: skip
     await reach.addresses()
@@ -81,7 +82,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
     async def main() -> None:
         network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=(relay,))
         async with reaching(network) as (reach, changes):
-            assert list(network.held) == [relay]
+            assert network.held == {relay: COORDINATOR if relay == "coordinator" else OTHER}
             assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
             assert len(changes) == 1
             assert "no port of this node answers" in reach.found
