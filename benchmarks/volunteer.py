@@ -34,6 +34,7 @@ from coordinator.daemon import FIRST_ERA, Papers, terms_of
 from coordinator.database import Database
 from coordinator.demo import environment
 from coordinator.evaluation import Exam
+from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.leases import Progress
@@ -243,10 +244,14 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
 def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, desk: Desk) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+    child = ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype)
+    weights = ScorerWeights(
+        child, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
+    )
     return Scoring(
-        scorer=ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype), books=books, publisher=publisher,
+        scorer=child, books=books, publisher=publisher,
         history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
-        model=run.folder.model, evaluate_every=1, eos=run.runspec.eos, clock=time.time, arrived=desk.arrived,
+        weights=weights, evaluate_every=1, eos=run.runspec.eos, clock=time.time, arrived=desk.arrived,
         decided=asyncio.Event(),
     )  # fmt: skip
 

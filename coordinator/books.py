@@ -23,6 +23,7 @@ from coordinator.reasons import sentence
 from coordinator.replay import Buffer
 from coordinator.roster import Roster
 from coordinator.state import CapacityView
+from coordinator.turns import Waiting
 from coordinator.verdicts import Verdicts
 from engines.engine import SampleScore
 from p2p.identity import peer_id
@@ -96,9 +97,13 @@ class Books:
             peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
         )
 
-    def undecided(self, most: int = 64) -> list[Undecided]:
-        """What the scorer has to look at, oldest first."""
-        return self.intake.undecided(most)
+    def waiting(self) -> list[Waiting]:
+        """The versions under which the scorer has to look at something, oldest first."""
+        return self.intake.waiting()
+
+    def undecided(self, most: int = 64, *, under: Waiting | None = None) -> list[Undecided]:
+        """What the scorer has to look at, of one version or of all, oldest first."""
+        return self.intake.undecided(most, under)
 
     def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
         """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""

@@ -225,8 +225,8 @@ class StoreSection(Section):
         int,
         Field(
             ge=10**3,
-            description="Most bytes of payloads among them. Older ones go first, and are made again when "
-            "a node misses one.",
+            description="Most bytes of payloads among them. Older ones go first; one between versions that are here "
+            "whole is made again when a node misses it.",
         ),
     ] = 10 * 10**9
 

@@ -32,6 +32,7 @@ from coordinator.database import Database
 from coordinator.evaluation import Exam
 from coordinator.feeding import Feeding
 from coordinator.folder import locked
+from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Hyper
 from coordinator.leases import Entropy, Seal, Terms
@@ -178,7 +179,9 @@ class Coordinator:
             publisher=self.publisher,
             history=self.history,
             exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
-            model=run.folder.model,
+            weights=ScorerWeights(
+                scorer, self.publisher, model=run.folder.model, folder=run.folder.scorer, oldest=self._oldest
+            ),
             evaluate_every=run.config.run.evaluate_every,
             eos=run.runspec.eos,
             clock=clock,
@@ -251,7 +254,7 @@ class Coordinator:
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()
                 budget = self._run.config.store
-                await self.publisher.retain(self._needed(), budget.budget_bytes, budget.payload_bytes)
+                await self.publisher.retain(self._oldest(), budget.budget_bytes, budget.payload_bytes)
                 self._forget_tokens()
             await asyncio.sleep(TICK)
 
@@ -262,13 +265,11 @@ class Coordinator:
             covered = itertools.chain.from_iterable(self.training.covered)
             self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
 
-    def _needed(self) -> set[tuple[int, int]]:
-        """Versions that leases, undecided groups or late joiners may still ask for."""
+    def _oldest(self) -> tuple[int, int]:
+        """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
         at = self.books.progress
-        if at is None:
-            return set()
-        recent = range(max(0, at.version - self._run.runspec.staleness - 1), at.version + 1)
-        return {(FIRST_ERA, 0), *((at.era, version) for version in recent), *self.books.leases.in_use()}
+        recent = (at.era, max(0, at.version - self._run.runspec.staleness - 1)) if at else (FIRST_ERA, 0)
+        return min([recent, *self.books.leases.in_use()])
 
     async def _redial(self) -> None:
         """Once at the start: nodes that were here before learn at once that the coordinator is back, and where."""

@@ -9,7 +9,6 @@ Rules
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from coordinator.processes import Scorer
 from coordinator.state import Evaluation
@@ -63,21 +62,20 @@ async def evaluate(
     exam: Exam,
     scorer: Scorer,
     *,
-    model: Path,
-    snapshot: Path,
+    hold: Callable[[], Awaitable[None]],
     version: int,
     clock: Callable[[], float],
     between: Callable[[], Awaitable[None]],
 ) -> Evaluation:
-    """Let `scorer` sit the exam under a version's snapshot. `between`: what goes first, after every `SLICE` answers; it
-    may have the scorer hold another version. Raises `ChildDied`."""
+    """Let `scorer` sit the exam under a version. `hold`: have it under that. `between`: what goes first, after every
+    `SLICE` answers; it may have the scorer hold another version. Raises `ChildDied`."""
     jobs = exam.jobs()
     shares = []
     for greedy in (False, True):
         answers: list[list[Sample]] = []
         for start in range(0, len(jobs), SLICE):
             await between()
-            await scorer.hold(model, snapshot)
+            await hold()
             answers += await scorer.generate_many(jobs[start : start + SLICE], greedy=greedy)
         shares.append(exam.successes(jobs, answers))
     return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

@@ -8,8 +8,9 @@ model/             config.json, tokenizer.json, model.safetensors: the base, ver
 run.sqlite         leases, submissions, verdicts, ledger; run.sqlite.lock while it is open
 head               the last signed Head
 history.jsonl      steps, evaluations and versions, for people
-store/             snapshots and payloads of the published versions
+store/             documents and payloads of the published versions, and two of their snapshots
 learner/           the learner's checkpoints and exports
+scorer/            the weights that the scorer holds
 logs/              coordinator.jsonl
 lock               held while a coordinator runs; it contains its process id
 """
@@ -78,6 +79,10 @@ class RunFolder:
     @property
     def learner(self) -> Path:
         return self.path / "learner"
+
+    @property
+    def scorer(self) -> Path:
+        return self.path / "scorer"
 
     @property
     def logs(self) -> Path:

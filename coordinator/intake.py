@@ -19,6 +19,7 @@ from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
+from coordinator.turns import Waiting
 from coordinator.verdicts import Verdicts
 from p2p.errors import Malformed
 from p2p.messages import Lease, Received, Refusal, RunSpec, Submission, SubmitAnswer, VerdictsAsk, decode, encode
@@ -124,11 +125,21 @@ class Intake:
         query = "SELECT 1 FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.lease = ? AND l.node = ?"
         return self._database.one(query, (lease, node)) is not None
 
-    def undecided(self, most: int) -> list[Undecided]:
-        """Groups that wait for a verdict, oldest version first, then in the order of receipt."""
+    def waiting(self) -> list[Waiting]:
+        """The versions of groups that wait for a verdict, oldest first."""
+        rows = self._database.all(
+            "SELECT l.era, l.version, min(s.at) FROM leases l JOIN submissions s ON s.lease = l.id"
+            " WHERE l.state = 'received' GROUP BY l.era, l.version ORDER BY l.era, l.version"
+        )
+        return [Waiting(*row) for row in rows]
+
+    def undecided(self, most: int, under: Waiting | None = None) -> list[Undecided]:
+        """Groups that wait for a verdict, of one version or of all, oldest version first, then in the order of
+        receipt."""
+        only = "" if under is None else " AND l.era = ? AND l.version = ?"
         rows = self._database.all(
             "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id"
-            " WHERE l.state = 'received' ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
-            (most,),
+            f" WHERE l.state = 'received'{only} ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
+            (*(() if under is None else (under.era, under.version)), most),
         )
         return [Undecided(decode(document, Lease), decode(payload, Submission), at) for document, payload, at in rows]

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from coordinator.learner import calls
-from engines.calls import GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import ForwardCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
 from engines.child import Child, ChildDied
 from engines.engine import Job, Loaded, Sample, SampleScore
 
@@ -37,10 +37,18 @@ class Learner(Protocol):
 
 
 class Scorer(Protocol):
-    """An engine that re-scores and evaluates, under one snapshot at a time."""
+    """An engine that re-scores and evaluates, under one version at a time: engines.engine.Engine, asynchronously. Every
+    call may raise `ChildDied` and `ChildError`."""
 
-    async def hold(self, model: Path, snapshot: Path) -> None:
-        """Be under the weights of `snapshot`; free when it already is."""
+    @property
+    def held(self) -> Loaded | None:
+        """What its process holds; None where that is to be loaded, as after a crash or an error."""
+
+    async def load(self, model: Path, weights: Path) -> Loaded: ...
+
+    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded: ...
+
+    async def go(self, root: bytes) -> Loaded: ...
 
     async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]: ...
 
@@ -127,16 +135,29 @@ class ScorerChild:
     def __init__(self, child: Supervised, *, device: str, dtype: Dtype) -> None:
         self.child = child
         self._probe = ProbeCall(device=device, dtype=dtype)
-        self._held: tuple[int, Path] | None = None
+        self._held: tuple[int, Loaded] | None = None
 
-    async def hold(self, model: Path, snapshot: Path) -> None:
-        if self._held is not None and self._held == (self.child.incarnation, snapshot):
-            return
+    @property
+    def held(self) -> Loaded | None:
+        return self._held[1] if self._held is not None and self._held[0] == self.child.incarnation else None
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
         self._held = None
         await self.child.call("probe", self._probe, Probed)
-        await self.child.call("load", LoadCall(model=str(model), weights=str(snapshot)), Loaded)
+        return await self._moved("load", LoadCall(model=str(model), weights=str(weights)))
+
+    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        return await self._moved("forward", ForwardCall(payload=str(payload), root=root, keep=keep))
+
+    async def go(self, root: bytes) -> Loaded:
+        return await self._moved("go", GoCall(root=root))
+
+    async def _moved(self, method: str, body: msgspec.Struct) -> Loaded:
+        self._held = None
+        loaded = await self.child.call(method, body, Loaded)
         incarnation = self.child.incarnation
-        self._held = None if incarnation is None else (incarnation, snapshot)
+        self._held = None if incarnation is None else (incarnation, loaded)
+        return loaded
 
     async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         return await self.child.call("score", ScoreCall(job=job, samples=samples), list[SampleScore])

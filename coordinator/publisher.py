@@ -10,7 +10,7 @@ Rules
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from p2p.plan import Load
 from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
+from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store, StoredFile
 
@@ -84,10 +85,12 @@ class Publisher:
         self._announcing = announcing
         self._step = 0
         self._changed = asyncio.Event()
+        self._publishing = False
         self.finished = False
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
-        self._latest = self._restored_version()
+        self.line = self._restored_line()
+        """Every version published, oldest first."""
         self._edges = self._restored_edges()
         self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
         network.serve("head", self._answer_head, limit=1024)
@@ -96,7 +99,7 @@ class Publisher:
     @property
     def latest(self) -> Published | None:
         """The newest version published, None before the first."""
-        return self._latest
+        return self.line[-1] if self.line else None
 
     def load(self) -> Load | None:
         """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
@@ -104,30 +107,35 @@ class Publisher:
         newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
         return None if newest is None else Load(newest.length, newest.chunk_size)
 
-    def root_of(self, era: int, version: int) -> bytes | None:
-        """Content root of a version of which the snapshot is still held."""
-        found = [file for file in self._store.snapshots() if (file.era, file.version) == (era, version)]
-        return found[0].hash if found else None
+    def snapshots(self) -> dict[bytes, Path]:
+        """Content root -> snapshot, of the versions that lie here whole."""
+        return {file.hash: file.path for file in self._store.snapshots()}
 
-    def snapshot(self, era: int, version: int, root: bytes) -> Path | None:
-        return self._store.snapshot(era, version, root)
+    def at_hand(self) -> dict[Edge, Path]:
+        """The edges whose payloads lie here, and where."""
+        payloads = {file.hash: file.path for file in self._store.payloads()}
+        return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
 
     async def publish(self, era: int, step: int, export: Export) -> Published:
         """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
-        self._step, latest = step, self._latest
+        self._step, latest = step, self.latest
         if latest is not None and (latest.era, latest.version) >= (era, export.version):
             await self.announce()
             return latest
-        made, edges = await anyio.to_thread.run_sync(self._make, era, export)
-        await self._share(edges)
-        log.info("version stored", era=era, version=made.version)
-        self._latest = made
+        self._publishing = True
+        try:
+            made, edges = await anyio.to_thread.run_sync(self._make, era, export)
+            await self._share(edges)
+            log.info("version stored", era=era, version=made.version)
+            self.line.append(made)
+        finally:
+            self._publishing = False
         await self.announce()
         return made
 
     async def announce(self) -> None:
         """Sign a Head for the latest version and gossip it."""
-        latest = self._latest
+        latest = self.latest
         if latest is None:
             return
         addresses = await self._addresses()  # before the sequence is taken: two may announce at the same time
@@ -166,21 +174,30 @@ class Publisher:
         """Make dropped payloads again when nodes miss them, until cancelled."""
         await self._remaking.run(self._share)
 
-    async def retain(self, keep: Collection[tuple[int, int]], budget: int, payloads: int) -> None:
-        """Drop what exceeds `budget` bytes in all, or `payloads` bytes of payloads, oldest first: never the latest
-        version, and of those in `keep` only payloads that can be made again."""
-        latest = {(self._latest.era, self._latest.version)} if self._latest else set()
-        for file in await anyio.to_thread.run_sync(self._collect, {*keep, *latest}, latest, budget, payloads):
-            if file.path.parent.name == "payloads":
-                await self._network.unshare(file.hash)
+    async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
+        """Drop all snapshots but the first and the latest version's; then what exceeds `budget` bytes in all, or
+        `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from a snapshot to
+        version `oldest` and on from there, unless they can be made again. Nothing while a version is being published:
+        its files are in the store before it is in `line`."""
+        if self.line and not self._publishing:
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads):
+                if file.path.parent.name == "payloads":
+                    await self._network.unshare(file.hash)
 
-    def _collect(
-        self, keep: set[tuple[int, int]], latest: set[tuple[int, int]], budget: int, payloads: int
-    ) -> list[StoredFile]:
-        recent, possible = self._remaking.recent(), self._remaking.possible()
-        needed = {file.hash for file in self._store.payloads() if (file.era, file.version) in keep} - possible
-        dropped = self._store.collect(latest, payloads, kind="payloads/", spare=needed | recent)
-        return dropped + self._store.collect(keep, budget, spare=recent)
+    def _collect(self, oldest: tuple[int, int], budget: int, payloads: int) -> list[StoredFile]:
+        first, latest = ((one.era, one.version) for one in (self.line[0], self.line[-1]))
+        dropped = self._store.collect({first, latest}, 0, kind="snapshots/")
+        possible, recent = self._remaking.possible(), self._remaking.recent()
+        spare = recent | (self._needed(oldest) - possible)
+        dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
+        return dropped + self._store.collect({first, latest}, budget, spare=spare)
+
+    def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
+        """Payloads that lead to `oldest` from a snapshot, and to every version since."""
+        since = [version for version in self.line if (version.era, version.version) >= oldest]
+        way = path_to(self.at_hand(), self.snapshots(), since[0].root) if since else None
+        held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
+        return held | {edge.payload_hash for edge in way or []}
 
     async def _sleep_unless_announced(self, seconds: float) -> None:
         while True:
@@ -263,13 +280,11 @@ class Publisher:
         except FileNotFoundError:
             return None
 
-    def _restored_version(self) -> Published | None:
-        documents = self._store.documents("published")
-        if not documents:
-            return None
-        last = documents[-1]
-        version_hash, index_hash, root = (last.sealed[at : at + 32] for at in (0, 32, 64))
-        return Published(last.era, last.version, root, version_hash, index_hash)
+    def _restored_line(self) -> list[Published]:
+        return [
+            Published(one.era, one.version, one.sealed[64:96], one.sealed[:32], one.sealed[32:64])
+            for one in self._store.documents("published")
+        ]
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
         return encode(HeadAnswer(head=self.sealed_head))

@@ -3,7 +3,8 @@
 Rules
 1. Verdicts come before evaluations: an exam is sat when nothing waits, or when it has waited for `PATIENCE` seconds,
    in slices, between which every group that has come is judged.
-2. Groups are taken by version, oldest first, so that the scorer changes its weights as seldom as it can.
+2. Groups are taken by version, so that the scorer changes its weights as seldom as it can (`turns`), and the scorer
+   steps to each in place (`held`).
 3. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
 4. A group at which the scorer fails is tried again by a new one. Only a group at which that fails too is refused, by
    the operator's fault: one bad group must not stop all the others.
@@ -11,18 +12,19 @@ Rules
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import structlog
 
 from coordinator.admission import floats
 from coordinator.books import Books
 from coordinator.evaluation import Exam, evaluate
+from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.intake import Undecided
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
+from coordinator.turns import VISIT, pick
 from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample
 
@@ -40,7 +42,7 @@ class Scoring:
     publisher: Publisher
     history: History
     exam: Exam
-    model: Path
+    weights: ScorerWeights
     evaluate_every: int
     eos: int
     clock: Callable[[], float]
@@ -49,7 +51,8 @@ class Scoring:
     decided: asyncio.Event
     """Set here whenever a verdict was given."""
     _wanted_since: float | None = None
-    _failed: bytes | None = None
+    _failed: set[bytes] = field(default_factory=set)
+    _version: int | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -66,7 +69,7 @@ class Scoring:
         """Score what waits, or sit an exam; whether there was anything to do. Raises `ChildDied`."""
         if self.books.progress is None:
             return False
-        waiting = self.books.undecided()
+        waiting = self.books.waiting()
         version = self._exam_due()
         if version is not None and (not waiting or self._has_waited()):
             await self._examine(version)
@@ -76,33 +79,37 @@ class Scoring:
         return bool(waiting) or version is not None
 
     async def _judge_waiting(self) -> None:
-        for group in self.books.undecided():
-            await self._judge(group)
+        while (under := pick(self.books.waiting(), self._version, self._now())) is not None:
+            for group in self.books.undecided(VISIT, under=under):
+                await self._judge(group)
 
     async def _judge(self, group: Undecided) -> None:
         lease = group.lease
-        snapshot = self.publisher.snapshot(lease.era, lease.version, lease.root)
-        if snapshot is None:
-            self.books.give_up(group, self._now())
-            log.error("a version is gone that a group waits for", version=lease.version)
-        else:
-            await self.scorer.hold(self.model, snapshot)
-            await self._score(group)
+        try:
+            if await self._hold(lease.version, lease.root):
+                scores = await self.scorer.score(self._job(group), self._samples(group))
+                self.books.decide(group, scores, self._now())
+            else:
+                self.books.give_up(group, self._now())
+                log.error("a version is gone that a group waits for", version=lease.version)
+        except ChildError as error:
+            await self._fail(group, error)
         self.decided.set()
 
-    async def _score(self, group: Undecided) -> None:
+    async def _fail(self, group: Undecided, error: ChildError) -> None:
+        """Rule 4."""
         lease = group.lease.id
-        try:
-            scores = await self.scorer.score(self._job(group), self._samples(group))
-        except ChildError as error:
-            log.error("the scorer failed at a group", lease=lease.hex(), reason=str(error))
-            if self._failed != lease:
-                self._failed = lease
-                await self.scorer.renew()
-                return
+        log.error("the scorer failed at a group", lease=lease.hex(), reason=str(error))
+        if lease in self._failed:
+            self._failed.remove(lease)
             self.books.give_up(group, self._now())
         else:
-            self.books.decide(group, scores, self._now())
+            self._failed.add(lease)
+            await self.scorer.renew()
+
+    async def _hold(self, version: int, root: bytes) -> bool:
+        self._version = version
+        return await self.weights.hold(root)
 
     def _job(self, group: Undecided) -> Job:
         lease = group.lease
@@ -144,13 +151,15 @@ class Scoring:
     async def _examine(self, version: int) -> None:
         latest = self.publisher.latest
         assert latest is not None
-        snapshot = self.publisher.snapshot(latest.era, latest.version, latest.root)
-        assert snapshot is not None
+
+        async def hold() -> None:
+            if not await self._hold(latest.version, latest.root):
+                raise RuntimeError(f"published version {latest.version} cannot be made from the store")
+
         found = await evaluate(
             self.exam,
             self.scorer,
-            model=self.model,
-            snapshot=snapshot,
+            hold=hold,
             version=version,
             clock=self.clock,
             between=self._judge_waiting,

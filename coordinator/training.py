@@ -192,7 +192,7 @@ class Training:
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:
-        path = self.publisher.snapshot(latest.era, latest.version, latest.root)
+        path = self.publisher.snapshots().get(latest.root)
         if path is None:
             raise RuntimeError(f"the snapshot of published version {latest.version} is gone from the store")
         return path

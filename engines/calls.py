@@ -3,7 +3,7 @@
     probe          ProbeCall         -> Probed              once, first: picks the device and makes the engine
     load           LoadCall          -> Loaded
     forward        ForwardCall       -> Loaded
-    back           BackCall          -> Loaded
+    go             GoCall            -> Loaded
     generate       GenerateCall      -> list[Sample]
     generate_many  GenerateManyCall  -> list[list[Sample]]
     score          ScoreCall         -> list[SampleScore]
@@ -51,8 +51,10 @@ class ForwardCall(msgspec.Struct, frozen=True, kw_only=True):
     keep: int = 0
 
 
-class BackCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One step."""
+class GoCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`root`: content root within reach, 32 bytes."""
+
+    root: bytes
 
 
 class GenerateCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,13 +47,14 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take. `reach`:
-    content roots to which `back` leads, the nearest first."""
+    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take. `behind`,
+    `ahead`: content roots to which `go` leads by undoing steps, and by making them again; the nearest first."""
 
     root: bytes
     parameters: int
     nbytes: int
-    reach: list[bytes] = []
+    behind: list[bytes] = []
+    ahead: list[bytes] = []
 
 
 class EngineError(Exception):
@@ -70,11 +71,12 @@ class Engine(Protocol):
 
     def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """Step the folder held by an edge's payload, in place, to content root `root`, and go on with that. `keep`:
-        steps that stay within reach of `back`. Raises weights.errors when payload, base or resulting root is wrong;
-        the old version is then still held."""
+        steps that can then be undone; those that were undone before are forgotten. Raises weights.errors when
+        payload, base or resulting root is wrong; the old version is then still held."""
 
-    def back(self) -> Loaded:
-        """Undo the folder's last step. Raises weights.errors.WrongBase where none is within reach."""
+    def go(self, root: bytes) -> Loaded:
+        """Undo steps of the folder held, or make them again, in place, until it is at content root `root`. Raises
+        weights.errors.WrongBase where that is not within reach."""
 
     def generate(self, job: Job) -> list[Sample]:
         """All samples of a group, the prompt computed once."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.calls import BackCall, ForwardCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import ForwardCall, GenerateCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
 from engines.child import Pipe
 from engines.engine import Engine, EngineError, Loaded, Sample, SampleScore
 
@@ -25,7 +25,7 @@ class Host:
             "probe": (ProbeCall, self.probe),
             "load": (LoadCall, self.load),
             "forward": (ForwardCall, self.forward),
-            "back": (BackCall, self.back),
+            "go": (GoCall, self.go),
             "generate": (GenerateCall, self.generate),
             "generate_many": (GenerateManyCall, self.generate_many),
             "score": (ScoreCall, self.score),
@@ -50,8 +50,8 @@ class Host:
     def forward(self, call: ForwardCall) -> Loaded:
         return self._engine().forward(Path(call.payload), call.root, call.keep)
 
-    def back(self, call: BackCall) -> Loaded:
-        return self._engine().back()
+    def go(self, call: GoCall) -> Loaded:
+        return self._engine().go(call.root)
 
     def generate(self, call: GenerateCall) -> list[Sample]:
         return self._engine().generate(call.job)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from engines.calls import BackCall, ForwardCall, GenerateCall, GenerateManyCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import ForwardCall, GenerateCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
 from engines.child import Child
 from engines.engine import Job, Loaded, Sample, SampleScore
 
@@ -51,8 +51,8 @@ class RemoteEngine:
         call = ForwardCall(payload=_absolute(payload), root=root, keep=keep)
         return await self.child.call("forward", call, Loaded)
 
-    async def back(self) -> Loaded:
-        return await self.child.call("back", BackCall(), Loaded)
+    async def go(self, root: bytes) -> Loaded:
+        return await self.child.call("go", GoCall(root=root), Loaded)
 
     async def generate(self, job: Job) -> list[Sample]:
         return await self.child.call("generate", GenerateCall(job=job), list[Sample])

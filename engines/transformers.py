@@ -31,7 +31,7 @@ from tasks import registry
 from tasks.task import Text, sampled_mask
 from tasks.text import load as load_text
 from weights.diff import Change
-from weights.errors import BadSnapshot
+from weights.errors import BadSnapshot, WrongBase
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 from weights.tensors import load_into, patch
@@ -82,16 +82,22 @@ class TransformersEngine:
     def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """Rule 5."""
         rolling = self._rolling()
-        rolling.keep = keep
-        rolling.apply(payload, root)
+        rolling.apply(payload, root, keep=keep)
         return self._step_live(rolling, rolling.stepped())
 
-    def back(self) -> Loaded:
-        """Rule 5."""
+    def go(self, root: bytes) -> Loaded:
+        """Rule 5, step by step."""
         rolling = self._rolling()
-        undone = list(rolling.stepped(back=True))
-        rolling.back()
-        return self._step_live(rolling, undone)
+        back = root in rolling.behind()
+        if not back and root not in (rolling.root, *rolling.ahead()):
+            raise WrongBase(f"no step of those kept leads to {root.hex()[:16]}")
+        while rolling.root != root:
+            if back:
+                rolling.back()
+            else:
+                rolling.again()
+            self._step_live(rolling, rolling.stepped(back=back))
+        return self._loaded().loaded
 
     def generate(self, job: Job) -> list[Sample]:
         return self.generate_many([job])[0]
@@ -262,7 +268,8 @@ def _loaded(model: Any, root: bytes, rolling: Rolling | None) -> Loaded:
         root=root,
         parameters=sum(parameter.numel() for parameter in parameters),
         nbytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
-        reach=rolling.roots()[1:] if rolling else [],
+        behind=rolling.behind() if rolling else [],
+        ahead=rolling.ahead() if rolling else [],
     )
 
 

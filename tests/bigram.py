@@ -82,13 +82,16 @@ class BigramEngine:
 
     def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
         assert self._rolling is not None
-        self._rolling.keep = keep
-        self._rolling.apply(payload, root)
+        self._rolling.apply(payload, root, keep=keep)
         return self._hold(self._rolling.snapshot)
 
-    def back(self) -> Loaded:
+    def go(self, root: bytes) -> Loaded:
         assert self._rolling is not None
-        self._rolling.back()
+        while self._rolling.root != root:
+            if root in self._rolling.behind():
+                self._rolling.back()
+            else:
+                self._rolling.again()
         return self._hold(self._rolling.snapshot)
 
     def generate(self, job: Job) -> list[Sample]:
@@ -102,8 +105,10 @@ class BigramEngine:
 
     def _hold(self, snapshot: Snapshot) -> Loaded:
         self._table, self.held = read_table(snapshot), snapshot
-        reach = self._rolling.roots()[1:] if self._rolling else []
-        return Loaded(root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes, reach=reach)
+        behind, ahead = (self._rolling.behind(), self._rolling.ahead()) if self._rolling else ([], [])
+        return Loaded(
+            root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes, behind=behind, ahead=ahead
+        )
 
     def _logits(self, last: int) -> NDArray[np.float32]:
         if self._table is None:

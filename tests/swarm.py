@@ -6,7 +6,7 @@ documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buff
 
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from coordinator.setup import Run
 from engines.child import ChildDied, ChildError
-from engines.engine import Job, Sample, SampleScore
+from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
 from p2p.peer import Peer
@@ -29,6 +29,7 @@ from tasks.text import char_tokenizer
 from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.node.fake_coordinator import Node, make_node, until
 from weights.diff import encode, encode_full
+from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 from weights.store import Store
 
@@ -108,14 +109,26 @@ class BigramScorer:
         self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
         self.poisoned: set[int] = set()
         self.renewed = 0
+        self._held: Loaded | None = None
 
-    async def hold(self, model: Path, snapshot: Path) -> None:
-        self.engine.load(model, snapshot)
+    @property
+    def held(self) -> Loaded | None:
+        return self._held
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        return self._moved(lambda: self.engine.load(model, weights))
+
+    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        return self._moved(lambda: self.engine.forward(payload, root, keep))
+
+    async def go(self, root: bytes) -> Loaded:
+        return self._moved(lambda: self.engine.go(root))
 
     async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
+            self._held = None
             raise ChildDied("scorer", -9, "killed")
         if job.index in self.poisoned:
             raise ChildError("EngineError", "this prompt breaks it")
@@ -126,6 +139,16 @@ class BigramScorer:
 
     async def renew(self) -> None:
         self.renewed += 1
+        self._held = None
+
+    def _moved(self, call: Callable[[], Loaded]) -> Loaded:
+        """As the pipe has it: errors come as `ChildError`, and what is then held is to be found out."""
+        self._held = None
+        try:
+            self._held = call()
+        except (EngineError, WeightsError, FileNotFoundError) as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        return self._held
 
 
 @dataclass

@@ -1,9 +1,10 @@
-"""A snapshot that goes from version to version in place, and some versions back. One process at a time.
+"""A snapshot that goes from version to version in place, and back and forth among the last. One process at a time.
 
     snapshot.safetensors   the weights, memory-mapped
     forward, back          the journal of a step under way: at most one is there
     undo/N                 journals of the last steps, the newest with the highest N
-    origin                 content root of the oldest version that is within reach, in hex
+    redo/N                 journals of steps that were undone, the one undone last with the lowest N
+    origin                 content root of the present version where `undo` is empty, in hex
 
 What makes `apply` safe against a kill, or a failure of power, at any moment:
 
@@ -13,9 +14,12 @@ What makes `apply` safe against a kill, or a failure of power, at any moment:
 3. The new bits are written into the map; writing them twice does no harm. The map is fsynced.
 4. The journal is renamed to `undo/N`: the step is done.
 
-A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, and is removed when the map is fsynced. Memory
-beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half done: hold it off
-meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload once more.
+A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, then `redo/N`. Making that step again is rules
+3 and 4: `redo/N` becomes `forward`; no payload is wanted for it. A step by a payload forgets what was undone before
+its journal gets its name.
+
+Memory beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half done: hold
+it off meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload again.
 
 A folder that a full payload makes anew (`unpack`) stands beside the old one until `take_place` renames it: whoever
 opens the place finds the old weights or the new ones.
@@ -62,12 +66,12 @@ class _Journal:
     """A journal that is whole: (base root, root, records). Raises `StoreCorrupt`."""
 
     def __init__(self, path: Path) -> None:
+        self.base_root, self.root = _ends(path)
         with path.open("rb") as file:
             self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         body = self._data[:-_HASH]
-        if len(body) < 72 or bytes(body[:8]) != _MAGIC or blake3(body).digest() != self._data[-_HASH:]:
-            raise StoreCorrupt(f"{path} is damaged: remove its folder, and the weights are fetched anew")
-        self.base_root, self.root = bytes(body[8:40]), bytes(body[40:72])
+        if len(body) < 72 or blake3(body).digest() != self._data[-_HASH:]:
+            raise _damaged(path)
 
     def records(self) -> Iterator[_Record]:
         at, end = 72, len(self._data) - _HASH
@@ -82,14 +86,15 @@ class _Journal:
 
 
 class Rolling:
-    """Open with `with Rolling(folder) as rolling`; `create` or `unpack` makes the folder. Methods may raise `DiskFull`.
-    `keep`: how many steps stay within reach of `back`; what is older goes at the next step forward."""
+    """Open with `with Rolling(folder) as rolling`; `create` or `unpack` makes the folder. Methods may raise `DiskFull`,
+    and `StoreCorrupt` where a journal has rotted."""
 
-    def __init__(self, folder: Path, *, keep: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         """Open, and finish what a kill left undone. Raises `StoreCorrupt`, `BadSnapshot`, `FileNotFoundError` where
         there is none."""
-        self._folder, self.keep = folder, keep
+        self._folder = folder
         self._origin = bytes.fromhex((folder / "origin").read_text())
+        (folder / "redo").mkdir(exist_ok=True)
         self.path = folder / "snapshot.safetensors"
         for leftover in (hidden(folder / "forward"), hidden(folder / "origin")):
             leftover.unlink(missing_ok=True)
@@ -99,12 +104,12 @@ class Rolling:
             self._finish_back()
 
     @classmethod
-    def create(cls, folder: Path, source: Snapshot, *, keep: int = 0) -> Self:
+    def create(cls, folder: Path, source: Snapshot) -> Self:
         """Copy a snapshot into a folder, in place of what was left there. Raises `DiskFull`."""
         _cleared(folder)
         with writing(folder / "snapshot.safetensors") as file, source.path.open("rb") as original:
             shutil.copyfileobj(original, file, 8 << 20)
-        return cls._begin(folder, source.root, keep)
+        return cls._begin(folder, source.root)
 
     @classmethod
     def unpack(cls, folder: Path, payload: Path, root: bytes, *, max_bytes: int = diff.MAX_SNAPSHOT) -> Self:
@@ -112,14 +117,14 @@ class Rolling:
         does."""
         _cleared(folder)
         diff.apply(None, payload, folder / "snapshot.safetensors", root, max_bytes=max_bytes)
-        return cls._begin(folder, root, 0)
+        return cls._begin(folder, root)
 
     @classmethod
-    def _begin(cls, folder: Path, root: bytes, keep: int) -> Self:
+    def _begin(cls, folder: Path, root: bytes) -> Self:
         with writing(folder / "origin") as file:
             file.write(root.hex().encode())
         sync_folder(folder)
-        return cls(folder, keep=keep)
+        return cls(folder)
 
     def __enter__(self) -> Self:
         return self
@@ -130,23 +135,34 @@ class Rolling:
     @property
     def root(self) -> bytes:
         """Content root of the present version."""
-        steps = self._steps()
-        return _Journal(steps[-1]).root if steps else self._origin
+        undo = self._journals("undo")
+        return _Journal(undo[-1]).root if undo else self._origin
 
     @property
     def snapshot(self) -> Snapshot:
         """The present version, to read until the next step."""
         return Snapshot(self.path, root=self.root)
 
-    def roots(self) -> list[bytes]:
-        """Content roots within reach, the present one first."""
-        return [self.root, *(_Journal(path).base_root for path in reversed(self._steps()))]
+    def behind(self) -> list[bytes]:
+        """Content roots to which `back` leads, the nearest first."""
+        return [_ends(path)[0] for path in reversed(self._journals("undo"))]
+
+    def ahead(self) -> list[bytes]:
+        """Content roots to which `again` leads, the nearest first."""
+        return [_ends(path)[1] for path in self._journals("redo")]
 
     def apply(
-        self, payload: Path, expect_root: bytes, *, expect: Version | None = None, threads: int | None = None
+        self,
+        payload: Path,
+        expect_root: bytes,
+        *,
+        keep: int = 0,
+        expect: Version | None = None,
+        threads: int | None = None,
     ) -> None:
-        """Step forward by a diff. `expect_root`, `expect`: as for `diff.apply`. Raises `BadPayload`, `WrongBase`, and
-        `BadSnapshot` where the diff ties tensors anew (make a new file with `diff.apply` then)."""
+        """Step forward by a diff; `keep` steps then stay within reach of `back`. `expect_root`, `expect`: as for
+        `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff ties tensors anew (make a new
+        file with `diff.apply` then)."""
         base, reader = self.snapshot, Reader(payload)
         table = open_payload(reader, base, expect_root)
         if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
@@ -163,49 +179,69 @@ class Rolling:
                 journal.add(_Record(frame.start, index, old[index], new))
             if hasher.finish() != expect_root:
                 raise BadPayload("payload decodes to other weights than it claims")
+            self._forget_undone()
         self._finish_forward()
+        # The newest stays in any case: it tells the present root.
+        for path in self._journals("undo")[: -max(1, keep)]:
+            path.unlink()
 
     def stepped(self, *, back: bool = False) -> Iterator[Change]:
-        """What the last step forward changed, by tensor: the bits that it wrote, or, with `back`, those that stood
-        there before. Raises `WrongBase` where no step is kept."""
-        steps = self._steps()
-        if not steps:
+        """What the last step forward changed, by tensor, with the bits that it wrote; with `back`, what the last step
+        back changed. Raises `WrongBase` where no such step is kept."""
+        journals = self._journals("redo")[:1] if back else self._journals("undo")[-1:]
+        if not journals:
             raise WrongBase("no step is within reach")
         frames = {frame.start: frame for frame in frames_of(self.snapshot.tensors)}
-        for record in _Journal(steps[-1]).records():
+        for record in _Journal(journals[0]).records():
             yield from by_tensor(frames[record.start], record.index, record.old if back else record.new)
 
     def back(self) -> bytes:
         """Step back; the content root that is now present. Raises `WrongBase` where none is within reach."""
-        steps = self._steps()
-        if not steps:
+        undo = self._journals("undo")
+        if not undo:
             raise WrongBase("no older version is within reach")
-        move(steps[-1], self._folder / "back")
+        move(undo[-1], self._folder / "back")
         sync_folder(self._folder / "undo")
         self._finish_back()
         return self.root
 
+    def again(self) -> bytes:
+        """Make the step that was undone last; the content root that is now present. Raises `WrongBase` where none was
+        undone."""
+        redo = self._journals("redo")
+        if not redo:
+            raise WrongBase("no newer version is within reach")
+        if _ends(redo[0])[0] != self.root:
+            raise _damaged(redo[0])
+        move(redo[0], self._folder / "forward")
+        sync_folder(self._folder / "redo")
+        self._finish_forward()
+        return self.root
+
     def _finish_forward(self) -> None:
-        forward, steps = self._folder / "forward", self._steps()
+        forward, undo = self._folder / "forward", self._journals("undo")
         journal = _Journal(forward)
         self._scatter((record.start, record.index, record.new) for record in journal.records())
-        number = int(steps[-1].name) + 1 if steps else 0
-        move(forward, self._folder / "undo" / f"{number:012d}")
+        move(forward, _journal_file(self._folder / "undo", _number(undo[-1]) + 1 if undo else 0))
         sync_folder(self._folder)
-        # The newest stays in any case: it tells the present root.
-        for path in self._steps()[: -max(1, self.keep)]:
-            path.unlink()
 
     def _finish_back(self) -> None:
-        back = self._folder / "back"
+        back, undo, redo = self._folder / "back", self._journals("undo"), self._journals("redo")
         journal = _Journal(back)
         self._scatter((record.start, record.index, record.old) for record in journal.records())
-        if not self._steps():
+        if not undo:
             with writing(self._folder / "origin") as file:
                 file.write(journal.base_root.hex().encode())
             self._origin = journal.base_root
-        back.unlink()
+        # A step keeps its place among those undone, all of which were made after it.
+        place = _number(undo[-1]) + 1 if undo else _number(redo[0]) - 1 if redo else 0
+        move(back, _journal_file(self._folder / "redo", place))
         sync_folder(self._folder)
+
+    def _forget_undone(self) -> None:
+        for path in self._journals("redo"):
+            path.unlink()
+        sync_folder(self._folder / "redo")
 
     def _scatter(self, changes: Iterator[tuple[int, NDArray[np.uint32], Bits]]) -> None:
         """Rule 3."""
@@ -220,8 +256,9 @@ class Rolling:
             mapped.flush()
         sync_file(self.path)
 
-    def _steps(self) -> list[Path]:
-        return sorted((self._folder / "undo").iterdir())
+    def _journals(self, of: str) -> list[Path]:
+        """Oldest step first."""
+        return sorted((self._folder / of).iterdir())
 
 
 def take_place(made: Path, place: Path) -> None:
@@ -238,11 +275,33 @@ def take_place(made: Path, place: Path) -> None:
         shutil.rmtree(retired, ignore_errors=True)
 
 
+def _ends(journal: Path) -> tuple[bytes, bytes]:
+    """(base root, root), without a look at the rest."""
+    with journal.open("rb") as file:
+        head = file.read(72)
+    if len(head) < 72 or head[:8] != _MAGIC:
+        raise _damaged(journal)
+    return head[8:40], head[40:72]
+
+
+def _damaged(journal: Path) -> StoreCorrupt:
+    return StoreCorrupt(f"{journal} is damaged: remove its folder, and the weights are fetched anew")
+
+
+def _journal_file(folder: Path, number: int) -> Path:
+    return folder / f"{number:012d}"
+
+
+def _number(journal: Path) -> int:
+    return int(journal.name)
+
+
 def _cleared(folder: Path) -> None:
     """`origin` is what makes a folder one: it goes first, and is written last."""
     (folder / "origin").unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "undo").mkdir(parents=True)
+    for name in ("undo", "redo"):
+        (folder / name).mkdir(parents=True)
 
 
 class _JournalWriter:

@@ -42,7 +42,8 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
         with pytest.raises(ChildError) as wrong:
             await engine.forward(payload, new.root, 1)
         assert wrong.value.kind == "WrongBase"
-        assert (await engine.back()).root == old.root
+        assert (await engine.go(old.root)).root == old.root
+        assert (await engine.go(new.root)).root == new.root
         os.kill(engine.child.pid, signal.SIGKILL)
         with pytest.raises(ChildDied):
             await engine.generate(asked)

@@ -281,11 +281,16 @@ def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what
     before = live.generate(asked)
     stepped = live.forward(payload, new.root, 1)
     loaded = fresh.load(new.folder, new.snapshot)
-    assert (stepped.root, stepped.reach, loaded.root) == (new.root, [old.root], new.root)
+    assert (stepped.root, stepped.behind, stepped.ahead, loaded.root) == (new.root, [old.root], [], new.root)
     assert (tmp_path / "rolling" / "snapshot.safetensors").read_bytes() == new.snapshot.read_bytes()
     assert live.generate(asked) == fresh.generate(asked) != before
-    assert live.back().root == old.root
+    undone = live.go(old.root)
+    assert (undone.root, undone.behind, undone.ahead) == (old.root, [], [new.root])
     assert live.generate(asked) == before
+    with pytest.raises(WrongBase, match="leads to"):
+        live.go(bytes(32))
+    assert live.go(new.root) == stepped
+    assert live.generate(asked) == fresh.generate(asked)
     assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
 
 

@@ -23,15 +23,17 @@ def work(folder: Path, versions: int, seed: int) -> None:
     rng = random.Random(seed)
     snapshots = [Snapshot(folder / f"{number}.safetensors") for number in range(versions)]
     numbers = {snapshot.root: number for number, snapshot in enumerate(snapshots)}
-    rolling = Rolling(folder / "rolling", keep=KEEP)
+    rolling = Rolling(folder / "rolling")
     with Store(folder / "store") as store:
         while True:
             at = numbers[rolling.root]
-            if len(rolling.roots()) > 1 and rng.random() < 0.3:
+            if rolling.behind() and rng.random() < 0.3:
                 rolling.back()
+            elif rolling.ahead() and rng.random() < 0.6:
+                rolling.again()
             else:
                 to = (at + 1) % versions
-                rolling.apply(folder / f"{at}-{to}.payload", snapshots[to].root, threads=1)
+                rolling.apply(folder / f"{at}-{to}.payload", snapshots[to].root, keep=KEEP, threads=1)
             made = encode(snapshots[at], snapshots[(at + 1) % versions], store.scratch("payload"), threads=1)
             store.put_payload(1, at, made.hash, made.path)
             store.collect(set(), 200_000)

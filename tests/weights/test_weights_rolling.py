@@ -51,18 +51,64 @@ def assert_is(rolling: Rolling, snapshot: Snapshot) -> None:
 
 
 def test_it_goes_forward_and_back_within_reach(chain: list[Snapshot], tmp_path: Path) -> None:
-    with Rolling.create(tmp_path / "rolling", chain[0], keep=3) as rolling:
+    roots = [snapshot.root for snapshot in chain]
+    with Rolling.create(tmp_path / "rolling", chain[0]) as rolling:
         for number in range(1, VERSIONS):
-            rolling.apply(payload_between(chain, number - 1, number), chain[number].root)
+            rolling.apply(payload_between(chain, number - 1, number), roots[number], keep=3)
             assert_is(rolling, chain[number])
-        assert rolling.roots() == [snapshot.root for snapshot in chain[:1:-1]]
+        assert (rolling.behind(), rolling.ahead()) == (roots[4:1:-1], [])
         for number in (4, 3, 2):
-            assert rolling.back() == chain[number].root
+            assert rolling.back() == roots[number]
             assert_is(rolling, chain[number])
-        with pytest.raises(WrongBase, match="reach"):
+        with pytest.raises(WrongBase, match="no older"):
             rolling.back()
-        rolling.apply(payload_between(chain, 2, 5), chain[5].root)
-    assert_is(Rolling(tmp_path / "rolling", keep=3), chain[5])
+        assert (rolling.behind(), rolling.ahead()) == ([], roots[3:])
+        for number in (3, 4):
+            assert rolling.again() == roots[number]
+            assert_is(rolling, chain[number])
+        assert (rolling.behind(), rolling.ahead()) == (roots[3:1:-1], roots[5:])
+    assert_is(Rolling(tmp_path / "rolling"), chain[4])
+
+
+def test_back_and_forth_in_any_order_is_what_a_list_of_versions_would_be(chain: list[Snapshot], tmp_path: Path) -> None:
+    rng = random.Random(11)
+    rolling = Rolling.create(tmp_path / "rolling", chain[0])
+    line, at = [0], 0
+    for _ in range(60):
+        move = rng.choice(("back", "again", "apply"))
+        if move == "back" and at > 0:
+            at -= 1
+            rolling.back()
+        elif move == "again" and at < len(line) - 1:
+            at += 1
+            rolling.again()
+        elif move == "apply":
+            to = (line[at] + rng.choice((1, 2))) % VERSIONS
+            rolling.apply(payload_between(chain, line[at], to), chain[to].root, keep=4)
+            line = [*line[: at + 1], to][-5:]
+            at = len(line) - 1
+        if rng.random() < 0.3:
+            rolling = Rolling(tmp_path / "rolling")
+        assert rolling.root == chain[line[at]].root
+        assert rolling.behind() == [chain[number].root for number in reversed(line[:at])]
+        assert rolling.ahead() == [chain[number].root for number in line[at + 1 :]]
+    assert_is(rolling, chain[line[at]])
+
+
+def test_a_step_by_a_payload_forgets_what_was_undone(chain: list[Snapshot], tmp_path: Path) -> None:
+    rolling = Rolling.create(tmp_path / "rolling", chain[0])
+    for number in (1, 2):
+        rolling.apply(payload_between(chain, number - 1, number), chain[number].root, keep=2)
+    rolling.back()
+    rolling.back()
+    with pytest.raises(BadPayload):
+        rolling.apply(payload_between(chain, 0, 3), chain[4].root, keep=2)
+    assert len(rolling.ahead()) == 2, "a step that was refused changes nothing"
+    rolling.apply(payload_between(chain, 0, 3), chain[3].root, keep=2)
+    assert rolling.ahead() == []
+    with pytest.raises(WrongBase, match="no newer"):
+        rolling.again()
+    assert_is(rolling, chain[3])
 
 
 def test_where_none_is_kept_the_last_step_still_tells_the_root(chain: list[Snapshot], tmp_path: Path) -> None:
@@ -93,7 +139,7 @@ def test_what_is_refused_leaves_the_version_whole(chain: list[Snapshot], make_sn
             rolling.apply(payload, root)
         assert_is(rolling, chain[1])
         assert sorted(path.name for path in (tmp_path / "rolling").iterdir()) == [
-            "origin", "snapshot.safetensors", "undo",
+            "origin", "redo", "snapshot.safetensors", "undo",
         ]  # fmt: skip
     rolling.apply(good, chain[2].root)
     with pytest.raises(WrongBase, match="already"):
@@ -101,15 +147,20 @@ def test_what_is_refused_leaves_the_version_whole(chain: list[Snapshot], make_sn
     assert_is(rolling, chain[2])
 
 
-@pytest.mark.parametrize("direction", ["forward", "back"])
+@pytest.mark.parametrize("direction", ["forward", "back", "again"])
 @pytest.mark.parametrize("torn", [0, 1, 2])
 def test_a_step_that_was_torn_is_finished_at_the_next_start(
     chain: list[Snapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str, torn: int
 ) -> None:
     """Torn before the weights are written, between two frames, and before the journal is put away."""
-    rolling = Rolling.create(tmp_path / "rolling", chain[0], keep=2)
+    rolling = Rolling.create(tmp_path / "rolling", chain[0])
     first, second = payload_between(chain, 0, 1), payload_between(chain, 1, 2)
-    rolling.apply(first, chain[1].root)
+    rolling.apply(first, chain[1].root, keep=2)
+    steps = {
+        "forward": lambda: rolling.apply(second, chain[2].root, keep=2), "back": rolling.back, "again": rolling.again,
+    }  # fmt: skip
+    if direction == "again":
+        rolling.back()
     whole = Rolling._scatter
 
     def scatter(self: Rolling, changes: Any) -> None:
@@ -119,13 +170,17 @@ def test_a_step_that_was_torn_is_finished_at_the_next_start(
 
     monkeypatch.setattr(Rolling, "_scatter", scatter)
     with pytest.raises(KeyboardInterrupt):
-        rolling.apply(second, chain[2].root) if direction == "forward" else rolling.back()
+        steps[direction]()
     monkeypatch.undo()
-    assert_is(Rolling(tmp_path / "rolling", keep=2), chain[2 if direction == "forward" else 0])
+    reopened = Rolling(tmp_path / "rolling")
+    assert_is(reopened, chain[{"forward": 2, "back": 0, "again": 1}[direction]])
+    roots = [snapshot.root for snapshot in chain]
+    within = {"forward": ([roots[1], roots[0]], []), "back": ([], [roots[1]]), "again": ([roots[0]], [])}
+    assert (reopened.behind(), reopened.ahead()) == within[direction]
 
 
 def test_a_journal_that_rotted_is_not_applied(chain: list[Snapshot], tmp_path: Path) -> None:
-    rolling = Rolling.create(tmp_path / "rolling", chain[0], keep=2)
+    rolling = Rolling.create(tmp_path / "rolling", chain[0])
     rolling.apply(payload_between(chain, 0, 1), chain[1].root)
     (journal,) = (tmp_path / "rolling" / "undo").iterdir()
     data = bytearray(journal.read_bytes())
@@ -142,10 +197,10 @@ def test_a_journal_that_rotted_is_not_applied(chain: list[Snapshot], tmp_path: P
 def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
     chain: list[Snapshot], tmp_path: Path, kills: int
 ) -> None:
-    """SIGKILL in apply, back, encode and put; then the weights, the store and its payloads are looked through."""
+    """SIGKILL in apply, back, again, encode and put; then weights, store and payloads are looked through."""
     for number in range(VERSIONS):
         payload_between(chain, number, (number + 1) % VERSIONS)
-    Rolling.create(tmp_path / "rolling", chain[0], keep=3)
+    Rolling.create(tmp_path / "rolling", chain[0])
     numbers = {snapshot.root: number for number, snapshot in enumerate(chain)}
     rng, seen = random.Random(kills), set()
     command = [sys.executable, str(WORKER), str(tmp_path), str(VERSIONS)]
@@ -160,7 +215,7 @@ def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
             time.sleep(rng.random() * 0.15)
             os.kill(child, signal.SIGKILL)
             assert worker.stdout.readline() == "dead\n"
-            rolling = Rolling(tmp_path / "rolling", keep=3)
+            rolling = Rolling(tmp_path / "rolling")
             assert_is(rolling, chain[numbers[rolling.root]])
             seen.add(numbers[rolling.root])
             with Store(tmp_path / "store") as store:

@@ -1,0 +1,137 @@
+"""`python -m benchmarks.scorer [--quick] [--staleness S]`: what a change of version costs the scorer, and S + 1 held.
+
+Three ways of one engine, in turns: a snapshot file loaded anew, as a whole copy of each version wants it; a step by a
+payload; and a step among the versions kept, back and forth. Seconds are CPU time of the thread, and by the clock, which
+also has the disk in it. The model is SmolLM2-135M-Instruct, with --quick random weights of a smaller one; a version
+changes each weight by one unit of its last place with P = u / ulp(w), u so that `RHO` of them change.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks import bench
+from weights.diff import encode
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot, writing_snapshot
+
+RHO: Final = 0.008
+TURNS: Final = 5
+
+
+def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapshot:
+    """See above. Weights of other dtypes than bfloat16 stay."""
+    with writing_snapshot(path, old.tensors, old.aliases) as writer:
+        for entry in old.tensors:
+            bits = old.bits(entry.name)
+            if entry.dtype == "BF16":
+                exponent = (bits >> 7 & 0xFF).astype(np.int16)
+                chance = np.minimum(2.0 ** (np.median(exponent) - exponent), 64)
+                bits = bits + (rng.random(len(bits)) < RHO * chance / chance.mean()).astype(np.uint16)
+            writer.write(bits)
+        writer.finish()
+    return Snapshot(path)
+
+
+def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
+    """Print the table and the closing lines; the exit status."""
+    from engines.transformers import TransformersEngine
+
+    rng = np.random.default_rng(0)
+    versions, payloads = [Snapshot(base)], list[Path]()
+    for number in range(1, staleness + TURNS + 2):
+        versions.append(next_version(versions[-1], folder / f"{number}.safetensors", rng))
+        payloads.append(encode(versions[-2], versions[-1], folder / f"{number}.payload").path)
+        if number > 2:
+            versions[-2].path.unlink()
+    rolling = folder / "rolling"
+    Rolling.create(rolling, versions[0])
+    stepping, loading = TransformersEngine(), TransformersEngine()
+    stepping.load(model, rolling)
+
+    def forward() -> float:
+        held = [version.root for version in versions].index(stepping.go(_tip(stepping)).root)
+        stepping.forward(payloads[held], versions[held + 1].root, staleness)
+        return 1.0
+
+    def among() -> float:
+        held = stepping._loaded().loaded
+        stepping.go((held.ahead or held.behind)[0])
+        return 1.0
+
+    def anew() -> float:
+        loading.load(model, versions[1].path)
+        return 1.0
+
+    for _ in range(staleness):
+        forward()
+    ways: dict[str, Callable[[], float]] = {"loaded anew": anew, "step by a payload": forward, "step among them": among}
+    found = bench.take_turns({name: bench.timed(way) for name, way in ways.items()}, TURNS)
+    bench.table(
+        ("way", "CPU s", "s by the clock, least", "median"),
+        [(name, *_seconds(measured)) for name, measured in found.items()],
+    )
+    copies = (staleness + 1) * versions[0].nbytes
+    held = sum(path.stat().st_size for path in rolling.rglob("*") if path.is_file())
+    print(f"{staleness + 1} versions: {copies:,} bytes whole, {held:,} in one folder\n")
+    return bench.close([
+        bench.Claim("step among them", bench.ratio(found["step among them"], found["loaded anew"]), "loaded anew", 2),
+        bench.Claim("bytes on disk", held / copies, "whole copies", 0.5, at_most=True),
+    ])  # fmt: skip
+
+
+def _tip(engine: Any) -> bytes:
+    held = engine._loaded().loaded
+    tip: bytes = held.ahead[-1] if held.ahead else held.root
+    return tip
+
+
+def _seconds(measured: list[bench.Measured]) -> tuple[float, float, float]:
+    walls = sorted(one.wall for one in measured)
+    return min(one.cpu for one in measured), walls[0], walls[len(walls) // 2]
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scorer", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="random weights, of a smaller model")
+    parser.add_argument("--staleness", type=int, default=4)
+    order = parser.parse_args()
+    bench.one_thread()
+    bench.header("the scorer's versions", ["torch", "transformers"])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = folder / "model"
+        if order.quick:
+            _small(model)
+        else:
+            from coordinator import modelfolder
+
+            modelfolder.make_smollm2(model)
+        return measure(model, model / "model.safetensors", folder, order.staleness)
+
+
+def _small(folder: Path) -> None:
+    """8 M random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from weights.tensors import save_model
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=16_384, tie_word_embeddings=True,
+    )  # fmt: skip
+    folder.mkdir()
+    config.save_pretrained(folder)
+    save_model(LlamaForCausalLM(config), folder / "model.safetensors")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Which move brings the scorer to the version that a group names."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.held import Forward, Go, next_move
+from engines.engine import Loaded
+from weights.documents import Edge
+
+LINE = [bytes([number]) * 32 for number in range(6)]
+
+
+def edge(base: int | None, version: int, length: int = 100) -> Edge:
+    return Edge(
+        era=1, base=base, base_root=None if base is None else LINE[base], version=version, root=LINE[version],
+        codec="c", payload_hash=bytes([version, base or 255]) * 16, length=length, chunk_size=1 << 18,
+        chunk_root=bytes(32),
+    )  # fmt: skip
+
+
+EDGES = [edge(None, 0), *(edge(number, number + 1) for number in range(5)), edge(2, 4, 10)]
+
+
+def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
+    return Loaded(
+        root=LINE[present], parameters=1, nbytes=1,
+        behind=LINE[present - behind : present][::-1], ahead=LINE[present + 1 : present + 1 + ahead],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "move"),
+    [
+        pytest.param(at(3, behind=2), 1, Go(LINE[1]), id="what is behind is gone back to"),
+        pytest.param(at(1, behind=1, ahead=2), 3, Go(LINE[3]), id="what was undone is made again"),
+        pytest.param(at(2), 5, Forward(EDGES[3], 2), id="versions are taken one by one, skips or not"),
+        pytest.param(at(1, ahead=2), 5, Go(LINE[3]), id="a payload comes after what was undone, which it would forget"),
+        pytest.param(at(4), 5, Forward(EDGES[5], 4), id="the steps down to the oldest are kept"),
+        pytest.param(at(3), 1, None, id="what is out of reach behind needs other weights"),
+    ],
+)
+def test_each_version_is_come_by_in_the_cheapest_way(held: Loaded, wanted: int, move: Any) -> None:
+    assert next_move(held, LINE, LINE[1], EDGES, LINE[wanted]) == move
+
+
+def test_weights_from_elsewhere_and_lost_payloads_lead_nowhere() -> None:
+    stranger = Loaded(root=bytes(31) + b"x", parameters=1, nbytes=1)
+    assert next_move(stranger, LINE, LINE[0], EDGES, LINE[3]) is None
+    assert next_move(at(1), LINE, LINE[0], EDGES[:2], LINE[3]) is None
+    assert next_move(at(1), LINE, LINE[0], EDGES, bytes(32 * [9])) is None

@@ -1,0 +1,58 @@
+"""Under which version the scorer looks at groups next."""
+
+import random
+
+from coordinator.turns import LONGEST_WAIT, VISIT, Waiting, pick
+
+
+def test_where_nothing_waits_nothing_is_next() -> None:
+    assert pick([], 3, 0) is None
+
+
+def test_the_version_held_is_first_then_the_nearest_then_the_older() -> None:
+    waiting = [Waiting(1, version, since=0) for version in (2, 4, 5, 7)]
+    for present, chosen in ((5, 5), (3, 2), (6, 5), (9, 7), (None, 2)):
+        assert pick(waiting, present, 1) == Waiting(1, chosen, 0)
+
+
+def test_what_has_waited_too_long_is_next_wherever_it_is() -> None:
+    near, far = Waiting(1, 7, since=1_000), Waiting(1, 2, since=0)
+    assert pick([far, near], 7, LONGEST_WAIT - 1) == near
+    assert pick([far, near], 7, LONGEST_WAIT) == far
+    assert pick([far, Waiting(1, 9, since=-5)], 7, LONGEST_WAIT) == Waiting(1, 9, -5)
+
+
+def serve(every: int) -> tuple[int, int, int]:
+    """A group comes every so many ms, for one of three versions; 90 ms to look at one, two seconds to change the
+    version. (changes of version, groups looked at, longest wait)."""
+    rng, now, present, changes, worst, looked = random.Random(1), 0, 0, 0, 0, 0
+    queue: list[tuple[int, int]] = []
+    coming = [(number * every, rng.choice((5, 6, 7))) for number in range(4_000)]
+    while looked < 2_000:
+        while coming[0][0] <= now:
+            queue.append(coming.pop(0))
+        first: dict[int, int] = {}
+        for at, version in queue:
+            first.setdefault(version, at)
+        chosen = pick([Waiting(1, version, at) for version, at in first.items()], present, now)
+        if chosen is None:
+            now = coming[0][0]
+            continue
+        if chosen.version != present:
+            present, changes, now = chosen.version, changes + 1, now + 2_000
+        for group in [one for one in queue if one[1] == present][:VISIT]:
+            queue.remove(group)
+            worst, looked, now = max(worst, now - group[0]), looked + 1, now + 90
+    return changes, looked, worst
+
+
+def test_with_room_to_spare_nobody_waits_for_long() -> None:
+    changes, looked, worst = serve(every=200)
+    assert worst < 2 * LONGEST_WAIT
+    assert changes < looked / 4
+
+
+def test_near_its_limit_the_scorer_changes_versions_seldom() -> None:
+    changes, looked, worst = serve(every=100)
+    assert worst < 3 * LONGEST_WAIT
+    assert changes < looked / 20
