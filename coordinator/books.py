@@ -105,6 +105,12 @@ class Books:
         """What the scorer has to look at, of one version or of all, oldest first."""
         return self.intake.undecided(most, under)
 
+    def oldest(self) -> tuple[int, int]:
+        """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
+        at = self.progress
+        recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
+        return min([recent, *self.leases.in_use()])
+
     def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
         """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""
         verdict = judge(group.submission.rollouts, scores, self._calibration)

@@ -180,7 +180,7 @@ class Coordinator:
             history=self.history,
             exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
             weights=ScorerWeights(
-                scorer, self.publisher, model=run.folder.model, folder=run.folder.scorer, oldest=self._oldest
+                scorer, self.publisher, model=run.folder.model, folder=run.folder.scorer, oldest=self.books.oldest
             ),
             evaluate_every=run.config.run.evaluate_every,
             eos=run.runspec.eos,
@@ -254,7 +254,7 @@ class Coordinator:
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()
                 budget = self._run.config.store
-                await self.publisher.retain(self._oldest(), budget.budget_bytes, budget.payload_bytes)
+                await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
                 self._forget_tokens()
             await asyncio.sleep(TICK)
 
@@ -264,12 +264,6 @@ class Coordinator:
         if latest is not None:
             covered = itertools.chain.from_iterable(self.training.covered)
             self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
-
-    def _oldest(self) -> tuple[int, int]:
-        """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
-        at = self.books.progress
-        recent = (at.era, max(0, at.version - self._run.runspec.staleness - 1)) if at else (FIRST_ERA, 0)
-        return min([recent, *self.books.leases.in_use()])
 
     async def _redial(self) -> None:
         """Once at the start: nodes that were here before learn at once that the coordinator is back, and where."""

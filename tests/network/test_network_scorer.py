@@ -25,8 +25,8 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 6)
             weights, publisher = coordinator.scoring.weights, coordinator.publisher
-            await publisher.retain(coordinator._oldest(), 1 << 30, 0)
-            line = [version for version in publisher.line if (version.era, version.version) >= coordinator._oldest()]
+            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            line = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
             assert len(line) >= 5
             for version in [line[-1], line[0], line[2], line[-1], *reversed(line)]:
                 assert await weights.hold(version.root)
@@ -47,9 +47,9 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 4)
             weights, publisher = coordinator.scoring.weights, coordinator.publisher
-            await publisher.retain(coordinator._oldest(), 1 << 30, 0)
+            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             folder = swarm.run.folder.scorer / "held"
-            oldest = next(v for v in publisher.line if (v.era, v.version) >= coordinator._oldest())
+            oldest = next(v for v in publisher.line if (v.era, v.version) >= coordinator.books.oldest())
 
             def rotten() -> None:
                 path = Rolling(folder).path
