@@ -16,8 +16,8 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
    is checked against the reader's limit before anything is read.
 7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
-   messages, each of which must stand alone. Signing is strict. Two copies that come close together would both be
-   judged (p2p/once.py).
+   messages, each of which must stand alone, and of those of this peer `GOSSIP_RATE` a second. Signing is strict. Two
+   copies that come close together would both be judged (p2p/once.py).
 8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
 9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
    choice.
@@ -57,6 +57,7 @@ from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
+from p2p.limits import Buckets
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
@@ -75,6 +76,8 @@ MAX_MEMORY_MIB = 512
 GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
 HEARTBEAT = 1
 """Seconds between two rounds of gossip; upstream's default is 120."""
+GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
+"""Messages of a topic that this peer lets go: a second, and at once. The rest wait."""
 GOSSIP_RPC_LIMIT = 128 << 10
 """Bytes of one gossip packet, which may carry several messages."""
 VALIDATION_TIMEOUT = 30.0
@@ -117,6 +120,7 @@ class LibP2PTransport:
         self._patience = patience
         self._nursery: trio.Nursery | None = None
         self._topics: dict[str, GossipHandler] = {}
+        self._gossip = Buckets(GOSSIP_RATE, GOSSIP_BURST)
         libp2p_socket.install()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         connections = ConnectionConfig(
@@ -262,6 +266,7 @@ class LibP2PTransport:
         """See `Transport`."""
         if len(data) > GOSSIP_LIMIT:
             raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+        await trio.sleep(self._gossip.take(topic, trio.current_time()))
         await self._pubsub.publish(topic, data)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:

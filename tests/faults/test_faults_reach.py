@@ -116,7 +116,7 @@ def test_a_host_without_a_route_to_the_coordinator_works_through_a_relay(world: 
     said = works(world.hidden)
     assert said["way"] == "relay"
     assert said["received_bytes"] > 0
-    assert [one["way"] for one in said["ways_failed"]] == ["direct"]
+    assert "direct" in [one["way"] for one in said["ways_failed"]]
     found = diagnosis(world, world.hidden)
     assert (found["direct"]["verdict"], found["relay"]["verdict"]) == ("poor", "good")
     assert found["https"]["verdict"] == "poor"
@@ -129,7 +129,7 @@ def test_a_host_that_only_https_leads_out_of_works_over_it(world: World) -> None
     said = works(world.office)
     assert said["way"] == "https"
     assert said["received_bytes"] > 0
-    assert {one["way"] for one in said["ways_failed"]} == {"direct", "relay"}
+    assert {"direct", "relay"} <= {one["way"] for one in said["ways_failed"]}
     assert diagnosis(world, world.office)["coordinator"]["found"] == "reached: https"
 
 

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -195,21 +196,25 @@ async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
 
 
 async def test_a_frozen_peer_is_noticed_by_the_watchdog():
-    a, b = made(), made(patience=1.5)
+    a, b = made(), made(patience=1.0)
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        frozen, thaw = threading.Event(), threading.Event()
 
         async def freeze(transport) -> None:
-            time.sleep(4)  # noqa: ASYNC251 - the whole trio thread of `a` stands still, as under SIGSTOP
+            frozen.set()
+            thaw.wait(60)  # the whole trio thread of `a` stands still, as under SIGSTOP
 
-        frozen = asyncio.create_task(on_trio(a, freeze))
-        await asyncio.sleep(0.1)
-        start = time.monotonic()
-        with pytest.raises(Unreachable):
-            await b.request(a.peer_id, "echo", b"x", timeout=60)
-        assert time.monotonic() - start < 3
-        await frozen
+        standing = asyncio.create_task(on_trio(a, freeze))
+        assert await asyncio.to_thread(frozen.wait, 60)
+        try:
+            with pytest.raises(Unreachable):
+                await b.request(a.peer_id, "echo", b"x", timeout=300)
+            assert not standing.done()
+        finally:
+            thaw.set()
+        await standing
 
 
 async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
