@@ -7,6 +7,7 @@ Rules
    fetch goes on with what is missing, at this start or the next. It retries until cancelled, in growing steps.
 3. News comes by questions that the coordinator keeps open until there is some; whoever asked for a topic hears it.
 4. No byte for `patience` seconds ends a question. Answers are bounded, packed ones are not unpacked.
+5. Who is told that he asks too much asks again when he is told to, where that is soon: it costs him time and no line.
 """
 
 import asyncio
@@ -44,6 +45,9 @@ RUN_BYTES: Final = 4 << 20
 """Most bytes of chunks in one question."""
 RETRY_MIN, RETRY_MAX = 0.5, 15.0
 """Seconds before a fetch or a topic is tried again; doubles each time."""
+PUT_OFF: Final = 5.0
+"""Seconds within which a question that came too soon is asked again."""
+_TOO_MANY: Final = 429
 _SMALL: Final = 64 << 10
 
 
@@ -284,12 +288,24 @@ class HttpsClient:
 
     @asynccontextmanager
     async def _open(self, method: str, url: str, **how: object) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Foreign errors become ours here."""
-        if self._session is None:
-            raise Unreachable("the network is not running")
-        with _named(url):
-            async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
-                yield answer
+        """Rule 5. Foreign errors become ours here."""
+        patient_until = anyio.current_time() + PUT_OFF
+        while True:
+            if self._session is None:
+                raise Unreachable("the network is not running")
+            with _named(url):
+                async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
+                    again = _put_off(answer)
+                    if again is None or anyio.current_time() + again > patient_until:
+                        yield answer
+                        return
+            await asyncio.sleep(again)
+
+
+def _put_off(answer: aiohttp.ClientResponse) -> float | None:
+    """Seconds after which a question that came too soon may come again; None: it was answered."""
+    after = answer.headers.get("Retry-After", "")
+    return float(after) if answer.status == _TOO_MANY and after.isascii() and after.isdecimal() else None
 
 
 @contextmanager

@@ -300,6 +300,13 @@ async def test_more_requests_than_one_visitor_may_make_are_put_off():
             await client.request("coordinator", "echo", b"", timeout=10)
 
 
+async def test_a_client_that_asks_too_much_is_served_later_and_keeps_its_line():
+    async with served(echo=echo, limits=Limits(rate=20.0, burst=3)) as server, client_of(server) as client:
+        for _ in range(5):
+            assert await client.request("coordinator", "echo", b"", timeout=10) == b"https:"
+        assert await client.peers() == ["coordinator"]
+
+
 def test_the_door_counts_by_household_and_forgets():
     door = Door(Limits(connections=3, per_visitor=2, rate=1.0, burst=2.0))
     assert [door.enter("2001:db8::1"), door.enter("2001:db8::2"), door.enter("2001:db8::3")] == [True, True, False]
