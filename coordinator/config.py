@@ -173,8 +173,11 @@ class HttpsSection(Section):
     """The way in for nodes behind what lets nothing but HTTPS out. Nodes know it by a key that the invite names."""
 
     listen: Annotated[
-        Texts, Field(max_length=16, description="Addresses to listen on, /ip4/HOST/tcp/PORT. An empty list: no HTTPS.")
-    ] = ("/ip4/0.0.0.0/tcp/4311",)
+        Texts,
+        Field(
+            max_length=16, description="Addresses to listen on, /ip4/HOST/tcp/PORT. An empty list: no HTTPS."
+        ),
+    ] = ("/ip4/0.0.0.0/tcp/4311", "/ip6/::/tcp/4311")
     advertise: Annotated[
         Texts,
         Field(

@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -331,9 +331,8 @@ async def serve(run: Run) -> None:
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
-    network = with_https(
-        ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down), run
-    )
+    peer = ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down)
+    network = with_https(peer, run, peer.turn if up is not None else None)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)
@@ -345,15 +344,15 @@ async def serve(run: Run) -> None:
             await scorer.child.stop()
 
 
-def with_https(network: Network, run: Run) -> Network:
-    """`network`, and HTTPS beside it where the settings say so. Raises `LocalFault`."""
+def with_https(network: Network, run: Run, turn: Callable[[str, int], Awaitable[None]] | None = None) -> Network:
+    """`network`, and HTTPS beside it where the settings say so. `turn`: see `HttpsServer`. Raises `LocalFault`."""
     from p2p.certificate import server_context
     from p2p.https_server import HttpsServer
 
     if not run.config.https.listen:
         return network
     context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-    return HttpsServer(network, run.config.https.listen, context)
+    return HttpsServer(network, listenable(run.config.https.listen), context, turn=turn)
 
 
 def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy) -> Books:

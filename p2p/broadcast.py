@@ -27,7 +27,7 @@ from p2p.network import Fetched, Manifest, Traffic
 from p2p.pace import Pace, Turns
 from p2p.payload import PartialPayload, Payload
 from p2p.transport import Stream, Transport
-from p2p.upload import Held, Upload
+from p2p.upload import Held, Turn, Upload
 
 log = logging.getLogger("p2p")
 
@@ -47,7 +47,7 @@ class Broadcast:
         """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
         self._transport = transport
         self._seed = seed
-        self._turns: Turns[Upload] = Turns(Pace(uplink))
+        self._turns: Turns[Upload | Turn] = Turns(Pace(uplink))
         self._downlink = Pace(downlink)
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
@@ -116,6 +116,10 @@ class Broadcast:
             self._serving[stream.peer] -= 1
             if not self._serving[stream.peer]:
                 del self._serving[stream.peer]
+
+    async def turn(self, peer: str, nbytes: int) -> None:
+        """Wait until `nbytes` may leave to `peer` by another way, under the same limit and in the same line."""
+        await Turn(self._turns).come(peer, nbytes)
 
     def traffic(self) -> Traffic:
         """See `Network.traffic`."""

@@ -7,13 +7,15 @@ Rules
 3. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
    for. No path of a request is ever a path of the disk.
 4. What a visitor may cost is p2p/https_listener.py's concern.
+5. Payloads leave under the machine's one limit, in the one line with those of the other network (p2p/pace.py): a piece
+   at a time, so that who waits sees bytes come.
 """
 
 import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -31,15 +33,25 @@ from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
 
+Turn = Callable[[str, int], Awaitable[None]]
+"""(who is sent something, bytes): waits until they may leave."""
+
 
 class HttpsServer:
     """`p2p.network.Network`: another one, with HTTPS beside it."""
 
     def __init__(
-        self, beside: Network, listen: Sequence[str], context: ssl.SSLContext, limits: Limits | None = None
+        self,
+        beside: Network,
+        listen: Sequence[str],
+        context: ssl.SSLContext,
+        limits: Limits | None = None,
+        *,
+        turn: Turn | None = None,
     ) -> None:
-        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context."""
-        self._beside = beside
+        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context. `turn`: the uplink's,
+        None for no limit."""
+        self._beside, self._turn = beside, turn
         self._listener = HttpsListener(listen, context, self._respond, limits or Limits())
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
         self._topics: dict[str, tuple[str, bytes]] = {}
@@ -205,9 +217,19 @@ class HttpsServer:
         for index in range(first, last + 1):
             found = await anyio.to_thread.run_sync(payload.read, index)
             message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), found[0])
-            await self._listener.write(answer, https_wire.framed(message))
+            await self._send(answer, _name(request), https_wire.framed(message))
             self._sent[_name(request)] += len(found[0]) if found else 0
         return await self._listener.finish(answer)
+
+    async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
+        """Rule 5."""
+        if self._turn is None:
+            await self._listener.write(answer, frame)
+            return
+        for start in range(0, len(frame), https_wire.PIECE):
+            piece = frame[start : start + https_wire.PIECE]
+            await self._turn(name, len(piece))
+            await self._listener.write(answer, piece)
 
 
 class _Shared:

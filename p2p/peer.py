@@ -131,6 +131,10 @@ class Peer:
         """See `Network`."""
         self._broadcast.follow(parents)
 
+    async def turn(self, peer: str, nbytes: int) -> None:
+        """Wait until `nbytes` may leave this machine to `peer` by another way than this one: the uplink is one."""
+        await self._broadcast.turn(peer, nbytes)
+
     async def traffic(self) -> Traffic:
         """See `Network`."""
         return msgspec.structs.replace(self._broadcast.traffic(), relayed=self._transport.relayed())

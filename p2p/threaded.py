@@ -142,6 +142,11 @@ class ThreadedPeer:
         """See `Network`."""
         await self._call(lambda peer: peer.follow(parents))
 
+    async def turn(self, peer: str, nbytes: int) -> None:
+        """See `Peer.turn`."""
+        if self._uplink is not None:
+            await self._call(lambda own: own.turn(peer, nbytes))
+
     async def traffic(self) -> Traffic:
         """See `Network`."""
         return await self._call(lambda peer: peer.traffic())

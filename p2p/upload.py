@@ -1,5 +1,6 @@
 """The holder's side of one chunk stream (rules: p2p/broadcast.py, p2p/orders.py, p2p/pace.py)."""
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -39,10 +40,36 @@ class Held:
             upload.wake()
 
 
+class Turn:
+    """One send that goes by no chunk stream, in the same line at the uplink."""
+
+    def __init__(self, turns: "Turns[Upload | Turn]") -> None:
+        self._turns = turns
+        self._awake = anyio.Event()
+
+    def wake(self) -> None:
+        """It may be its turn."""
+        self._awake.set()
+
+    async def come(self, peer: str, nbytes: int) -> None:
+        """Wait until `nbytes` may leave to `peer`, and book them."""
+        self._turns.line_up(self, peer, nbytes)
+        try:
+            while (wait := self._turns.wait(self, anyio.current_time())) != 0:
+                self._awake = anyio.Event()
+                with anyio.move_on_after(math.inf if wait is None else wait):
+                    await self._awake.wait()
+            for other in self._turns.take(self, anyio.current_time()):
+                other.wake()
+        finally:
+            if self._turns.leave(self) and (front := self._turns.front()) is not None:
+                front.wake()
+
+
 class Upload:
     """One stream: what is wanted, what is told, and its turn at the uplink."""
 
-    def __init__(self, stream: Stream, turns: "Turns[Upload]", sent: Counter[str]) -> None:
+    def __init__(self, stream: Stream, turns: "Turns[Upload | Turn]", sent: Counter[str]) -> None:
         self._stream = stream
         self._turns = turns
         self._sent = sent

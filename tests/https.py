@@ -13,7 +13,7 @@ from p2p import certificate
 from p2p.certificate import server_context
 from p2p.https_client import HttpsClient
 from p2p.https_door import Limits
-from p2p.https_server import HttpsServer
+from p2p.https_server import HttpsServer, Turn
 from p2p.memory import MemoryNetwork
 from p2p.network import Network
 from p2p.peer import Peer
@@ -42,11 +42,16 @@ def shown(name: str = "coordinator") -> Shown:
 
 
 def server_beside(
-    network: Network, listen: str = LOOPBACK, *, limits: Limits | None = None, identity: Shown | None = None
+    network: Network,
+    listen: str = LOOPBACK,
+    *,
+    limits: Limits | None = None,
+    identity: Shown | None = None,
+    turn: Turn | None = None,
 ) -> HttpsServer:
-    """A server that shows `identity`."""
+    """A server that shows `identity`. `turn`: see `HttpsServer`."""
     one = identity or shown()
-    return HttpsServer(network, [listen], server_context(one.certificate, one.key), limits)
+    return HttpsServer(network, [listen], server_context(one.certificate, one.key), limits, turn=turn)
 
 
 @asynccontextmanager

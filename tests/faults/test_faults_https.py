@@ -1,5 +1,5 @@
-"""A coordinator and a node as real processes, HTTPS between them and nothing else: the node is paid, follows, and finds
-the coordinator again after it was killed."""
+"""A coordinator and a node as real processes, HTTPS between them and nothing else: the node is paid, follows, finds the
+coordinator again after it was killed, takes its renewed certificate, and refuses another key."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.faults.audit import check_books
 from tests.faults.processes import free_port, running, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 
 
 def test_a_node_on_https_alone_works_and_outlives_a_kill_of_the_coordinator(
@@ -33,3 +33,29 @@ def test_a_node_on_https_alone_works_and_outlives_a_kill_of_the_coordinator(
         until("ann is paid again", lambda: ann.accepted() > before + 2)
         assert len(ann.held()) >= 4
         check_books(run)
+
+
+def test_a_renewed_certificate_goes_on_and_another_key_is_refused_with_a_sentence(
+    template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO2_COORD_HTTPS_LISTEN", f"/ip4/127.0.0.1/tcp/{free_port()}")
+    with quick_folder() as folder, running(template, folder) as run:
+        ann, coordinator = run.volunteer("ann", via="https"), run.coordinator
+        until("ann is paid", lambda: ann.accepted() >= 2)
+        before = coordinator.folder.https_certificate.read_bytes()
+
+        coordinator.kill()
+        coordinator.folder.https_certificate.unlink()
+        coordinator.start()
+        paid = ann.accepted()
+        until("the certificate is renewed", lambda: coordinator.folder.https_certificate.exists())
+        assert coordinator.folder.https_certificate.read_bytes() != before
+        until("ann is paid again", lambda: ann.accepted() > paid + 2)
+
+        coordinator.kill()
+        coordinator.folder.https_certificate.unlink()
+        coordinator.folder.https_key.unlink()
+        coordinator.start()
+        until("ann says why", lambda: "identity differs from the invite's" in str(ann.ask("status")["ways_failed"]))
+        assert ann.ask("status")["coordinator"] is None
+        assert ann.alive

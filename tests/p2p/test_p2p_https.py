@@ -6,6 +6,7 @@ import json
 import ssl
 import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from p2p import certificate, https_wire, wire
 from p2p.errors import Malformed, Unreachable, WrongIdentity
 from p2p.https_client import HttpsClient
 from p2p.https_door import Door, Limits, visitor
+from p2p.memory import MemoryNetwork
 from p2p.network import Manifest
+from p2p.pace import BURST
 from p2p.payload import Payload
-from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, shown
+from p2p.peer import Peer
+from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
 from tests.peers import payload_file
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "https.json").read_text())
@@ -462,6 +466,21 @@ async def test_a_fetch_of_another_life_is_resumed_from_the_disk(tmp_path):
             await client.fetch(manifest, tmp_path / "b")
             assert (await client.traffic()).received <= manifest.length - MB
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+async def test_both_ways_together_keep_to_the_one_limit_of_the_uplink(tmp_path):
+    manifest, rate = payload_file(tmp_path / "a", 2 * MB), 4.0 * MB
+    memory = MemoryNetwork(0)
+    peer, other = Peer(memory.transport("coordinator"), seed=0, uplink=rate), Peer(memory.transport("other"), seed=1)
+    server, client = server_beside(peer, turn=peer.turn), HttpsClient("node", shown().pin)
+    async with running(server, client, other):
+        await server.share(manifest, tmp_path / "a")
+        await client.dial([await address_of(server)])
+        await other.dial(["/memory/coordinator/p2p/coordinator"])
+        began = time.monotonic()
+        await asyncio.gather(client.fetch(manifest, tmp_path / "b"), other.fetch(manifest, tmp_path / "c"))
+        assert time.monotonic() - began >= 2 * manifest.length / rate - BURST, "never faster, however quick we are"
+        assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
 
 
 async def test_what_is_no_longer_shared_is_given_no_more(tmp_path):
