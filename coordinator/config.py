@@ -174,9 +174,7 @@ class HttpsSection(Section):
 
     listen: Annotated[
         Texts,
-        Field(
-            max_length=16, description="Addresses to listen on, /ip4/HOST/tcp/PORT. An empty list: no HTTPS."
-        ),
+        Field(max_length=16, description="Addresses to listen on, /ip4/HOST/tcp/PORT. An empty list: no HTTPS."),
     ] = ("/ip4/0.0.0.0/tcp/4311", "/ip6/::/tcp/4311")
     advertise: Annotated[
         Texts,
