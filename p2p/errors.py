@@ -3,6 +3,7 @@
 P2PError
 ├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
 │   ├── Malformed      bytes that do not decode, or exceed a bound
+│   │   └── TooLong    a frame longer than its reader takes
 │   ├── BadSignature   a document not signed by whom it must be
 │   ├── BadChunk       a chunk whose proof does not lead to the signed root
 │   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
@@ -23,6 +24,10 @@ class PeerFault(P2PError):
 
 class Malformed(PeerFault):
     """Bytes that do not decode as their type, or exceed a stated bound."""
+
+
+class TooLong(Malformed):
+    """A frame longer than its reader takes, refused before it was read."""
 
 
 class BadSignature(PeerFault):

@@ -11,8 +11,8 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 4. A frozen peer gives no error. A wait without a single byte for `patience` seconds resets the stream; a write that
    cannot even leave, or a peer that answers no PING, closes the connection.
 5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
-   for 5 s. Between our own peers streams go over our own muxer; a stream of a foreign peer has a task that always
-   reads, up to `READ_AHEAD` bytes ahead of whoever consumes.
+   for 5 s. Between our own peers streams go over our own muxer; a foreign peer's yamux is held within bounds
+   (p2p/libp2p_foreign.py).
 6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
    is checked against the reader's limit before anything is read.
 7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
 from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.custom_types import TMuxerOptions, TProtocol
+from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
@@ -43,7 +43,6 @@ from libp2p.pubsub.pb.rpc_pb2 import Message
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
-from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
@@ -52,6 +51,7 @@ from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
+from p2p.libp2p_foreign import ForeignConn, Muxers
 from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
@@ -84,9 +84,9 @@ VALIDATION_TIMEOUT = 30.0
 """Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
 
 
-def muxers() -> TMuxerOptions:
+def muxers() -> Muxers:
     """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
-    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): Yamux}
+    return Muxers({TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn})
 
 
 def limits() -> ResourceManager:
@@ -134,11 +134,11 @@ class LibP2PTransport:
         self._host: IHost = new_host(
             key_pair=key_pair,
             sec_opt=security(key_pair),
-            muxer_opt=muxers(),
             listen_addrs=self._listen or None,
             resource_manager=limits(),
             connection_config=connections,
         )
+        self._host.get_network().upgrader.muxer_multistream = muxers()  # type: ignore[attr-defined]
         guard(self._host)
         self._connections = Connections()
         self._circuits = Circuits(self._host, self._connections.gone)

@@ -1,21 +1,62 @@
-"""A stream of stock yamux, with the interface of our own (`libp2p_mux.MuxStream`).
+"""Stock yamux, for peers that are not of this project: its connections within bounds, its streams with the interface
+of our own (`libp2p_mux.MuxStream`).
 
-Stock yamux fails a write when the reader pauses for 5 s, so a task always reads, up to `READ_AHEAD` bytes ahead of
-whoever consumes. Another task writes: whoever sends only queues, so that no write is ever cancelled.
+1. Stock yamux fails a write when the reader pauses for 5 s, so a task always reads, up to `READ_AHEAD` bytes ahead of
+   whoever consumes. Another task writes: whoever sends only queues, so that no write is ever cancelled.
+2. Stock yamux keeps what is sent past its window, and any number of streams, of which the host has `MAX_STREAMS` for
+   all peers together. Here a stream too many is reset, and who sends too much that nobody has read is cut off.
 """
 
+import logging
 from collections import deque
 
 import trio
-from libp2p.abc import INetStream
+from libp2p.abc import IMuxedConn, IMuxedStream, INetStream, ISecureConn
 from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux.yamux import Yamux
 
-from p2p.mux import Bytes
+from p2p.mux import STREAMS_MAX, Bytes
+
+log = logging.getLogger("p2p")
 
 PIECE = 64 << 10
 """Bytes of one read or write."""
 READ_AHEAD = 1 << 20
 """Bytes that are read before anybody asked for them."""
+UNREAD_MAX = 64 << 20
+"""Bytes of one connection that may have come and not been read: 256 streams' first windows, or 4 grown ones."""
+
+
+class ForeignConn(Yamux):
+    """Upstream's, with rule 2."""
+
+    async def accept_stream(self) -> IMuxedStream:
+        while True:
+            stream = await super().accept_stream()
+            if self._theirs() <= STREAMS_MAX:
+                return stream
+            await stream.reset()
+
+    def _theirs(self) -> int:
+        own = 1 if self.is_initiator else 0
+        return sum(stream.stream_id & 1 != own and not stream.closed for stream in self.streams.values())
+
+    async def _read_data_body(self, length: int) -> bytes:
+        unread = sum(map(len, self.stream_buffers.values()))
+        if unread + length > UNREAD_MAX:
+            log.warning("connection with %s closed: %d bytes came that nobody has read", self.peer_id, unread)
+            raise trio.TooSlowError  # the one error that upstream lets end the connection
+        return await super()._read_data_body(length)
+
+
+class Muxers(MuxerMultistream):
+    """Upstream's, which for yamux makes a class of its own whatever it was given."""
+
+    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
+        protocol, kind = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
+        return self._annotate_connection(kind(conn, peer_id), conn, protocol)
 
 
 class ForeignStream:

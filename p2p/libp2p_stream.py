@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import trio
 from libp2p.abc import INetStream
 
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import LocalFault, Malformed, TooLong, Unreachable
 from p2p.libp2p_foreign import ForeignStream
 from p2p.libp2p_mux import MuxStream
 from p2p.mux import Bytes
@@ -85,7 +85,7 @@ class LibP2PStream:
             return None
         length = int.from_bytes(head, "big") if len(head) == LENGTH else 1
         if length > limit:
-            raise Malformed(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
+            raise TooLong(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
         frame = await self._exactly(length)
         if len(frame) < length:
             raise Malformed(f"{self._peer} ended in the middle of a frame")

@@ -20,7 +20,7 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import LocalFault, TooLong, Unreachable
 from p2p.guard import guarded
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
@@ -354,7 +354,7 @@ class _MemoryStream:
         self._under_way -= len(frame)
         self.other.wake()
         if len(frame) > limit:
-            raise Malformed(f"{self.peer} sent a frame of {len(frame)} bytes, the limit is {limit}")
+            raise TooLong(f"{self.peer} sent a frame of {len(frame)} bytes, the limit is {limit}")
         return frame
 
     def _post(self, frame: bytes | None) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from p2p.errors import Declined, Malformed, Unreachable
+from p2p.errors import Declined, Malformed, TooLong, Unreachable
 from p2p.groups import one_error
 from p2p.limits import ASKS_BURST, ASKS_RATE, Buckets
 from p2p.network import RequestHandler
@@ -69,7 +69,7 @@ class Server:
         handler, limit = self._methods[name.decode()]
         try:
             request = await stream.receive(limit)
-        except Malformed:
+        except TooLong:
             await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
             return
         if request is None:

@@ -31,8 +31,8 @@ class Stream(Protocol):
         """Send one frame. Raises `Unreachable`."""
 
     async def receive(self, limit: int) -> bytes | None:
-        """One frame, or None when the other side finished. Raises `Malformed` when it is longer than
-        `limit` bytes (before it is read), and `Unreachable`."""
+        """One frame, or None when the other side finished. Raises `TooLong` when it is longer than
+        `limit` bytes (before it is read), `Malformed` when it is cut off, and `Unreachable`."""
 
     async def finish(self) -> None:
         """No more frames from this side."""

@@ -16,6 +16,7 @@ from libp2p.security.noise.patterns import PatternXX
 from libp2p.security.noise.transport import Transport as Noise
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
 from p2p.libp2p_mux import MuxConn, MuxStream
@@ -52,8 +53,20 @@ def test_noise_asks_for_a_pattern_and_makes_it_of_these_parts():
     assert isinstance(made.get_pattern(), _PatternXX)
 
 
-def test_the_muxer_s_class_is_called_with_connection_and_peer():
-    assert "transport_class(conn, peer_id)" in inspect.getsource(MuxerMultistream.new_conn)
+def test_a_muxer_s_class_is_called_with_connection_and_peer_and_is_negotiated_by_these_parts():
+    source = inspect.getsource(MuxerMultistream.new_conn)
+    assert "transport_class(conn, peer_id)" in source
+    assert "await self._selector.select(\n            conn, conn.is_initiator, self.negotiate_timeout\n" in source
+    assert "return self._annotate_connection(muxed_conn, conn, protocol)" in source
+    assert isinstance(TransportUpgrader({}, {}).muxer_multistream, MuxerMultistream)
+
+
+def test_yamux_reads_every_body_by_one_method_and_one_error_of_it_ends_the_connection():
+    source = inspect.getsource(Yamux.handle_incoming)
+    assert source.count("await self._read_data_body(length)") == 3
+    assert source.count("read_exactly(") == source.count("read_exactly({HEADER_SIZE})") + 1  # the header itself
+    assert "except trio.TooSlowError:\n                        raise\n" in source
+    assert isinstance(Yamux(None, None, is_initiator=True).stream_buffers, dict)
 
 
 def test_our_muxer_has_what_stock_yamux_shows_of_the_interface():

@@ -1,0 +1,242 @@
+"""A peer that is none of ours: a host as stock py-libp2p makes it, and our protocols written anew from docs/protocol.
+
+Nothing here imports the network plane. Hashes are BLAKE3, messages MessagePack, both by their own libraries.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgpack
+import trio
+from blake3 import blake3
+from libp2p import new_host
+from libp2p.abc import IHost, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.host.ping import PingService
+from libp2p.identity.identify.identify import ID as IDENTIFY
+from libp2p.identity.identify.pb.identify_pb2 import Identify
+from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.tools.anyio_service import background_trio_service
+from libp2p.utils.varint import read_varint_prefixed_bytes
+from multiaddr import Multiaddr
+
+RPC, CHUNKS = "/echo2/rpc/1", "/echo2/chunks/1"
+GOSSIP = ["/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A payload as a manifest describes it."""
+
+    payload: bytes
+    length: int
+    chunk_size: int
+    root: bytes
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.length // self.chunk_size)
+
+
+class StockPeer:
+    """A running stock host; see `running`."""
+
+    def __init__(self, host: IHost, pubsub: Pubsub) -> None:
+        self.host, self.pubsub = host, pubsub
+
+    @property
+    def peer_id(self) -> str:
+        return str(self.host.get_id())
+
+    def addresses(self) -> list[str]:
+        return [str(address) for address in self.host.get_addrs()]
+
+    async def dial(self, addresses: Sequence[str]) -> None:
+        await self.host.connect(info_from_p2p_addr(Multiaddr(addresses[0])))
+
+    async def open(self, peer: str, protocol: str) -> INetStream:
+        return await self.host.new_stream(ID.from_string(peer), [protocol])  # type: ignore[list-item]
+
+    async def ping(self, peer: str) -> int:
+        """How many of two pings came back."""
+        return len(await PingService(self.host).ping(ID.from_string(peer), 2))
+
+    async def identify(self, peer: str) -> Identify:
+        stream = await self.open(peer, IDENTIFY)
+        message = Identify()
+        message.ParseFromString(await read_varint_prefixed_bytes(stream))
+        await stream.close()
+        return message
+
+    async def ask(self, peer: str, method: str, request: bytes) -> bytes:
+        """The status byte and the rest."""
+        stream = await self.open(peer, RPC)
+        await stream.write(framed(method.encode()) + framed(request))
+        await stream.close_write()  # type: ignore[attr-defined]
+        while (answer := await receive(stream)) == b"":
+            pass
+        assert answer is not None, "the stream ended without an answer"
+        assert await receive(stream) is None
+        await stream.close()
+        return answer
+
+    def serve(self, method: str, handler: Callable[[bytes], bytes]) -> None:
+        """Answer one method, after a frame that says "still working"."""
+
+        async def answer(stream: INetStream) -> None:
+            name, request = await receive(stream), await receive(stream)
+            assert await receive(stream) is None
+            assert request is not None
+            known = name == method.encode()
+            await stream.write(framed(b""))
+            await stream.write(framed(b"\x00" + handler(request) if known else b"\x02no such method"))
+            await stream.close()
+
+        self.host.set_stream_handler(RPC, answer)  # type: ignore[arg-type]
+
+    async def fetch(self, peer: str, cut: Cut, indices: Sequence[int]) -> dict[int, bytes]:
+        """These chunks, verified."""
+        stream = await self.open(peer, CHUNKS)
+        await stream.write(framed(packed("a", cut.payload)) + framed(packed("w", indices)))
+        found: dict[int, bytes] = {}
+        while len(found) < len(indices):
+            frame = await receive(stream)
+            assert frame is not None, "the holder ended before all was here"
+            letter, *fields = msgpack.unpackb(frame)
+            if letter == "c":
+                index, proof, data = fields
+                assert index in indices
+                assert leads_to_root(cut, index, proof, data), f"chunk {index} is not of this payload"
+                found[index] = data
+        await stream.close_write()  # type: ignore[attr-defined]
+        await stream.reset()
+        return found
+
+    def hold(self, content: bytes, cut: Cut, lie: Callable[..., tuple[object, ...]] | None = None) -> None:
+        """Serve a payload. `lie`: (index, proof, data) -> what is sent instead."""
+        pieces = [content[at : at + cut.chunk_size] for at in range(0, cut.length, cut.chunk_size)]
+
+        async def serve(stream: INetStream) -> None:
+            ask = await receive(stream)
+            assert ask is not None
+            assert msgpack.unpackb(ask) == ["a", cut.payload]
+            bitmap = ((1 << len(pieces)) - 1).to_bytes(-(-len(pieces) // 8), "little")
+            await stream.write(framed(packed("h", bitmap)))
+            while (frame := await receive(stream)) is not None:
+                letter, *fields = msgpack.unpackb(frame)
+                for index in fields[0] if letter == "w" and fields else []:
+                    chunk = index, proof_of(pieces, index), pieces[index]
+                    await stream.write(framed(packed("c", *(lie(*chunk) if lie else chunk))))
+            await stream.close()
+
+        self.host.set_stream_handler(CHUNKS, serve)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(host: IHost | None = None) -> AsyncIterator[StockPeer]:
+    """A stock host with gossip on loopback, as upstream's defaults have it but for an Ed25519 identity."""
+    host = host or new_host(key_pair=create_new_key_pair())
+    router = GossipSub(GOSSIP, 6, 4, 12, heartbeat_interval=1)  # type: ignore[arg-type]
+    pubsub = Pubsub(host, router, strict_signing=True)
+    async with (
+        host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]),
+        background_trio_service(pubsub),
+        background_trio_service(router),
+    ):
+        await pubsub.wait_until_ready()
+        try:
+            yield StockPeer(host, pubsub)
+        finally:
+            await hang_up(host)
+
+
+async def hang_up(host: IHost) -> None:
+    """Close every socket: a host that stops just lets go of them."""
+    with trio.CancelScope(shield=True):
+        for connection in host.get_network().get_connections():
+            await connection.muxed_conn.secured_conn.close()
+
+
+# --- frames and proofs -----------------------------------------------------------------------------------------------
+
+
+def framed(frame: bytes) -> bytes:
+    return len(frame).to_bytes(4, "big") + frame
+
+
+async def receive(stream: INetStream) -> bytes | None:
+    """One frame; None at the end."""
+    head = await _exactly(stream, 4)
+    return None if head is None else await _exactly(stream, int.from_bytes(head, "big"))
+
+
+async def _exactly(stream: INetStream, count: int) -> bytes | None:
+    found = b""
+    while len(found) < count:
+        try:
+            found += await stream.read(count - len(found))
+        except StreamEOF:
+            assert not found, "the other side ended in the middle of a frame"
+            return None
+    return found
+
+
+def packed(letter: str, *fields: object) -> bytes:
+    return msgpack.packb([letter, *fields])  # type: ignore[no-any-return]
+
+
+def leads_to_root(cut: Cut, index: int, proof: Sequence[bytes], data: bytes) -> bool:
+    """Whether a chunk stands in the tree whose root the manifest names."""
+    if len(data) != min(cut.chunk_size, cut.length - index * cut.chunk_size):
+        return False
+    digest, place, count, rest = leaf(data), index, cut.chunks, list(proof)
+    while count > 1:
+        if place ^ 1 < count:
+            if not rest:
+                return False
+            sibling = rest.pop(0)
+            digest = node(sibling, digest) if place & 1 else node(digest, sibling)
+        place, count = place >> 1, (count + 1) >> 1
+    return not rest and digest == cut.root
+
+
+def root_of(content: bytes, chunk_size: int) -> bytes:
+    row = [leaf(content[at : at + chunk_size]) for at in range(0, len(content), chunk_size)]
+    while len(row) > 1:
+        row = risen(row)
+    return row[0]
+
+
+def proof_of(pieces: Sequence[bytes], index: int) -> list[bytes]:
+    row, proof = [leaf(piece) for piece in pieces], []
+    while len(row) > 1:
+        if index ^ 1 < len(row):
+            proof.append(row[index ^ 1])
+        row, index = risen(row), index >> 1
+    return proof
+
+
+def risen(row: list[bytes]) -> list[bytes]:
+    """The next row of the tree; an odd node at the end rises unpaired."""
+    odd = row[-1:] if len(row) & 1 else []
+    return [node(row[at], row[at + 1]) for at in range(0, len(row) - 1, 2)] + odd
+
+
+def leaf(chunk: bytes) -> bytes:
+    return blake3(b"\x00" + chunk).digest()
+
+
+def node(left: bytes, right: bytes) -> bytes:
+    return blake3(b"\x01" + left + right).digest()
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait for what has no event."""
+    with trio.fail_after(60):
+        while not what():  # noqa: ASYNC110
+            await trio.sleep(0.01)
