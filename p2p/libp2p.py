@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
 from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.custom_types import TProtocol
+from libp2p.custom_types import TMuxerOptions, TProtocol
 from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
@@ -84,9 +84,9 @@ VALIDATION_TIMEOUT = 30.0
 """Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
 
 
-def muxers() -> Muxers:
+def muxers() -> TMuxerOptions:
     """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
-    return Muxers({TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn})
+    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn}
 
 
 def limits() -> ResourceManager:
@@ -138,7 +138,7 @@ class LibP2PTransport:
             resource_manager=limits(),
             connection_config=connections,
         )
-        self._host.get_network().upgrader.muxer_multistream = muxers()  # type: ignore[attr-defined]
+        self._host.get_network().upgrader.muxer_multistream = Muxers(muxers())  # type: ignore[attr-defined]
         guard(self._host)
         self._connections = Connections()
         self._circuits = Circuits(self._host, self._connections.gone)

@@ -4,7 +4,7 @@
 2. A peer that breaks the muxer's rules again and again is banned (p2p/bans.py): its connections are closed, new ones
    are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it: bytes
    that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's fault.
-   Stock yamux, which foreign peers speak, tells of no such faults.
+   Of stock yamux, which foreign peers speak, only the flood past its windows counts (p2p/libp2p_foreign.py).
 """
 
 import logging
@@ -15,6 +15,7 @@ from libp2p.abc import INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
 from p2p.bans import Bans
+from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_mux import MuxConn
 from p2p.limits import Crowd
 
@@ -76,7 +77,7 @@ class Connections(INotifee):
     def _charge(self, conn: INetConn) -> None:
         """Rule 2, once a connection."""
         muxed = conn.muxed_conn
-        if not isinstance(muxed, MuxConn) or muxed.fault is None:
+        if not isinstance(muxed, MuxConn | ForeignConn) or muxed.fault is None:
             return
         peer, fault, muxed.fault = str(muxed.peer_id), muxed.fault, None
         term = self._bans.charge(peer, self._now())

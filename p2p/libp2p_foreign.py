@@ -32,21 +32,21 @@ UNREAD_MAX = 64 << 20
 class ForeignConn(Yamux):
     """Upstream's, with rule 2."""
 
+    fault: str | None = None
+    """What the peer did wrong."""
+
     async def accept_stream(self) -> IMuxedStream:
         while True:
             stream = await super().accept_stream()
-            if self._theirs() <= STREAMS_MAX:
+            if sum(not (one.is_initiator or one.closed) for one in self.streams.values()) <= STREAMS_MAX:
                 return stream
             await stream.reset()
-
-    def _theirs(self) -> int:
-        own = 1 if self.is_initiator else 0
-        return sum(stream.stream_id & 1 != own and not stream.closed for stream in self.streams.values())
 
     async def _read_data_body(self, length: int) -> bytes:
         unread = sum(map(len, self.stream_buffers.values()))
         if unread + length > UNREAD_MAX:
-            log.warning("connection with %s closed: %d bytes came that nobody has read", self.peer_id, unread)
+            self.fault = f"{unread} bytes came that nobody has read"
+            log.warning("connection with %s closed: %s", self.peer_id, self.fault)
             raise trio.TooSlowError  # the one error that upstream lets end the connection
         return await super()._read_data_body(length)
 

@@ -14,6 +14,7 @@ from libp2p.network.stream.exceptions import StreamError
 from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 
 from p2p import libp2p_foreign
+from p2p.bans import FORGIVEN
 from p2p.errors import Malformed, Unreachable
 from p2p.mux import STREAMS_MAX
 from tests.p2p import stock
@@ -193,36 +194,45 @@ async def test_malformed_yamux_costs_its_connection_at_most() -> None:
 
 
 @on_trio
-async def test_who_sends_past_its_window_is_cut_off(monkeypatch: pytest.MonkeyPatch, said) -> None:
-    monkeypatch.setattr(libp2p_foreign, "UNREAD_MAX", 4 << 20)
-    busy = trio.Event()
+async def test_who_sends_past_its_window_is_cut_off_and_banned_if_it_goes_on(monkeypatch, said) -> None:
+    monkeypatch.setattr(libp2p_foreign, "UNREAD_MAX", 2 << 20)
+
+    at_work: list[bytes] = []
 
     async def slow(peer: str, request: bytes) -> bytes:
-        busy.set()
+        at_work.append(request)
         await trio.sleep_forever()
         return b""
 
-    async with met("stock") as (one, other), stock.running() as honest:
+    async with met("ours") as (one, honest), stock.running() as other:
         one.peer.serve("slow", slow, limit=10)
-        stream = await other.open(one.peer.peer_id, stock.RPC)
-        await stream.write(framed(b"slow") + framed(b""))
-        await busy.wait()
-        number = stream.muxed_stream.stream_id  # type: ignore[attr-defined]
-        flood = pack("!BBHII", 0, 0, 0, number, 1 << 20) + bytes(1 << 20)
-        with contextlib.suppress(RawConnError, IOException):
-            for _ in range(64):
-                await connection(other).secured_conn.write(flood)
-        await stock.until(lambda: other.peer_id not in one.transport.peers())
-        await honest.dial(await one.peer.addresses())
+        for number in range(FORGIVEN + 1):
+            await other.dial(await one.peer.addresses())
+            stream = await other.open(one.peer.peer_id, stock.RPC)
+            await stream.write(framed(b"slow") + framed(b""))
+            await stock.until(lambda number=number: len(at_work) > number)
+            await flood(connection(other), stream)
+            await stock.until(lambda: other.peer_id not in one.transport.peers())
+            await stock.until(lambda: not other.host.get_connected_peers())
+        await stock.until(lambda: one.transport._connections.banned_for(other.peer_id) > 0)
         await lives(one, honest)
-    assert "bytes came that nobody has read" in said.text
+    assert said.text.count("bytes came that nobody has read") == FORGIVEN + 2  # each, and the ban
 
 
+async def flood(yamux: Yamux, stream: INetStream) -> None:
+    """Send 64 MiB on a stream, whatever its window."""
+    header = pack("!BBHII", 0, 0, 0, stream.muxed_stream.stream_id, 1 << 20)  # type: ignore[attr-defined]
+    with contextlib.suppress(RawConnError, IOException):
+        for _ in range(64):
+            await yamux.secured_conn.write(header + bytes(1 << 20))
+
+
+@pytest.mark.parametrize("first", [1001, 1000], ids=["its own numbers", "ours"])
 @on_trio
-async def test_a_stream_too_many_is_reset_and_takes_none_from_others() -> None:
+async def test_a_stream_too_many_is_reset_and_takes_none_from_others(first: int) -> None:
     async with met("stock") as (one, other), stock.running() as honest:
         await honest.dial(await one.peer.addresses())
-        opened = b"".join(pack("!BBHII", 0, 1, 1, 1001 + 2 * number, 0) for number in range(2 * STREAMS_MAX))
+        opened = b"".join(pack("!BBHII", 0, 1, 1, first + 2 * number, 0) for number in range(2 * STREAMS_MAX))
         await connection(other).secured_conn.write(opened)
         (theirs,) = [c for c in one.transport._connections.open if str(c.muxed_conn.peer_id) == other.peer_id]
         await stock.until(lambda: open_ones(theirs) > STREAMS_MAX // 2)
@@ -231,8 +241,8 @@ async def test_a_stream_too_many_is_reset_and_takes_none_from_others() -> None:
 
 
 def open_ones(connection: INetConn) -> int:
-    """Streams that the other side, which dialled, has open."""
-    return sum(stream.muxed_stream.stream_id & 1 for stream in connection.get_streams())  # type: ignore[attr-defined]
+    """Streams that the other side has open."""
+    return sum(not stream.muxed_stream.is_initiator for stream in connection.get_streams())  # type: ignore[attr-defined]
 
 
 def connection(other: StockPeer) -> Yamux:
