@@ -75,7 +75,7 @@ def lines(rows: list[VersionRow]) -> list[str]:
         ("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
     ]
     for row in rows:
-        ends = ("held" if row.held else "dropped", row.root[:16])
+        ends = ("held" if row.held else "-", row.root[:16])
         table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
         if not row.edges:
             table.append((str(row.era), str(row.version), "-", "-", "-", "-", "-", *ends))
