@@ -85,16 +85,20 @@ class Scoring:
 
     async def _judge(self, group: Undecided) -> None:
         lease = group.lease
+        if await self._hold(lease.version, lease.root):
+            await self._score(group)
+        else:
+            self.books.give_up(group, self._now())
+            log.error("a version is gone that a group waits for", version=lease.version)
+        self.decided.set()
+
+    async def _score(self, group: Undecided) -> None:
         try:
-            if await self._hold(lease.version, lease.root):
-                scores = await self.scorer.score(self._job(group), self._samples(group))
-                self.books.decide(group, scores, self._now())
-            else:
-                self.books.give_up(group, self._now())
-                log.error("a version is gone that a group waits for", version=lease.version)
+            scores = await self.scorer.score(self._job(group), self._samples(group))
         except ChildError as error:
             await self._fail(group, error)
-        self.decided.set()
+        else:
+            self.books.decide(group, scores, self._now())
 
     async def _fail(self, group: Undecided, error: ChildError) -> None:
         """Rule 4."""
