@@ -1,0 +1,102 @@
+"""Chunks of 1 MiB from one process to another over the loopback: ours against raw TCP, aiohttp over TLS and stock
+py-libp2p, in throughput and CPU.
+
+1. `stream` is compared with what moves bytes and does nothing with them; `fetch`, the way of a payload between two
+   nodes, with the same work around aiohttp and around stock py-libp2p (`transport_anchors.Store`).
+2. All candidates run at once and take turns; a ratio is the median over turns of the ratio within a turn.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import bench, transport_anchors, transport_ours
+from benchmarks.bench import Claim
+from benchmarks.transport_ends import CHUNK, Ends, Turn, running, write_chunks
+
+TCP = "raw TCP"
+HTTPS = "aiohttp over TLS"
+HTTPS_STORED = "aiohttp over TLS, hashed and stored"
+STOCK = "stock py-libp2p"
+STOCK_STORED = "stock py-libp2p, hashed and stored"
+STREAM = "stream"
+FETCH = "fetch"
+CANDIDATES: dict[str, Ends] = {
+    TCP: transport_anchors.TCP,
+    HTTPS: transport_anchors.HTTPS,
+    STOCK: transport_anchors.STOCK,
+    STREAM: transport_ours.STREAM,
+    HTTPS_STORED: transport_anchors.HTTPS_STORED,
+    STOCK_STORED: transport_anchors.STOCK_STORED,
+    FETCH: transport_ours.FETCH,
+}
+Turns = Mapping[str, Sequence[Turn]]
+
+
+def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, list[Turn]]:
+    """Each candidate once to warm up, then `repeats` times in turn. Files lie in memory where the system has a place
+    for that: what is measured is no disk."""
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as made,
+        ExitStack() as stack,
+    ):
+        folder = Path(made)
+        write_chunks(folder, chunks)
+        turns = {name: stack.enter_context(running(CANDIDATES[name], folder, chunks)) for name in names}
+        for turn in turns.values():
+            turn()
+        found: dict[str, list[Turn]] = {name: [] for name in names}
+        for _ in range(repeats):
+            for name, turn in turns.items():
+                found[name].append(turn())
+    return found
+
+
+def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[Turn], float]) -> float:
+    """Median of the paired ratios."""
+    pairs = zip(turns[subject], turns[anchor], strict=True)
+    return statistics.median(what(one) / what(other) for one, other in pairs)
+
+
+def claims(turns: Turns) -> list[Claim]:
+    """The bars."""
+    found = []
+    for subject, https, stock in ((STREAM, HTTPS, STOCK), (FETCH, HTTPS_STORED, STOCK_STORED)):
+        found.append(Claim(f"{subject} throughput", ratio(turns, subject, https, Turn.speed), https, 0.9))
+        found.append(Claim(f"{subject} CPU", ratio(turns, subject, https, Turn.cost), https, 1.2, at_most=True))
+        found.append(Claim(f"{subject} throughput", ratio(turns, subject, stock, Turn.speed), stock, 3.5))
+    return found
+
+
+def rows(turns: Turns) -> list[list[object]]:
+    """Of the table: medians over the turns, and the best throughput."""
+    return [
+        [
+            name,
+            statistics.median(map(Turn.speed, taken)),
+            max(map(Turn.speed, taken)),
+            statistics.median(turn.held / turn.nbytes * 1e9 for turn in taken),
+            statistics.median(turn.taken / turn.nbytes * 1e9 for turn in taken),
+            statistics.median(map(Turn.cost, taken)),
+        ]
+        for name, taken in turns.items()
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="64 MiB a turn instead of 256, 5 turns instead of 9")
+    chunks, repeats = (64, 5) if (quick := parser.parse_args().quick) else (256, 9)
+    bench.header("Chunks of 1 MiB between two processes", ["libp2p", "aiohttp", "cryptography", "trio"])
+    turns = take_turns(list(CANDIDATES), chunks, repeats)
+    print(f"{repeats} turns of {chunks * CHUNK >> 20} MiB{' (quick)' if quick else ''}; medians\n")
+    bench.table(["candidate", "MB/s", "best", "sender CPU s/GB", "receiver", "both"], rows(turns))
+    return bench.close(claims(turns))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
