@@ -29,14 +29,13 @@ from libp2p.security.secure_session import SecureSession
 from multiaddr import Multiaddr
 
 from p2p.errors import Malformed
+from p2p.libp2p_socket import RawBytes
 from p2p.noise import Opener, Sealer
 
 log = logging.getLogger("p2p")
 
 STUCK = 30.0
 """Seconds for one write to leave, before its connection is closed."""
-RECEIVE = 256 << 10
-"""Bytes that are asked of the socket at once."""
 
 
 def security(key_pair: KeyPair) -> TSecurityOptions:
@@ -82,6 +81,7 @@ class NoiseSession(BaseSession):
 
     def _start(self, conn: IRawConnection, sealer: Sealer, opener: Opener) -> None:
         self._conn = conn
+        self._raw = RawBytes(conn)
         self._sealer = sealer
         self._opener = opener
         self._arrived: deque[bytes | memoryview] = deque()
@@ -91,7 +91,7 @@ class NoiseSession(BaseSession):
         """What has arrived, one byte at least; empty when the other side has closed. Raises `ConnectionClosedError`,
         also for bytes that do not open."""
         while not self._arrived:
-            data = await self._conn.read(RECEIVE)
+            data = await self._raw.receive()
             if not data:
                 return []
             try:
@@ -123,13 +123,19 @@ class NoiseSession(BaseSession):
 
     async def write(self, data: bytes) -> None:
         """All of `data`, whoever is cancelled meanwhile. Raises `ConnectionClosedError`."""
-        async with self._writing:
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            await self._writing.acquire()
+        try:
             with trio.move_on_after(STUCK) as scope:
                 scope.shield = True
-                await self._conn.write(self._sealer.seal(data))  # type: ignore[arg-type]
+                await self._raw.send(self._sealer.seal(data))
             if scope.cancelled_caught:
                 await self.close()
                 raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
+        finally:
+            self._writing.release()
 
     async def close(self) -> None:
         await self._conn.close()

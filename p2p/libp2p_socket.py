@@ -1,9 +1,51 @@
-"""The other end's address of a socket. Upstream knows it for IPv4 alone: over IPv6 a socket's address has four parts,
-and what has not two it takes for none. Then limits by address, the observed address that peers are told, and whoever
-asks for the address of a connection miss every IPv6 peer. So that one method is replaced.
+"""The socket under a raw connection of upstream's.
+
+1. Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of
+   them. What has no TCP socket (a relayed connection) goes through the layers.
+2. The other end's address: upstream knows it for IPv4 alone: over IPv6 a socket's address has four parts,
+   and what has not two it takes for none. Then limits by address, the observed address that peers are told, and
+   whoever asks for the address of a connection miss every IPv6 peer. So that one method is replaced.
 """
 
+import trio
+from libp2p.abc import IRawConnection
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
+
+from p2p.mux import Bytes
+
+RECEIVE = 256 << 10
+"""Bytes that are asked of the socket at once."""
+
+
+class RawBytes:
+    """The bytes of one raw connection. One task may send, and one receive."""
+
+    def __init__(self, conn: IRawConnection) -> None:
+        self._conn = conn
+        stream = getattr(conn, "stream", None)
+        self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
+        self._buffer = memoryview(bytearray(RECEIVE))
+
+    async def receive(self) -> Bytes:
+        """What has arrived, empty at the end; it is overwritten by the next call. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return await self._conn.read(RECEIVE)
+        try:
+            return self._buffer[: await self._socket.recv_into(self._buffer)]
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+
+    async def send(self, data: Bytes) -> None:
+        """All of it. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return await self._conn.write(data)  # type: ignore[arg-type]
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[await self._socket.send(left) :]
+        except (OSError, trio.ClosedResourceError) as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:

@@ -53,7 +53,7 @@ class Opener:
         self._rest = bytearray()
         """The beginning of a message whose end has not come."""
 
-    def open(self, data: bytes) -> list[bytes]:
+    def open(self, data: bytes | memoryview) -> list[bytes]:
         """The plaintexts of all messages that are complete now; `data` is what arrived, cut anywhere. Raises
         `Malformed`."""
         view, at, found = memoryview(data), 0, []
