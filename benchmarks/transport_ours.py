@@ -18,10 +18,12 @@ from p2p.threaded import ThreadedPeer
 from p2p.transport import Stream
 
 LISTEN = [f"/ip4/{LOOPBACK}/tcp/0"]
+PATIENCE = 3600.0
+"""Seconds: the stream is quiet while others take their turns."""
 
 
 async def hold_stream(say: Say, folder: Path, chunks: int) -> None:
-    transport = LibP2PTransport(generate_key(), LISTEN)
+    transport = LibP2PTransport(generate_key(), LISTEN, patience=PATIENCE)
 
     async def serve(stream: Stream) -> None:
         while asked := await stream.receive(COUNT):
@@ -34,7 +36,7 @@ async def hold_stream(say: Say, folder: Path, chunks: int) -> None:
 
 @asynccontextmanager
 async def take_stream(addresses: list[str], folder: Path, chunks: int) -> AsyncIterator[Taker]:
-    transport = LibP2PTransport(generate_key(), [], patience=3600.0)  # the stream is quiet while others take turns
+    transport = LibP2PTransport(generate_key(), [], patience=PATIENCE)
     async with trio.open_nursery() as nursery:
         ready = trio.Event()
         nursery.start_soon(transport.run, ready.set)
