@@ -32,10 +32,10 @@ class Eye:
     def __init__(self, liar: bool) -> None:
         self.truth: bytes | None = None
         self.bad_sent = self.bad_received = 0
-        honest_read, honest_put = Payload.read, PartialPayload.put
+        honest_read, honest_prove = Payload.read, PartialPayload.prove
 
-        def read(payload: Payload, index: int) -> tuple[bytes, list[bytes]] | None:
-            found = honest_read(payload, index)
+        def read(payload: Payload, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
+            found = honest_read(payload, index, block=block)
             if found is None:
                 return None
             data, proof = found
@@ -46,15 +46,15 @@ class Eye:
                 self.bad_sent += self.truth[offset : offset + length] != data
             return found
 
-        def put(payload: PartialPayload, index: int, data: bytes, proof: list[bytes]) -> bool:
+        def prove(payload: PartialPayload, index: int, data: bytes, proof: list[bytes]) -> None:
             try:
-                return honest_put(payload, index, data, proof)
+                honest_prove(payload, index, data, proof)
             except BadChunk:
                 self.bad_received += 1
                 raise
 
         Payload.read = read  # type: ignore[method-assign, assignment]
-        PartialPayload.put = put  # type: ignore[method-assign, assignment]
+        PartialPayload.prove = prove  # type: ignore[method-assign, assignment]
 
 
 def say(**message: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import bench, transport_anchors, transport_ours
 from benchmarks.bench import Claim
-from benchmarks.transport_ends import CHUNK, Ends, Turn, running, write_chunks
+from benchmarks.transport_ends import CHUNK, TAKEN, Ends, Turn, running, write_chunks
 
 TCP = "raw TCP"
 HTTPS = "aiohttp over TLS"
@@ -38,13 +38,13 @@ Turns = Mapping[str, Sequence[Turn]]
 
 
 def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, list[Turn]]:
-    """Each candidate once to warm up, then `repeats` times in turn. Files lie in memory where the system has a place
-    for that: what is measured is no disk."""
-    with (
-        tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as made,
-        ExitStack() as stack,
-    ):
-        folder = Path(made)
+    """Each candidate once to warm up, then `repeats` times in turn. What is sent lies on the disk and, since it was
+    just written, in the system's memory, as a payload does that was just made. What is taken is stored in memory where
+    the system has a place for that: no disk is measured."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with ExitStack() as stack:
+        folder, taken = (Path(stack.enter_context(tempfile.TemporaryDirectory(dir=dir))) for dir in (None, memory))
+        (folder / TAKEN).symlink_to(taken)
         write_chunks(folder, chunks)
         turns = {name: stack.enter_context(running(CANDIDATES[name], folder, chunks)) for name in names}
         for turn in turns.values():

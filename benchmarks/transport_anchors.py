@@ -27,7 +27,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
-from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, Ends, Say, Taker, chunk
+from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
 """Requests of aiohttp on their way, each on a connection of its own."""
@@ -44,7 +44,7 @@ class Store:
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]
         self._held = os.open(folder / HELD, os.O_RDONLY)
-        self._taken = os.open(folder / f"taken-{os.getpid()}", os.O_RDWR | os.O_CREAT)
+        self._taken = os.open(folder / TAKEN / f"{os.getpid()}", os.O_RDWR | os.O_CREAT)
 
     def read(self, index: int) -> bytes:
         """A chunk to send."""

@@ -25,6 +25,8 @@ CHUNK_BYTES = Random(0).randbytes(CHUNK)
 LOOPBACK = "127.0.0.1"
 HELD = "held"
 """The name of the file that is sent."""
+TAKEN = "taken"
+"""The name of the folder for what comes."""
 
 Say = Callable[[object], None]
 

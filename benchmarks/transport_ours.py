@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from benchmarks.transport_anchors import COUNT, PROTOCOL
-from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, Ends, Say, Taker
+from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker
 from p2p import merkle
 from p2p.chunks import digest, scan
 from p2p.identity import generate_key
@@ -72,7 +72,7 @@ async def hold_fetch(say: Say, folder: Path, chunks: int) -> None:
 @asynccontextmanager
 async def take_fetch(given: tuple[list[str], Manifest], folder: Path, chunks: int) -> AsyncIterator[Taker]:
     addresses, manifest = given
-    path = folder / "fetched"
+    path = folder / TAKEN / "fetched"
     peer = ThreadedPeer(generate_key(), [])
     async with asyncio.TaskGroup() as group:
         running = group.create_task(peer.run())

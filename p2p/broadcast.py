@@ -8,7 +8,7 @@
    transport's watchdog finds a peer that froze.
 4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and neither
    asked nor served until its ban ends (p2p/bans.py).
-5. Files are read and written in worker threads.
+5. Files are read and written in worker threads, but for chunks to send that the system has in memory.
 """
 
 import logging

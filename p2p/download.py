@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import anyio
-import anyio.to_thread
 
 from p2p import wire
 from p2p.bans import Bans
@@ -18,6 +17,7 @@ from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.pace import Pace
 from p2p.payload import PartialPayload
+from p2p.shelf import Shelf
 from p2p.swarm import Ask, Swarm
 from p2p.transport import Stream, Transport
 from p2p.upload import BEAT, Held
@@ -57,6 +57,7 @@ class Download:
         self._parents = tuple(parents)
         size = self._payload.manifest.chunk_size
         self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
+        self._shelf = Shelf(self._payload, held.add)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._busy: set[str] = set()
@@ -74,22 +75,24 @@ class Download:
             async with anyio.create_task_group() as tasks:
                 self.follow(self._parents)
                 tasks.start_soon(self._watch)
+                tasks.start_soon(self._shelf.run)
                 while not self._swarm.complete:
                     self._looking, now = anyio.Event(), anyio.current_time()
                     for peer in self._transport.peers():
                         if peer not in self._busy and self._wants(peer) and not self._bans.banned(peer, now):
                             self._busy.add(peer)
                             self._swarm.joined(peer, now)
-                            tasks.start_soon(self._session, peer, protocol, tasks.cancel_scope)
+                            tasks.start_soon(self._session, peer, protocol)
                     with anyio.move_on_after(LOOK):
                         await self._looking.wait()
+                await self._shelf.empty()
                 tasks.cancel_scope.cancel()
 
     def _wants(self, peer: str) -> bool:
         """Whether a stream to this peer is worth opening."""
         return not self._parents or peer in self._parents or self._swarm.needy
 
-    async def _session(self, peer: str, protocol: str, done: anyio.CancelScope) -> None:
+    async def _session(self, peer: str, protocol: str) -> None:
         try:
             stream = await self._transport.open(peer, protocol)
             try:
@@ -108,7 +111,7 @@ class Download:
             self._swarm.left(peer)
             self._pump()
         if self._swarm.complete:
-            done.cancel()
+            self._looking.set()
             return
         self._failures[peer] += 1
         await anyio.sleep(min(RETRY_MIN * 2 ** (self._failures[peer] - 1), RETRY_MAX))
@@ -148,18 +151,19 @@ class Download:
 
     async def _store(self, peer: str, index: int, data: bytes, proof: list[bytes]) -> None:
         try:
-            new = await anyio.to_thread.run_sync(self._payload.put, index, data, proof)
+            self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
         except BadChunk as fault:
             log.warning("%s sent a bad chunk: %s", peer, fault)
             if self._swarm.bad(peer, index):
                 raise
             return
+        now = anyio.current_time()
         self._received[peer] += len(data)
-        self._feeds.came(peer, len(data), anyio.current_time())
+        self._feeds.came(peer, len(data), now)
         self._failures[peer] = 0
-        self._swarm.arrived(peer, index, anyio.current_time())
-        if new:
-            self._held.add(index)
+        self._swarm.arrived(peer, index, now)
+        self._pump()
+        await self._shelf.put(index, data, proof)
 
     def _pump(self) -> None:
         """Hand out what is to be asked now, as far as the owner's limit lets it come."""

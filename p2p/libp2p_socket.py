@@ -36,7 +36,7 @@ class RawBytes:
         except (OSError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
-    async def send(self, data: Bytes) -> None:
+    async def send(self, data: Bytes | bytearray) -> None:
         """All of it. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.write(data)  # type: ignore[arg-type]

@@ -7,19 +7,24 @@
 3. Finished means: the whole file hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
    is fsynced. The open file stays readable under its new name.
 
-All methods block on the disk and may be called from several threads.
+4. Methods block on the disk, and may be called from several threads; but `prove` never, and `read` not where it is told
+   so: what the system has in memory is read in less time than another thread takes to wake.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from p2p import merkle
-from p2p.chunks import check, chunk_count, chunk_span, digest, scan
+from p2p.chunks import check, chunk_count, chunk_span, digest, hash_of, scan
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
+
+RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Payload:
@@ -56,18 +61,33 @@ class Payload:
         """Bytes of a chunk; 0 beyond the end."""
         return chunk_span(self.manifest, index)[1] if index < self.chunks else 0
 
-    def read(self, index: int) -> tuple[bytes, list[bytes]] | None:
-        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified."""
+    def read(self, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
+        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified. Unless
+        `block`, raises `BlockingIOError` where the disk is needed."""
         if not self.have >> index & 1:
             return None
         offset, length = chunk_span(self.manifest, index)
         try:
-            data = os.pread(self._descriptor, length, offset)
+            data = os.pread(self._descriptor, length, offset) if block else self._cached(offset, length)
+        except BlockingIOError:
+            raise
         except OSError:
             return None
         if merkle.leaf_hash(data, digest) != self._tree.leaf(index):
             return None
         return data, self._tree.proof(index)
+
+    def _cached(self, offset: int, length: int) -> bytes:
+        """What the system has in memory. Raises `BlockingIOError` where it has less, or cannot say (macOS, some file
+        systems)."""
+        data = bytearray(length)
+        try:
+            if RWF_NOWAIT and os.preadv(self._descriptor, [data], offset, RWF_NOWAIT) == length:
+                return cast(bytes, data)  # nobody changes it
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+        raise BlockingIOError(errno.EAGAIN, "not in memory")
 
     def close(self) -> None:
         """Give the descriptor back. Chunks can no longer be read."""
@@ -95,8 +115,16 @@ class PartialPayload(Payload):
 
     def put(self, index: int, data: bytes, proof: list[bytes]) -> bool:
         """Verify and store a chunk; False when it was here already. Raises `BadChunk`, `LocalFault` (the disk)."""
+        self.prove(index, data, proof)
+        return self.store(index, data, proof)
+
+    def prove(self, index: int, data: bytes, proof: list[bytes]) -> None:
+        """Raises `BadChunk`."""
         if not 0 <= index < self.chunks or not self._verify(index, data, proof):
             raise BadChunk(f"chunk {index} does not lead to the chunk root")
+
+    def store(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+        """Store a chunk that was proven; False when it was here already. Raises `LocalFault` (the disk)."""
         if self.have >> index & 1:
             return False
         with self._lock, _disk_faults(self._part):
@@ -110,7 +138,8 @@ class PartialPayload(Payload):
     def finish(self) -> None:
         """Make the complete part the payload (rule 3). Raises `Malformed` when the chunks are right but the whole is
         not, which is the manifest's fault; the part is then removed."""
-        whole = scan(self._part, self.manifest.chunk_size)[1]
+        with _disk_faults(self._part):
+            whole = hash_of(self._part)
         if not self.complete or whole != self.manifest.hash:
             self.discard()
             raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")

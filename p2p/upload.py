@@ -164,7 +164,10 @@ class Upload:
         self._orders.sent(index)
         for other in self._turns.take(self, now):
             other.wake()
-        found = await anyio.to_thread.run_sync(payload.read, index)
+        try:
+            found = payload.read(index, block=False)
+        except BlockingIOError:
+            found = await anyio.to_thread.run_sync(payload.read, index)
         if found is None:
             await self._send(wire.Gone(index))
             return

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("libp2p")
 
 from benchmarks import transport
-from benchmarks.transport_ends import CHUNK, Turn, chunk, running, write_chunks
+from benchmarks.transport_ends import CHUNK, TAKEN, Turn, chunk, running, write_chunks
 
 
 def turn(wall: float, cpu: float = 1.0) -> Turn:
@@ -55,6 +55,7 @@ def test_chunks_that_are_sent_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", transport.CANDIDATES)
 def test_a_candidate_takes_turns(name: str, tmp_path: Path) -> None:
     write_chunks(tmp_path, 4)
+    (tmp_path / TAKEN).mkdir()
     with running(transport.CANDIDATES[name], tmp_path, 4) as take_turn:
         turns = [take_turn(), take_turn()]
     for one in turns:

@@ -22,7 +22,7 @@ MB = 1_000_000
 class Poisoner(Payload):
     """A payload whose holder sends other bytes, with the true proofs."""
 
-    def read(self, index):
+    def read(self, index, *, block=True):
         found = super().read(index)
         assert found is not None
         data, proof = found
