@@ -73,8 +73,18 @@ class ForeignStream:
         self.sent = 0
         nursery.start_soon(self._run)
 
-    async def pieces(self, limit: int) -> list[bytes]:
+    @property
+    def unread(self) -> int:
         """See `MuxStream`."""
+        return len(self._buffer)
+
+    @property
+    def room(self) -> bool:
+        """See `MuxStream`."""
+        return False
+
+    async def pieces(self, limit: int, least: int = 1) -> list[bytes]:
+        """See `MuxStream`; does not wait for more than one byte."""
         while not self._buffer:
             self._check()
             if self._ended:

@@ -57,20 +57,34 @@ class MuxStream(IMuxedStream):
         self.stream_id = flow.id
         self._conn = conn
         self._flow = flow
+        self._least = 1
+        """Bytes that a reader waits for."""
         self._readable, self._writable = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
+
+    @property
+    def room(self) -> bool:
+        """Whether `flush` would not wait."""
+        return self._writable_now()
 
     @property
     def sent(self) -> int:
         """Bytes that have left; grows while there is progress."""
         return self._flow.sent
 
-    async def pieces(self, limit: int) -> list[memoryview]:
-        """Up to `limit` bytes, one at least; empty when the other side has finished. Raises `MuxedStreamReset`."""
-        while not self._flow.unread:
-            self._check()
-            if self._flow.ended:
-                return []
+    @property
+    def unread(self) -> int:
+        """Bytes that have come; grows while there is progress."""
+        return self._flow.unread
+
+    async def pieces(self, limit: int, least: int = 1) -> list[memoryview]:
+        """Up to `limit` bytes; waits for `least`, where the window allows the peer so many. Empty when the other side
+        has finished. Raises `MuxedStreamReset`."""
+        self._least = min(least, self._flow.window // 2)
+        while not self._readable_now():
             await self._readable.park()
+        if not self._flow.unread:
+            self._check()
+            return []
         return self._conn.read(self._flow, limit)
 
     def put(self, data: Bytes) -> None:
@@ -82,11 +96,9 @@ class MuxStream(IMuxedStream):
 
     async def flush(self) -> None:
         """Wait until there is room for more; after `close`, until all has left. Raises `MuxedStreamReset`."""
-        flow = self._flow
-        while not flow.finished and (flow.finishing or flow.unsent > ROOM):
-            self._check()
+        while not self._writable_now():
             await self._writable.park()
-        if not flow.finished:
+        if not self._flow.finished:
             self._check()
 
     async def read(self, n: int | None = None) -> bytes:
@@ -123,9 +135,22 @@ class MuxStream(IMuxedStream):
         return self
 
     def wake(self) -> None:
-        """Something has changed for whoever waits."""
-        self._readable.unpark_all()
-        self._writable.unpark_all()
+        """Something has changed; who waits for it goes on."""
+        if self._readable and self._readable_now():
+            self._readable.unpark_all()
+        if self._writable and self._writable_now():
+            self._writable.unpark_all()
+
+    def _readable_now(self) -> bool:
+        return self._flow.unread >= self._least or self._flow.ended or self._over
+
+    def _writable_now(self) -> bool:
+        flow = self._flow
+        return flow.finished or self._over or not (flow.finishing or flow.unsent > ROOM)
+
+    @property
+    def _over(self) -> bool:
+        return self._flow.reset or self._conn.is_closed
 
     def _check(self) -> None:
         if self._flow.reset:

@@ -128,14 +128,21 @@ class NoiseSession(BaseSession):
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            with trio.move_on_after(STUCK) as scope:
-                scope.shield = True
-                await self._raw.send(self._sealer.seal(data))
-            if scope.cancelled_caught:
-                await self.close()
-                raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
+            sealed = memoryview(self._sealer.seal(data))
+            if left := sealed[self._raw.send_now(sealed) :]:
+                await self._send(left)
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()
         finally:
             self._writing.release()
+
+    async def _send(self, sealed: memoryview) -> None:
+        with trio.move_on_after(STUCK) as scope:
+            scope.shield = True
+            await self._raw.send(sealed)
+        if scope.cancelled_caught:
+            await self.close()
+            raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
 
     async def close(self) -> None:
         await self._conn.close()

@@ -7,6 +7,10 @@
    whoever asks for the address of a connection miss every IPv6 peer. So that one method is replaced.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 from libp2p.abc import IRawConnection
 from libp2p.io.exceptions import ConnectionClosedError
@@ -25,27 +29,56 @@ class RawBytes:
         self._conn = conn
         stream = getattr(conn, "stream", None)
         self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
-        self._buffer = memoryview(bytearray(RECEIVE))
+        self._buffer = memoryview(bytearray(RECEIVE if self._socket else 0))
 
     async def receive(self) -> Bytes:
         """What has arrived, empty at the end; it is overwritten by the next call. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.read(RECEIVE)
-        try:
-            return self._buffer[: await self._socket.recv_into(self._buffer)]
-        except (OSError, trio.ClosedResourceError) as error:
-            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with _broken():
+            while True:
+                try:
+                    length = os.readv(self._descriptor(), [self._buffer])
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self._descriptor())
+                else:
+                    await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
+                    return self._buffer[:length]
 
-    async def send(self, data: Bytes | bytearray) -> None:
+    def send_now(self, data: memoryview) -> int:
+        """The bytes that could leave without waiting. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return 0
+        with _broken():
+            try:
+                return os.write(self._descriptor(), data)
+            except BlockingIOError:
+                return 0
+
+    async def send(self, data: memoryview) -> None:
         """All of it. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.write(data)  # type: ignore[arg-type]
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[await self._socket.send(left) :]
-        except (OSError, trio.ClosedResourceError) as error:
-            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+        while data:
+            with _broken():
+                await trio.lowlevel.wait_writable(self._descriptor())
+            data = data[self.send_now(data) :]
+
+    def _descriptor(self) -> int:
+        """Asked for each time: once the socket is closed, its number may be another file's."""
+        assert self._socket is not None
+        if (number := self._socket.fileno()) < 0:
+            raise trio.ClosedResourceError("this side closed it")
+        return number
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, trio.ClosedResourceError) as error:
+        raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:

@@ -25,9 +25,15 @@ class Pipe(Protocol):
     """What is common to a stream of our muxer and one of a foreign peer; see `MuxStream`."""
 
     @property
+    def unread(self) -> int: ...
+
+    @property
     def sent(self) -> int: ...
 
-    async def pieces(self, limit: int) -> Sequence[Bytes]: ...
+    @property
+    def room(self) -> bool: ...
+
+    async def pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]: ...
 
     def put(self, data: Bytes) -> None: ...
 
@@ -117,22 +123,27 @@ class LibP2PStream:
         """So many bytes; fewer only where the other side finished."""
         pieces: list[Bytes] = []
         while count:
-            found = await self._pieces(count)
+            found = await self._pieces(count, least=count)
             if not found:
                 break
             pieces += found
             count -= sum(map(len, found))
         return b"".join(pieces)
 
-    async def _pieces(self, limit: int) -> Sequence[Bytes]:
-        self._check()
-        try:
-            with trio.fail_after(self._patience):
-                return await self._pipe.pieces(limit)
-        except trio.TooSlowError:
-            self._break(f"no byte for {self._patience:g} s")
-        except Exception as error:
-            self._break(f"{error!r}")
+    async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:
+        """See `MuxStream`. Waits as long as there is progress. Raises `Unreachable`."""
+        while self._broken is None:
+            unread = self._pipe.unread
+            try:
+                if unread >= least:  # no deadline for what is there: it costs more than the call
+                    return await self._pipe.pieces(limit, least)
+                with trio.fail_after(self._patience):
+                    return await self._pipe.pieces(limit, least)
+            except trio.TooSlowError:
+                if self._pipe.unread == unread:
+                    self._break(f"no byte for {self._patience:g} s")
+            except Exception as error:
+                self._break(f"{error!r}")
         raise Unreachable(self._why())
 
     async def _flush(self) -> None:
@@ -140,6 +151,8 @@ class LibP2PStream:
         while self._broken is None:
             sent = self._pipe.sent
             try:
+                if self._pipe.room:
+                    return await self._pipe.flush()
                 with trio.fail_after(self._patience):
                     return await self._pipe.flush()
             except trio.TooSlowError:
