@@ -21,6 +21,11 @@ def digest(data: bytes) -> bytes:
     return blake3(data).digest()
 
 
+def leaf_digest(chunk: bytes) -> bytes:
+    """`merkle.leaf_hash` of a chunk, without a copy of it."""
+    return blake3(merkle.LEAF).update(chunk).digest()
+
+
 def chunk_size(length: int) -> int:
     """Bytes of a chunk for a payload of `length` bytes."""
     return min(max(-(-length // 256), CHUNK_SIZE_MIN), CHUNK_SIZE_MAX)
@@ -63,7 +68,7 @@ def scan(path: Path, size: int) -> tuple[list[bytes], bytes, int]:
     leaves, whole, length = [], blake3(), 0
     with path.open("rb") as file:
         while chunk := file.read(size):
-            leaves.append(merkle.leaf_hash(chunk, digest))
+            leaves.append(leaf_digest(chunk))
             whole.update(chunk)
             length += len(chunk)
     return leaves, whole.digest(), length

@@ -167,7 +167,7 @@ class Download:
 
     def _pump(self) -> None:
         """Hand out what is to be asked now, as far as the owner's limit lets it come."""
-        size, now = self._payload.manifest.chunk_size, anyio.current_time()
+        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._swarm.needy
         if self._pace.rate is None:
             asks = self._swarm.next(now)
         else:
@@ -180,7 +180,7 @@ class Download:
             self._writers[peer].say(wire.Want(tuple(indices)))
         for peer, indices in _by_peer(self._swarm.take_back()).items():
             self._writers[peer].say(wire.Cancel(tuple(indices)))
-        if self._swarm.needy:
+        if self._swarm.needy and not needy:
             self._looking.set()
 
     async def _watch(self) -> None:

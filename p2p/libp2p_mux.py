@@ -36,8 +36,10 @@ from p2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Flow, Mux
 
 log = logging.getLogger("p2p")
 
-BATCH = 4 * QUANTUM
-"""Bytes of one write to the socket."""
+BATCH_MIN, BATCH = 1 * QUANTUM, 8 * QUANTUM
+"""Bytes of one write to the socket, at the beginning and at most."""
+PROMPT = 0.02
+"""Seconds that a write may take before the next one is smaller: what comes after it waits as long."""
 ROOM = 512 << 10
 """Bytes of a stream that may wait to leave before whoever writes waits too."""
 QUIET = 15.0
@@ -305,12 +307,16 @@ class MuxConn(IMuxedConn):
             self.reason = f"{error!r}"
 
     async def _write_always(self) -> None:
+        batch = BATCH_MIN
         try:
             while not self._mux.left:
-                frames = self._mux.take(BATCH)
+                frames = self._mux.take(batch)
                 self._news()
                 if frames:
+                    began = trio.current_time()
                     await self.secured_conn.write(b"".join(frames))
+                    prompt = trio.current_time() - began <= PROMPT
+                    batch = min(2 * batch, BATCH) if prompt else max(batch // 2, BATCH_MIN)
                 else:
                     await self._writable.park()
             self._left.set()

@@ -8,8 +8,6 @@
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import trio
 from libp2p.abc import IRawConnection
@@ -20,6 +18,7 @@ from p2p.mux import Bytes
 
 RECEIVE = 256 << 10
 """Bytes that are asked of the socket at once."""
+BROKEN = (OSError, trio.ClosedResourceError)
 
 
 class RawBytes:
@@ -36,33 +35,38 @@ class RawBytes:
         if self._socket is None:
             return await self._conn.read(RECEIVE)
         await trio.lowlevel.checkpoint_if_cancelled()
-        with _broken():
+        try:
             while True:
                 try:
                     length = os.readv(self._descriptor(), [self._buffer])
+                    break
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(self._descriptor())
-                else:
-                    await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
-                    return self._buffer[:length]
+        except BROKEN as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+        await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
+        return self._buffer[:length]
 
     def send_now(self, data: memoryview) -> int:
         """The bytes that could leave without waiting. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return 0
-        with _broken():
-            try:
-                return os.write(self._descriptor(), data)
-            except BlockingIOError:
-                return 0
+        try:
+            return os.write(self._descriptor(), data)
+        except BlockingIOError:
+            return 0
+        except BROKEN as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
     async def send(self, data: memoryview) -> None:
         """All of it. Raises `ConnectionClosedError`."""
         if self._socket is None:
             return await self._conn.write(data)  # type: ignore[arg-type]
         while data:
-            with _broken():
+            try:
                 await trio.lowlevel.wait_writable(self._descriptor())
+            except BROKEN as error:
+                raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
             data = data[self.send_now(data) :]
 
     def _descriptor(self) -> int:
@@ -71,14 +75,6 @@ class RawBytes:
         if (number := self._socket.fileno()) < 0:
             raise trio.ClosedResourceError("this side closed it")
         return number
-
-
-@contextmanager
-def _broken() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, trio.ClosedResourceError) as error:
-        raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
 
 def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:

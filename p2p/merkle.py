@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 Hash = Callable[[bytes], bytes]
 """bytes -> digest, of one fixed length."""
 
-_LEAF = b"\x00"
+LEAF = b"\x00"
 _NODE = b"\x01"
 
 
 def leaf_hash(leaf: bytes, hash: Hash) -> bytes:
     """The digest under which `leaf` stands in the tree."""
-    return hash(_LEAF + leaf)
+    return hash(LEAF + leaf)
 
 
 def root(leaves: Sequence[bytes], hash: Hash) -> bytes:

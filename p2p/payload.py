@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import cast
 
 from p2p import merkle
-from p2p.chunks import check, chunk_count, chunk_span, digest, hash_of, scan
+from p2p.chunks import check, chunk_count, chunk_span, digest, hash_of, leaf_digest, scan
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 
@@ -73,7 +73,7 @@ class Payload:
             raise
         except OSError:
             return None
-        if merkle.leaf_hash(data, digest) != self._tree.leaf(index):
+        if leaf_digest(data) != self._tree.leaf(index):
             return None
         return data, self._tree.proof(index)
 
@@ -170,7 +170,7 @@ class PartialPayload(Payload):
     def _verify(self, index: int, data: bytes, proof: list[bytes]) -> bool:
         if len(data) != chunk_span(self.manifest, index)[1]:
             return False
-        return self._tree.add(index, merkle.leaf_hash(data, digest), proof)
+        return self._tree.add(index, leaf_digest(data), proof)
 
     def _resume(self) -> None:
         with _disk_faults(self._part):
