@@ -1,0 +1,78 @@
+"""Coverage-guided fuzzing of the muxer: `python tests/p2p/fuzz_mux.py [-runs=1000000] [atheris options]`.
+
+Needs atheris. An input's first byte says how the rest is cut and what this side does meanwhile; the rest is what a peer
+sends. The muxer must take it or raise `Malformed`, and its books must hold after each piece.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+with atheris.instrument_imports(include=["p2p.mux"]):
+    from p2p import mux
+
+from p2p.errors import LocalFault, Malformed  # noqa: E402
+from p2p.mux import HEADER, Mux  # noqa: E402
+from tests.p2p.test_p2p_mux import FAULTS, check_books  # noqa: E402
+
+
+def test_one_input(data: bytes) -> None:
+    if not data:
+        return
+    one, habits = Mux(bool(data[0] & 1)), data[0]
+    step = 1 + (data[0] >> 1) % 64
+    flows = [one.open()]
+    try:
+        for at in range(1, len(data), step):
+            one.receive(data[at : at + step])
+            while one.opened:
+                flows.append(one.opened.popleft())
+            act(one, flows, habits ^ data[at])
+            check_books(one)
+    except Malformed:
+        return
+
+
+def act(one: Mux, flows: list[mux.Flow], choice: int) -> None:
+    flow = flows[choice % len(flows)]
+    match choice >> 5:
+        case 0:
+            one.reset(flow)
+        case 1:
+            one.finish(flow)
+        case 2 | 3:
+            one.read(flow, 1 + choice * 100)
+        case 4:
+            if not flow.finishing and not flow.reset:
+                one.write(flow, bytes(choice))
+        case 5:
+            one.ping(choice & 3)
+        case 6:
+            try:
+                flows.append(one.open())
+            except LocalFault:
+                assert len(flows) >= mux.STREAMS_MAX
+        case _:
+            one.take(1 << 16)
+
+
+def seeds(folder: Path) -> None:
+    """The faults of the table, and an honest talk."""
+    talk = b"".join(HEADER.pack(*each) for each in ((mux.OPEN, 1, 0), (mux.CREDIT, 1, 9), (mux.DATA, 1, 3)))
+    talk += b"abc" + b"".join(HEADER.pack(*each) for each in ((mux.FIN, 1, 0), (mux.RESET, 1, 0), (mux.PING, 0, 7)))
+    honest = [HEADER.pack(mux.RESET, 1, 0), HEADER.pack(mux.OPEN, 2, 0) + HEADER.pack(mux.AWAY, 0, 0)]
+    for number, frames in enumerate([[talk], honest, *FAULTS.values()]):
+        for first in (0, 1, 126, 255):
+            (folder / f"{number}-{first}").write_bytes(bytes([first]) + b"".join(frames)[:4000])
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as corpus:
+        seeds(Path(corpus))
+        atheris.Setup([*sys.argv, "-max_len=4096", corpus], test_one_input)
+        atheris.Fuzz()
