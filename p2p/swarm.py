@@ -37,7 +37,7 @@ JUDGED = 0.25
 """Seconds from one look at stalled peers and lagging stripes to the next."""
 STRIKES = 2
 WINDOW_BYTES = 2 << 20
-WINDOW_MIN, WINDOW_MAX = 4, 64
+WINDOW_MIN, WINDOW_MAX = 8, 64
 STRIPE_BYTES = 1 << 20
 STRIPE_MIN, STRIPE_MAX = 8, 32
 """Asks open at a stripe's parent: for so many bytes, within these numbers."""

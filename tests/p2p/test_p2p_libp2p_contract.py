@@ -6,9 +6,13 @@ import inspect
 
 import pytest
 import trio
+import trio.testing
 from libp2p import new_host
 from libp2p.abc import IMuxedConn, IMuxedStream
 from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
@@ -19,8 +23,10 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
+from p2p.libp2p_circuit import CircuitStream
 from p2p.libp2p_mux import MuxConn, MuxStream
 from p2p.libp2p_security import BatchedNoise, _PatternXX
+from p2p.libp2p_socket import RawBytes
 
 
 def test_the_version_is_one_that_was_tried():
@@ -104,3 +110,60 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
         network.set_stream_handler(network.common_stream_handler)
 
     trio.run(main)
+
+
+def test_a_raw_connection_over_tcp_shows_its_socket():
+    async def main() -> None:
+        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        far = await listener.accept()
+        one, other = (RawBytes(RawConnection(TrioTCPStream(end), True)) for end in (near, far))
+        assert one._socket is near.socket
+        assert one.send_now(memoryview(b"hello")) == 5
+        assert await other.receive() == b"hello"
+        data = memoryview(bytes(8 << 20))
+
+        async def send() -> None:
+            await one.send(data[one.send_now(data) :])
+            await near.aclose()
+
+        found = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while piece := await other.receive():
+                found += len(piece)
+        assert found == len(data)
+        with pytest.raises(ConnectionClosedError):
+            one.send_now(data)
+        with pytest.raises(ConnectionClosedError):
+            await one.receive()
+        await far.aclose()
+        await listener.aclose()
+
+    trio.run(main)
+
+
+def test_a_receiver_and_a_sender_that_wait_are_told_when_this_side_closes_the_socket():
+    async def main() -> None:
+        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        far = await listener.accept()
+        raw = RawBytes(RawConnection(TrioTCPStream(near), True))
+
+        async def refused(call) -> None:
+            with pytest.raises(ConnectionClosedError):
+                await call()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refused, raw.receive)
+            nursery.start_soon(refused, lambda: raw.send(memoryview(bytes(64 << 20))))
+            await trio.testing.wait_all_tasks_blocked()
+            await near.aclose()
+        await far.aclose()
+        await listener.aclose()
+
+    trio.run(main)
+
+
+def test_what_has_no_socket_goes_through_upstream_s_layers():
+    assert RawBytes(RawConnection(CircuitStream.__new__(CircuitStream), True))._socket is None

@@ -359,3 +359,75 @@ def test_read_gives_exactly_so_many_bytes_and_what_is_left_before_the_end():
 
 def test_the_writer_s_batch_is_bounded_so_that_small_frames_do_not_wait():
     assert libp2p_mux.BATCH <= 512 << 10
+
+
+def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(monkeypatch):
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            slow, sizes = 0.0, []
+            honest = near.secured_conn.write
+
+            async def write(data: bytes) -> None:
+                sizes.append(len(data))
+                await trio.sleep(slow)
+                await honest(data)
+
+            monkeypatch.setattr(near.secured_conn, "write", write)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_all, other)
+                await one.write(bytes(8 << 20))
+                await trio.sleep(60)
+                assert max(sizes) > libp2p_mux.BATCH
+                assert max(sizes) <= libp2p_mux.BATCH + 100 * HEADER.size
+                slow = 2 * libp2p_mux.PROMPT
+                sizes.clear()
+                await one.write(bytes(8 << 20))
+                await trio.sleep(60)
+                assert max(sizes[6:]) <= libp2p_mux.BATCH_MIN + 100 * HEADER.size
+                nursery.cancel_scope.cancel()
+
+    on_fake_time(main)
+
+
+def test_a_reader_that_waits_for_many_bytes_gets_them_at_once_and_never_waits_for_more_than_the_window_lets_come():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            found = []
+
+            async def read() -> None:
+                found.append(sum(map(len, await other.pieces(10_000, 10_000))))
+                found.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
+                found.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                for _ in range(4):
+                    await one.write(bytes(2_500))
+                    assert found == []
+                    await trio.sleep(1)
+                assert found == [10_000]
+                await one.write(bytes(200_000))  # more than the first window: it must be read for more to come
+                await trio.sleep(1)
+                assert found[1] >= mux.WINDOW_MIN // 2
+                await one.close()
+                await trio.sleep(1)
+            assert len(found) == 3
+
+    on_fake_time(main)
+
+
+def test_what_has_come_is_read_before_the_end_of_the_connection_is_told():
+    async def main() -> None:
+        async with connected() as (near, far):
+            one, other = await opened(near, far)
+            await one.write(b"last words")
+            await trio.sleep(1)
+            await near.close()
+            await trio.sleep(1)
+            assert b"".join(await other.pieces(100, 100)) == b"last words"
+            with pytest.raises(MuxedStreamReset, match="left"):
+                await other.pieces(100, 100)
+
+    on_fake_time(main)

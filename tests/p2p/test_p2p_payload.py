@@ -1,12 +1,14 @@
 """Chunks, manifests and payloads on disk."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from p2p import merkle, wire
-from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, manifest_of
+from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, hash_of, leaf_digest, manifest_of
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 from p2p.payload import PartialPayload, Payload
@@ -272,3 +274,38 @@ def test_a_bitmap_of_the_wrong_size_is_malformed(bitmap):
     assert wire.pack_bitmap(0x3FF, 10) == b"\xff\x03"
     with pytest.raises(Malformed):
         wire.unpack_bitmap(bitmap, 10)
+
+
+def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(whole):
+    try:
+        assert whole.read(3, block=False) == whole.read(3)
+    except BlockingIOError:  # a file system that cannot say what is in memory
+        assert whole._descriptor >= 0
+
+
+def test_where_the_system_has_less_than_a_chunk_in_memory_a_read_does_not_wait(whole, monkeypatch):
+    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 8)
+    monkeypatch.setattr(os, "preadv", lambda *_: 100)
+    with pytest.raises(BlockingIOError):
+        whole.read(3, block=False)
+    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 0)
+    with pytest.raises(BlockingIOError):
+        whole.read(3, block=False)
+    assert whole.read(3) is not None
+
+
+def test_a_disk_that_fails_makes_a_chunk_gone_in_memory_too(whole, monkeypatch):
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 8)
+    monkeypatch.setattr(os, "preadv", fail)
+    assert whole.read(3, block=False) is None
+
+
+def test_a_leaf_is_hashed_as_the_tree_does():
+    assert leaf_digest(b"chunk") == merkle.leaf_hash(b"chunk", digest)
+
+
+def test_the_hash_of_a_file_is_that_of_its_manifest(whole):
+    assert hash_of(whole.path) == whole.manifest.hash

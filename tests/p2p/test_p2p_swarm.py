@@ -1,15 +1,25 @@
 """Who is asked for what: stories told to the pure core."""
 
 from collections import Counter
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, STALL, Ask, Swarm
+from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, STALL, WINDOW_MIN, Ask, Swarm
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
 ALL = (1 << 100) - 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_windows() -> Iterator[None]:
+    """The stories are told of windows of four chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("p2p.swarm.WINDOW_MIN", 4)
+        yield
 
 
 def swarm(chunks: int = 100, **options) -> Swarm:
@@ -34,6 +44,13 @@ def test_a_peer_is_asked_for_a_window_of_distinct_chunks_that_it_has():
     asks = s.next(0)
     assert sorted(indices(asks)) == [2, 3, 4, 5]
     assert s.next(0) == []
+
+
+def test_of_the_largest_chunks_a_window_has_eight_and_of_the_smallest_sixty_four():
+    assert WINDOW_MIN == 8
+    small = Swarm(100, 16 << 10, seed=1)
+    small.has("a", ALL, 0)
+    assert len(small.next(0)) == 64
 
 
 def test_a_chunk_that_arrives_makes_room_for_the_next():

@@ -1,0 +1,73 @@
+"""Proven chunks on their way to the disk."""
+
+import threading
+
+import anyio
+import pytest
+
+from p2p import shelf
+from p2p.errors import LocalFault
+from p2p.shelf import Shelf
+
+pytestmark = pytest.mark.anyio
+
+
+class Disk:
+    """Stores when it may; notes what each turn of the writer stored."""
+
+    def __init__(self) -> None:
+        self.may = threading.Semaphore(0)
+        self.stored: list[int] = []
+
+    def store(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+        assert self.may.acquire(timeout=60)
+        if data == b"full":
+            raise LocalFault("no space left")
+        self.stored.append(index)
+        return data != b"known"
+
+
+async def test_chunks_are_written_in_order_and_told_once_they_are_written():
+    disk, told = Disk(), []
+    kept = Shelf(disk, told.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept.run)
+        for index in range(3):
+            await kept.put(index, b"known" if index == 1 else b"chunk", [])
+        assert told == []
+        disk.may.release(3)
+        await kept.empty()
+        assert (disk.stored, told) == ([0, 1, 2], [0, 2])
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeypatch):
+    monkeypatch.setattr(shelf, "ROOM", 10)
+    disk, brought, finished = Disk(), [], anyio.Event()
+    kept = Shelf(disk, lambda _: None)
+
+    async def bring() -> None:
+        for index in range(4):
+            await kept.put(index, bytes(5), [])
+            brought.append(index)
+        finished.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kept.run)
+        tasks.start_soon(bring)
+        await anyio.wait_all_tasks_blocked()
+        assert brought == [0, 1]
+        disk.may.release(4)
+        await finished.wait()
+        await kept.empty()
+        assert disk.stored == [0, 1, 2, 3]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_full_disk_ends_the_writer_with_its_fault():
+    disk = Disk()
+    disk.may.release(1)
+    kept = Shelf(disk, lambda _: None)
+    await kept.put(0, b"full", [])
+    with pytest.raises(LocalFault, match="no space"):
+        await kept.run()
