@@ -162,7 +162,6 @@ class Download:
         self._feeds.came(peer, len(data), now)
         self._failures[peer] = 0
         self._swarm.arrived(peer, index, now)
-        self._pump()
         await self._shelf.put(index, data, proof)
 
     def _pump(self) -> None:
