@@ -1,7 +1,8 @@
 """The socket under a raw connection of upstream's.
 
 1. Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of
-   them. What has no TCP socket (a relayed connection) goes through the layers.
+   them. What has no TCP socket (a relayed connection) goes through the layers. As with upstream, a socket that this
+   side has closed is at its end, and what is sent to it is lost.
 2. The other end's address: upstream knows it for IPv4 alone: over IPv6 a socket's address has four parts,
    and what has not two it takes for none. Then limits by address, the observed address that peers are told, and
    whoever asks for the address of a connection miss every IPv6 peer. So that one method is replaced.
@@ -18,7 +19,6 @@ from p2p.mux import Bytes
 
 RECEIVE = 256 << 10
 """Bytes that are asked of the socket at once."""
-BROKEN = (OSError, trio.ClosedResourceError)
 
 
 class RawBytes:
@@ -42,7 +42,9 @@ class RawBytes:
                     break
                 except BlockingIOError:
                     await trio.lowlevel.wait_readable(self._descriptor())
-        except BROKEN as error:
+        except trio.ClosedResourceError:
+            return b""
+        except OSError as error:
             raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
         await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
         return self._buffer[:length]
@@ -55,7 +57,9 @@ class RawBytes:
             return os.write(self._descriptor(), data)
         except BlockingIOError:
             return 0
-        except BROKEN as error:
+        except trio.ClosedResourceError:
+            return len(data)
+        except OSError as error:
             raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
 
     async def send(self, data: memoryview) -> None:
@@ -65,8 +69,8 @@ class RawBytes:
         while data:
             try:
                 await trio.lowlevel.wait_writable(self._descriptor())
-            except BROKEN as error:
-                raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+            except trio.ClosedResourceError:
+                return
             data = data[self.send_now(data) :]
 
     def _descriptor(self) -> int:

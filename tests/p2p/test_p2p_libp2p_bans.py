@@ -12,7 +12,7 @@ from p2p.bans import FORGIVEN, TERM
 from p2p.errors import Unreachable
 from p2p.mux import DATA, HEADER, OPEN
 from p2p.threaded import ThreadedPeer
-from tests.p2p.test_p2p_libp2p import echo, made, on_trio, running
+from tests.p2p.test_p2p_libp2p import echo, made, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)
 
@@ -64,6 +64,7 @@ async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_
 
         await on_trio(victim, wait)
         assert await victim.dial(await liar.addresses()) == liar.peer_id
+        await until_connected(liar, victim)  # who is dialled knows of it a moment later
         assert await liar.request(victim.peer_id, "echo", b"x", timeout=60)
 
 
