@@ -145,7 +145,10 @@ def _of(source: str, uplink: float, lines: Mapping[str, Line], load: Load, seed:
         inner = [(peer, room) for peer, (home, room) in zip(order, homes.rooms, strict=True) if room and home == stripe]
         inside = {peer for peer, _ in inner}
         open_ = deque([(source, homes.source[stripe])])
-        for peer, room in [*inner, *((peer, 0) for peer in order if peer not in inside)]:
+        # Leaves begin elsewhere in each stripe: else the source would feed the same few in all of them.
+        first = len(order) * stripe // stripes
+        leaves = [(peer, 0) for peer in (*order[first:], *order[:first]) if peer not in inside]
+        for peer, room in [*inner, *leaves]:
             feeder, left = open_[0]
             parents[peer][stripe] = feeder
             if left > 1:

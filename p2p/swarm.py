@@ -6,10 +6,11 @@
    to come) or stalled; and those not yet asked for while it has lagged behind another stripe by a quarter for `LAGS`
    seconds. Loose chunks are asked of any peer that has them, rarest first among the peers known; ties by the seed, so
    that peers that start together ask for different chunks and can then trade.
-3. Each peer has at most `window` asks open. `last` (the coordinator) is asked for loose chunks only where no other live
-   peer has them, once every other connected peer has said what it has (or `GRACE` seconds have passed). Its
-   window is small, and grows only while answers come promptly: where many wait in its queue, each must ask for
-   little, or many will have asked for the same chunk before the first of them can pass it on.
+3. A peer that is no parent has as many asks open as it answers in `AHEAD` seconds, at most `window`: a chunk that
+   waits behind a slow uplink could have come from elsewhere. `last` (the coordinator) is asked for loose chunks only
+   where no other live peer has them, once every other connected peer has said what it has (or `GRACE` seconds have
+   passed). Its window is small, and grows only while answers come promptly: where many wait in its queue, each must ask
+   for little, or many will have asked for the same chunk before the first of them can pass it on.
 4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
    which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of
    one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a stalled peer
@@ -21,8 +22,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
+
+from p2p.members import Member, Stripe
 
 STALL = 5.0
 SLOW = 64 << 10
@@ -38,11 +41,14 @@ JUDGED = 0.25
 STRIKES = 2
 WINDOW_BYTES = 2 << 20
 WINDOW_MIN, WINDOW_MAX = 8, 64
+AHEAD = 1.0
+"""Seconds for which the asks open at a peer that is no parent are to last."""
 STRIPE_BYTES = 1 << 20
 STRIPE_MIN, STRIPE_MAX = 8, 32
 """Asks open at a stripe's parent: for so many bytes, within these numbers."""
 LAG_MIN, LAG_SHARE, LAGS = 4, 0.25, 2.0
 """Chunks, share of a stripe, and seconds: buffers on the way let stripes run ahead of each other for a while."""
+_SOON = 1e-3
 LAST_WINDOW_MIN = 2
 QUEUED = 0.05
 """Seconds by which an answer of `last` may exceed twice its best before its window shrinks."""
@@ -54,27 +60,6 @@ class Ask:
 
     peer: str
     index: int
-
-
-@dataclass
-class _Member:
-    progress: float
-    has: int = 0
-    owed: int = 0
-    excused: dict[int, int] = field(default_factory=dict)
-    """Chunk -> asks taken back; it may be on its way all the same, and so often."""
-    interval: float | None = None
-    """Mean seconds from one chunk to the next, the last few."""
-    stalled: bool = False
-
-
-@dataclass
-class _Stripe:
-    chunks: int
-    parent: str
-    window: int
-    behind_since: float | None = None
-    lags: bool = False
 
 
 class Swarm:
@@ -98,14 +83,16 @@ class Swarm:
         """Connected peers that have not yet said what they have -> until when to wait for them."""
         self._awaited: dict[str, float] = {}
         """Parents that are not there -> until when to wait for them."""
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._strikes: dict[str, int] = {}
-        self._stripes: list[_Stripe] = []
+        self._stripes: list[Stripe] = []
         self._shielded = 0
         """Missing chunks that are not loose."""
         self._asked = 0
         """What live members owe."""
         self._judge_at = -math.inf
+        self._hungry = True
+        """Whether there may be something to ask of parents; news of other chunks change nothing there."""
         self._taken_back: list[Ask] = []
         self._rarity = {0: (1 << chunks) - 1}
         """Number of holders -> the chunks that have so many."""
@@ -127,10 +114,10 @@ class Swarm:
         for first in range(0, self.chunks, count or 1):
             each |= 1 << first
         self._stripes = [
-            _Stripe(each << number & everything, parent, self._stripe_window) for number, parent in enumerate(parents)
+            Stripe(each << number & everything, parent, self._stripe_window) for number, parent in enumerate(parents)
         ]
         self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._members}
-        self._judge_at = now
+        self._judge_at, self._hungry = now, True
         self.needy = not parents
 
     def dropped(self, peer: str) -> bool:
@@ -153,9 +140,9 @@ class Swarm:
             return
         member = self._members.get(peer)
         if member is None:
-            member = self._members[peer] = _Member(progress=now)
+            member = self._members[peer] = Member(progress=now)
             self._awaited.pop(peer, None)
-            self._judge_at = now
+            self._judge_at, self._hungry = now, True
         self._count(indices & ~member.has, +1)
         member.has |= indices
 
@@ -191,11 +178,13 @@ class Swarm:
         bit = 1 << index
         self.missing &= ~bit
         self._asked &= ~bit
+        self._hungry = True
         member = self._members.get(peer)
         if member is not None:
             gap = now - member.progress
             member.interval = gap if member.interval is None else 0.8 * member.interval + 0.2 * gap
             member.progress = now
+            member.ahead = min(max(int(AHEAD / max(member.interval, _SOON)), 1), self._window)
             if member.owed & bit:
                 member.owed ^= bit
             else:
@@ -225,7 +214,8 @@ class Swarm:
         if now >= self._judge_at:
             self._judge(now)
         room = self.chunks if most is None else most
-        asks = self._ask_parents(room, now)
+        asks = self._ask_parents(room, now) if self._hungry else []
+        self._hungry = most is not None
         if self.missing & ~self._asked & ~self._shielded:
             self._ask_others(asks, room, now)
             self.needy = self.missing & ~self._asked & ~self._shielded != 0
@@ -264,15 +254,22 @@ class Swarm:
 
     def _ask_others(self, asks: list[Ask], room: int, now: float) -> None:
         """Rules 2 and 3, for what is loose."""
-        slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags}
-        peers = [peer for peer in self._members if peer != self._last]
+        loose = self.missing & ~self._asked & ~self._shielded
+        peers = [
+            peer
+            for peer, member in self._members.items()
+            if member.has & loose and peer != self._last and member.owed.bit_count() < member.ahead
+        ]
         self._random.shuffle(peers)
+        slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags} if peers else {}
         while peers:  # one ask a peer and round, so that the load spreads over a chunk's holders
             for peer in list(peers):
-                if len(asks) >= room or not self._ask(asks, peer, self._window, slow.get(peer, 0), now):
+                ahead = self._members[peer].ahead
+                if len(asks) >= room or not self._ask(asks, peer, ahead, slow.get(peer, 0), now):
                     peers.remove(peer)
         self._silent = {peer: until for peer, until in self._silent.items() if until > now}
-        if self._last is None or self._last not in self._members or self._silent:
+        last = self._members.get(self._last) if self._last is not None else None
+        if self._last is None or last is None or self._silent or last.owed.bit_count() >= self._last_window:
             return
         others = self._others()
         while len(asks) < room and self._ask(asks, self._last, self._last_window, others, now):
@@ -287,7 +284,7 @@ class Swarm:
             asks.append(self._made(peer, member, bit, now))
         return bit != 0
 
-    def _made(self, peer: str, member: _Member, bit: int, now: float) -> Ask:
+    def _made(self, peer: str, member: Member, bit: int, now: float) -> Ask:
         if not member.owed:
             member.progress = now
         member.owed |= bit
@@ -336,7 +333,7 @@ class Swarm:
             if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
                 self._shielded |= stripe.chunks
 
-    def _judge_stripe(self, stripe: _Stripe, ahead: int, now: float) -> None:
+    def _judge_stripe(self, stripe: Stripe, ahead: int, now: float) -> None:
         """A lagging stripe's parent keeps half of what it was asked for, and half again at the next look."""
         behind = (self.missing & stripe.chunks).bit_count() - ahead
         if behind <= max(LAG_MIN, LAG_SHARE * stripe.chunks.bit_count()):
@@ -360,19 +357,19 @@ class Swarm:
         member = self._members.get(parent)
         return member is not None and not member.stalled
 
-    def _patience(self, member: _Member) -> float:
+    def _patience(self, member: Member) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
         known = self._first_patience if member.interval is None else max(QUIET, SLOWER * member.interval)
         return known if member.owed & member.has else 2 * known
 
-    def _excuse(self, peer: str, member: _Member, bit: int) -> None:
+    def _excuse(self, peer: str, member: Member, bit: int) -> None:
         index = bit.bit_length() - 1
         member.owed &= ~bit
         member.excused[index] = member.excused.get(index, 0) + 1
         self._taken_back.append(Ask(peer, index))
 
     def _recount(self) -> None:
-        self._asked = 0
+        self._asked, self._hungry = 0, True
         for member in self._members.values():
             if not member.stalled:
                 self._asked |= member.owed
@@ -389,7 +386,7 @@ class Swarm:
         self._rarity = {holders: bits for holders, bits in self._rarity.items() if bits}
 
 
-def _forgive(member: _Member, index: int) -> None:
+def _forgive(member: Member, index: int) -> None:
     """One ask that was taken back is answered."""
     left = member.excused.pop(index, 0) - 1
     if left > 0:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2p.members import WINDOW_FIRST
 from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, STALL, WINDOW_MIN, Ask, Swarm
 
 CHUNK = 1 << 20
@@ -40,25 +41,29 @@ def test_nothing_is_asked_of_nobody():
 
 def test_a_peer_is_asked_for_a_window_of_distinct_chunks_that_it_has():
     s = swarm()
-    s.has("a", 0b111100, 0)
+    s.has("a", 0b1100, 0)
     asks = s.next(0)
-    assert sorted(indices(asks)) == [2, 3, 4, 5]
+    assert sorted(indices(asks)) == [2, 3]
     assert s.next(0) == []
 
 
-def test_of_the_largest_chunks_a_window_has_eight_and_of_the_smallest_sixty_four():
+def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four_of_the_smallest(monkeypatch):
+    monkeypatch.setattr("p2p.swarm.WINDOW_MIN", WINDOW_MIN)
     assert WINDOW_MIN == 8
-    small = Swarm(100, 16 << 10, seed=1)
-    small.has("a", ALL, 0)
-    assert len(small.next(0)) == 64
+    for size, window in ((1 << 20, 8), (16 << 10, 64)):
+        s = Swarm(100, size, seed=1)
+        s.has("a", ALL, 0)
+        s.arrived("a", s.next(0)[0].index, 0.001)
+        s.next(0.001)
+        assert sum(s.owed("a", index) for index in range(100)) == window
 
 
 def test_a_chunk_that_arrives_makes_room_for_the_next():
     s = swarm()
     s.has("a", ALL, 0)
     first = s.next(0)
-    s.arrived("a", first[0].index, 1)
-    assert len(s.next(1)) == 1
+    s.arrived("a", first[0].index, 0.5)
+    assert len(s.next(0.5)) == 1
     assert not s.owed("a", first[0].index)
 
 
@@ -68,7 +73,7 @@ def test_several_peers_are_asked_for_different_chunks_at_once():
         s.has(peer, ALL, 0)
     asks = s.next(0)
     assert len(set(indices(asks))) == len(asks)
-    assert by_peer(asks) == {"a": 4, "b": 4, "c": 4}
+    assert by_peer(asks) == dict.fromkeys("abc", WINDOW_FIRST)
 
 
 def test_the_rarest_chunk_is_asked_for_first():
@@ -140,36 +145,36 @@ def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_qu
 
 
 def test_what_a_peer_owed_is_asked_elsewhere_when_it_leaves():
-    s = swarm(4)
-    s.has("a", 0b1111, 0)
+    s = swarm(2)
+    s.has("a", 0b11, 0)
     s.next(0)
-    s.has("b", 0b1111, 0)
+    s.has("b", 0b11, 0)
     assert s.next(0) == []
     s.left("a")
-    assert by_peer(s.next(0)) == {"b": 4}
+    assert by_peer(s.next(0)) == {"b": 2}
 
 
 def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
-    s = swarm(8)
-    s.has("a", 0b1111_1111, 0)
+    s = swarm(4)
+    s.has("a", 0b1111, 0)
     s.next(0)
-    s.has("b", 0b1111_1111, 1)
+    s.has("b", 0b1111, 1)
     s.next(1)
-    for index in range(8):
+    for index in range(4):
         if s.owed("b", index):
-            s.arrived("b", index, 2)
+            s.arrived("b", index, 1.2)
     assert s.deadline() == PATIENCE
     asks = s.next(PATIENCE)
-    assert by_peer(asks) == {"b": 4}
+    assert by_peer(asks) == {"b": 2}
     s.left("b")
     assert s.next(PATIENCE) == []
 
 
 def test_the_coordinator_steps_in_for_a_stalled_peer():
-    s = swarm(4, last="coordinator")
-    s.has("coordinator", 0b1111, 0)
-    s.has("a", 0b1111, 0)
-    assert by_peer(s.next(0)) == {"a": 4}
+    s = swarm(2, last="coordinator")
+    s.has("coordinator", 0b11, 0)
+    s.has("a", 0b11, 0)
+    assert by_peer(s.next(0)) == {"a": 2}
     assert by_peer(s.next(PATIENCE)) == {"coordinator": LAST_WINDOW_MIN}
 
 
@@ -179,7 +184,8 @@ def test_a_stalled_peer_that_sends_again_is_asked_again():
     first = s.next(0)
     assert s.next(PATIENCE) == []
     s.arrived("a", first[0].index, PATIENCE + 1)
-    assert by_peer(s.next(PATIENCE + 1)) == {"a": 1}
+    s.arrived("a", first[1].index, PATIENCE + 1.01)
+    assert by_peer(s.next(PATIENCE + 1.01)) == {"a": 1}
 
 
 def test_a_peer_that_owes_nothing_does_not_stall():
@@ -263,7 +269,7 @@ def test_a_large_payload_with_many_peers_is_planned_in_reasonable_time():
     everything = (1 << 100_000) - 1
     for number in range(50):
         s.has(str(number), everything, 0)
-    assert len(s.next(0)) == 200
+    assert len(s.next(0)) == 50 * WINDOW_FIRST
 
 
 def test_news_of_an_unknown_peer_harms_nothing():
@@ -273,6 +279,22 @@ def test_news_of_an_unknown_peer_harms_nothing():
     s.arrived("unknown", 3, 0)
     assert not s.owed("unknown", 3)
     assert not s.bad("unknown", 4)
+
+
+def test_a_peer_is_asked_for_as_much_as_it_sends_in_a_second():
+    def owed_after(interval: float) -> int:
+        s, now = Swarm(1000, 1 << 14, seed=1), 0.0
+        s.has("a", (1 << 1000) - 1, now)
+        for _ in range(40):
+            s.next(now)
+            now += interval
+            s.arrived("a", next(index for index in range(1000) if s.owed("a", index)), now)
+        s.next(now)
+        return sum(s.owed("a", index) for index in range(1000))
+
+    assert owed_after(2.0) == 1
+    assert 9 <= owed_after(0.1) <= 10
+    assert owed_after(0.001) == 64
 
 
 PLAN = ("p", "q")
@@ -336,7 +358,7 @@ def test_a_parent_that_does_not_come_is_awaited_for_a_while():
     s.has("other", (1 << 20) - 1, 0)
     assert s.next(0) == []
     assert s.deadline() == AWAITED
-    assert by_peer(s.next(AWAITED)) == {"other": 4}
+    assert by_peer(s.next(AWAITED)) == {"other": WINDOW_FIRST}
 
 
 def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
@@ -347,7 +369,7 @@ def test_a_parent_that_has_nothing_itself_is_given_twice_as_long():
     s.has("other", (1 << 20) - 1, 0)
     s.next(0)
     assert s.next(1.9 * PATIENCE) == []
-    assert by_peer(s.next(2 * PATIENCE)) == {"other": 4}
+    assert by_peer(s.next(2 * PATIENCE)) == {"other": WINDOW_FIRST}
 
 
 def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
@@ -355,7 +377,7 @@ def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
     s.next(0)
     s.has("other", (1 << 20) - 1, 0)
     asks = s.next(PATIENCE)
-    assert by_peer(asks) == {"other": 4}
+    assert by_peer(asks) == {"other": WINDOW_FIRST}
     index = asks[0].index
     parent = PLAN[index % 2]
     s.arrived("other", index, PATIENCE + 1)
@@ -412,7 +434,7 @@ def test_a_fast_peer_that_stops_is_noticed_soon():
     assert s.deadline() < now + QUIET
     s.has("other", ALL, now)
     s.next(now)
-    assert by_peer(s.next(now + QUIET)) == {"other": 4}
+    assert by_peer(s.next(now + QUIET)) == {"other": WINDOW_FIRST}
 
 
 def test_the_coordinator_as_a_parent_is_asked_as_any_parent():

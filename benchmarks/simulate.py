@@ -1,0 +1,172 @@
+"""Broadcasts to thousands, in simulated time. `python -m benchmarks.simulate [--quick]`
+
+The shipped planner and swarm, with every word and chunk between the peers as an event (benchmarks/simulator.py). All
+figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third 20/100, a quarter 50/200, the rest
+100/500), the source has 100; the planner believes 80 to 100 % of each uplink. Scenarios:
+
+    calm        everybody stays
+    30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % come
+    unplanned   as calm, with the planner switched off
+    star        everybody from the source alone: n W / U, by its formula
+
+hop = K c / B + l, with B the rate of the plan's stripes together and l the mean latency to the source.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from benchmarks import bench
+from benchmarks.bench import Claim
+from benchmarks.simulated_time import Place
+from benchmarks.simulator import World
+from p2p.chunks import chunk_size
+from p2p.plan import Line, Load, bound, star
+
+MBIT: Final = 1e6 / 8
+SOURCE_UPLINK: Final = 100 * MBIT
+LINES: Final = ((0.25, 5, 50), (0.60, 20, 100), (0.85, 50, 200), (1.0, 100, 500))
+"""Up to which share of the peers, Mbit/s up, down."""
+FAILING, FROZEN, COMING = 0.3, 1 / 3, 0.1
+QUICK: Final = (300,)
+FULL: Final = (1_000, 10_000)
+UNPLANNED: Final = 100
+SEED: Final = 1
+MOST: Final = 100.0
+"""T* after which a simulation is given up."""
+
+
+class Outcome(NamedTuple):
+    """`times`: seconds from a peer's beginning until it had all, of everybody who stayed. `best`: T*. `hop`, `stripes`:
+    of the first plan. `unserved`: who never had all. `surplus`: share of chunks that came twice."""
+
+    n: int
+    times: list[float]
+    best: float
+    hop: float
+    stripes: int
+    unserved: int
+    surplus: float
+    cpu: float
+
+    @property
+    def last(self) -> float:
+        return max(self.times) if not self.unserved else math.inf
+
+    @property
+    def allowed(self) -> float:
+        """2 T* + 2 ceil(log_K n) hops."""
+        return 2 * self.best + 2 * math.ceil(math.log(self.n, max(self.stripes, 2))) * self.hop
+
+
+def places(n: int, seed: int) -> list[Place]:
+    """So many peers on a disk."""
+    random, found = Random(seed), []
+    for _ in range(n):
+        chance = random.random()
+        up, down = next((up, down) for share, up, down in LINES if chance <= share)
+        angle, radius = random.uniform(0, 2 * math.pi), math.sqrt(random.random())
+        believed = up * MBIT * random.uniform(0.8, 1.0)
+        found.append(Place(up * MBIT, down * MBIT, believed, radius * math.cos(angle), radius * math.sin(angle)))
+    return found
+
+
+def alike(n: int, uplink: float, seed: int) -> list[Place]:
+    """The same, all with the source's line."""
+    return [place._replace(up=uplink, down=uplink, believed=uplink) for place in places(n, seed)]
+
+
+def simulated(
+    load: Load, peers: Sequence[Place], uplink: float, seed: int, *, churn: bool = False, planned: bool = True
+) -> Outcome:
+    """One broadcast from beginning to end."""
+    began = time.process_time()
+    world = World(uplink, peers, load, seed, planned=planned)
+    best = bound(uplink, [Line(place.up, place.down) for place in peers], load.length)
+    if churn:
+        disturb(world, len(peers), best, seed)
+    world.clock.run(lambda: world.waiting == 0 and world.coming == 0, MOST * best)
+    plan = world.first
+    return Outcome(
+        n=len(peers),
+        times=[peer.done - peer.since for peer in world.peers.values() if peer.done and peer.awake],
+        best=best,
+        hop=plan.stripes * load.chunk / plan.rate + statistics.mean(place.way(world.middle) for place in peers),
+        stripes=plan.stripes,
+        unserved=world.waiting,
+        surplus=world.surplus / world.delivered,
+        cpu=time.process_time() - began,
+    )
+
+
+def disturb(world: World, n: int, best: float, seed: int) -> None:
+    """Who fails, how and when; who comes."""
+    random, clock = Random(seed + 1), world.clock
+    for number in random.sample(range(n), round(FAILING * n)):
+        clock.after(random.random() * best, world.peers[f"p{number}"].end, random.random() < FROZEN)
+    newcomers = places(round(COMING * n), seed + 2)
+    world.coming = len(newcomers)
+    for number, place in enumerate(newcomers):
+        clock.after(random.random() * best, world.come, f"late{number}", place)
+
+
+class Table:
+    """Rows as they are simulated."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._rows: list[Sequence[object]] = []
+
+    def run(self, what: str, n: int, *, churn: bool = False, planned: bool = True) -> Outcome:
+        found = simulated(self._load, places(n, SEED), SOURCE_UPLINK, SEED, churn=churn, planned=planned)
+        ordered = sorted(found.times)
+        p95 = ordered[int(0.95 * (len(ordered) - 1))]
+        self._rows.append(
+            (
+                what, n, found.stripes if planned else "", found.best, statistics.median(ordered), p95, found.last,
+                found.last / found.best, star(SOURCE_UPLINK, n, self._load.length), found.surplus, round(found.cpu),
+            )
+        )  # fmt: skip
+        print(f"{what}, n = {n}: {found.last:.2f} s, simulated in {found.cpu:.0f} s of CPU", file=sys.stderr)
+        return found
+
+    def print(self) -> None:
+        columns = (
+            "simulated", "n", "K", "T*, s", "median, s", "p95, s", "last, s", "of T*", "star, s", "surplus", "CPU s",
+        )  # fmt: skip
+        bench.table(columns, self._rows)
+
+
+def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
+    table, claims = Table(load), []
+    for n in sizes:
+        for what, churn in (("calm", False), ("30 % fail", True)):
+            found = table.run(what, n, churn=churn)
+            anchor = "2 T* + 2 ceil(log_K n) hops"
+            claims.append(Claim(f"simulated, n = {n}, {what}", found.last / found.allowed, anchor, 1.0, at_most=True))
+    unplanned = table.run("unplanned", UNPLANNED, planned=False)
+    claims.append(
+        Claim(f"simulated, n = {UNPLANNED}, unplanned: not served", unplanned.unserved, "none", 0, at_most=True)
+    )
+    table.print()
+    return claims
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="n = 300 only")
+    parser.add_argument("--n", type=int, nargs="+", help="numbers of peers")
+    parser.add_argument("--megabytes", type=float, default=40, help="length of the payload")
+    given = parser.parse_args()
+    bench.header("broadcast to thousands: simulated time, the shipped planner and swarm")
+    length = round(given.megabytes * 1e6)
+    return bench.close(claims_of(given.n or (QUICK if given.quick else FULL), Load(length, chunk_size(length))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

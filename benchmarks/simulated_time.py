@@ -1,0 +1,43 @@
+"""Where simulated peers are, and what happens to them next."""
+
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+NEAREST, ACROSS = 0.005, 0.06
+"""Seconds one way: to oneself, and to a peer that lies a disk's radius away, beside that."""
+
+
+class Place(NamedTuple):
+    """Where a peer is, and its line as it is: bytes per second. `believed`: its uplink for the planner."""
+
+    up: float
+    down: float
+    believed: float
+    x: float
+    y: float
+
+    def way(self, other: "Place") -> float:
+        """Seconds one way."""
+        return NEAREST + ACROSS * math.hypot(self.x - other.x, self.y - other.y)
+
+
+class Clock:
+    """What happens next. `steps`: events so far."""
+
+    def __init__(self) -> None:
+        self.now, self.steps = 0.0, 0
+        self._number = 0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def after(self, seconds: float, do: Callable[..., None], *what: Any) -> None:
+        self._number += 1
+        heappush(self._events, (self.now + seconds, self._number, do, what))
+
+    def run(self, until: Callable[[], bool], most: float) -> None:
+        """Until it is so, or simulated time is over."""
+        while self._events and not until() and self.now < most:
+            self.now, _, do, what = heappop(self._events)
+            self.steps += 1
+            do(*what)

@@ -1,0 +1,380 @@
+"""A broadcast in simulated time: the shipped planner, swarm and order books, without bytes and without sockets.
+
+What is the product's own: who feeds whom (p2p/replan.py), what a peer asks of whom (p2p/swarm.py), what a holder owes a
+stream (p2p/orders.py), whose turn it is at an uplink (p2p/pace.py), and how long is waited for what. What is modelled:
+
+1. An uplink sends one chunk at a time; a downlink receives one at a time; words between peers cost latency alone. Peers
+   lie on a disk, the source at its middle; latency grows with distance. The planner knows each peer's way to the
+   source, and its uplink with an error; nothing else.
+2. Opening a stream costs a round trip, to somebody not met before two. A killed peer's streams reset a latency later; a
+   frozen one's after `WATCHDOG` seconds. Either way the coordinator's line to it ends so too.
+3. Whoever loses a parent dials it in vain, and asks for a plan `LOOK` seconds later; all ask every `ASK_EVERY`.
+4. Each peer knows `NEIGHBOURS` others by chance, its parents and children, and the source. Nobody lies.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final
+
+from benchmarks.simulated_time import Clock, Place
+from coordinator.feeding import APART, SETTLE
+from node.neighbours import NEIGHBOURS
+from node.parents import ASK_EVERY, LOOK
+from p2p import download
+from p2p.orders import Orders
+from p2p.pace import Pace, Turns
+from p2p.plan import Line, Load, Plan
+from p2p.replan import Planner
+from p2p.swarm import Swarm
+
+WATCHDOG: Final = 20.0
+"""Seconds until the stream of a frozen peer is reset."""
+SOURCE: Final = "source"
+
+
+class Stream:
+    """One downloader at one holder."""
+
+    __slots__ = ("getter", "holder", "open", "orders", "telling", "way")
+
+    def __init__(self, holder: "Peer", getter: "Peer") -> None:
+        self.holder, self.getter = holder, getter
+        self.way = holder.place.way(getter.place)
+        self.orders, self.open, self.telling = Orders(), True, False
+
+
+class Peer:
+    """A peer as holder and as downloader. `since`: when it came; `joined`, `done`: when its
+    fetch began and ended."""
+
+    def __init__(self, world: "World", name: str, place: Place, *, source: bool = False) -> None:
+        self.world, self.clock, self.name, self.place = world, world.clock, name, place
+        self.have = (1 << world.chunks) - 1 if source else 0
+        self.alive = self.awake = True
+        self.since = 0.0
+        self.joined: float | None = 0.0 if source else None
+        self.done: float | None = 0.0 if source else None
+        self.parents: tuple[str, ...] = ()
+        self.known: dict[str, None] = {}
+        self.swarm: Swarm | None = None
+        self._turns: Turns[Stream] = Turns(Pace(None))
+        self._sending = False
+        self._received_until = 0.0
+        self._listeners: dict[Stream, None] = {}
+        self._early: list[Stream] = []
+        self._streams: dict[str, Stream] = {}
+
+    # As a downloader.
+
+    def start(self) -> None:
+        """A Head has come."""
+        if not self.awake:
+            return
+        self.joined = self.clock.now
+        seed = self.world.random.getrandbits(32)
+        self.swarm = Swarm(self.world.chunks, self.world.load.chunk, seed=seed, last=SOURCE)
+        self.swarm.follow(self.parents, self.clock.now)
+        self._look()
+        early, self._early = self._early, []
+        for stream in early:
+            self._begin(stream)
+        self.clock.after(self.world.random.random() * download.LOOK, self._tick)
+
+    def follow(self, parents: Sequence[str]) -> None:
+        """An answer of the coordinator."""
+        if not self.awake or tuple(parents) == self.parents:
+            return
+        self.parents = tuple(parents)
+        for parent in self.parents:
+            self.known[parent] = self.world.peers[parent].known[self.name] = None
+        if self.swarm is not None and self.done is None:
+            self.swarm.follow(parents, self.clock.now)
+            self._look()
+
+    def _tick(self) -> None:
+        if self.awake and self.done is None:
+            self._pump()
+            self.clock.after(download.LOOK, self._tick)
+
+    def _look(self) -> None:
+        assert self.swarm is not None
+        for name in self.known:
+            wanted = not self.parents or name in self.parents or self.swarm.needy
+            if wanted and name not in self._streams and self.world.reachable(name):
+                self.swarm.joined(name, self.clock.now)
+                stream = self._streams[name] = Stream(self.world.peers[name], self)
+                self.clock.after((3 if name in self.world.met(self) else 5) * stream.way, stream.holder._asked, stream)
+
+    def _pump(self) -> None:
+        assert self.swarm is not None
+        for ask in self.swarm.next(self.clock.now):
+            self._batch(ask.peer, ask.index, Peer._want)
+        self._flush()
+        for ask in self.swarm.take_back():
+            self._batch(ask.peer, ask.index, Peer._cancel)
+        self._flush()
+        if self.swarm.needy:
+            self._look()
+
+    def _batch(self, peer: str, index: int, do: Callable[..., None]) -> None:
+        self.world.batch.setdefault((peer, do), []).append(index)
+
+    def _flush(self) -> None:
+        for (peer, do), indices in self.world.batch.items():
+            stream = self._streams[peer]
+            self.clock.after(stream.way, do, stream.holder, stream, indices)
+        self.world.batch.clear()
+
+    def _told(self, stream: Stream, indices: int) -> None:
+        if self._hears(stream):
+            assert self.swarm is not None
+            self.swarm.has(stream.holder.name, indices, self.clock.now)
+            self._pump()
+
+    def _waits(self, stream: Stream) -> None:
+        if self._hears(stream):
+            assert self.swarm is not None
+            self.swarm.waits(stream.holder.name)
+            self._pump()
+
+    def _arriving(self, stream: Stream, index: int) -> None:
+        """The last byte has left the holder's uplink, and comes through this downlink."""
+        first = self.clock.now + stream.way
+        self._received_until = max(first, self._received_until + self.world.size(index) / self.place.down)
+        self.clock.after(self._received_until - self.clock.now, self._arrived, stream, index)
+
+    def _arrived(self, stream: Stream, index: int) -> None:
+        if not self._hears(stream):
+            return
+        swarm = self.swarm
+        assert swarm is not None
+        assert swarm.owed(stream.holder.name, index)
+        swarm.arrived(stream.holder.name, index, self.clock.now)
+        self.world.delivered += 1
+        bit = 1 << index
+        if self.have & bit:
+            self.world.surplus += 1
+        else:
+            self.have |= bit
+            for listener in self._listeners:
+                self._news(listener, index)
+        if swarm.complete:
+            self._complete()
+        else:
+            self._pump()
+
+    def _complete(self) -> None:
+        self.done = self.clock.now
+        self.world.waiting -= 1
+        for stream in self._streams.values():
+            stream.open = False
+            self.clock.after(stream.way, stream.holder._left, stream)
+        self._streams.clear()
+
+    def _hears(self, stream: Stream) -> bool:
+        return stream.open and self.awake and self.done is None
+
+    def _lost(self, stream: Stream) -> None:
+        """The stream was reset."""
+        name = stream.holder.name
+        self.known.pop(name, None)
+        if self._hears(stream) and self._streams.get(name) is stream:
+            assert self.swarm is not None
+            stream.open = False
+            del self._streams[name]
+            self.swarm.left(name)
+            if name in self.parents:
+                self.clock.after(LOOK, self.world.ask, self, name)
+            self._pump()
+
+    # As a holder.
+
+    def _asked(self, stream: Stream) -> None:
+        if not self.awake:
+            self.clock.after(WATCHDOG if self.alive else 0.0, stream.getter._lost, stream)
+        else:
+            if self.joined is None:
+                self._early.append(stream)
+                self.clock.after(stream.way, stream.getter._waits, stream)
+            else:
+                self._begin(stream)
+
+    def _begin(self, stream: Stream) -> None:
+        self._listeners[stream] = None
+        stream.orders.begin(self.have, self.world.chunks)
+        self.clock.after(stream.way, stream.getter._told, stream, self.have)
+        self._offer(stream)
+
+    def _want(self, stream: Stream, indices: list[int]) -> None:
+        if self.awake and stream.open:
+            stream.orders.want(indices, self.have)
+            self._offer(stream)
+
+    def _cancel(self, stream: Stream, indices: list[int]) -> None:
+        stream.orders.cancel(indices)
+
+    def _left(self, stream: Stream) -> None:
+        self._listeners.pop(stream, None)
+        self._turns.leave(stream)
+
+    def _news(self, stream: Stream, index: int) -> None:
+        stream.orders.came(index, self.clock.now)
+        if not stream.telling:
+            self._tell(stream)
+        self._offer(stream)
+
+    def _tell(self, stream: Stream) -> None:
+        """What may be told now; the rest later."""
+        stream.telling = False
+        if not self.awake or not stream.open:
+            return
+        quiet = stream.orders.quiet(self.clock.now)
+        if quiet > 0:
+            stream.telling = True
+            self.clock.after(quiet, self._tell, stream)
+        elif news := stream.orders.news(self.clock.now):
+            self.clock.after(stream.way, stream.getter._told, stream, sum(1 << index for index in news))
+
+    def _offer(self, stream: Stream) -> None:
+        if stream.orders.first() is not None:
+            self._turns.line_up(stream, stream.getter.name, self.world.load.chunk)
+            if not self._sending:
+                self._send()
+
+    def _send(self) -> None:
+        """The uplink is free."""
+        while (stream := self._turns.front()) is not None:
+            self._turns.take(stream, self.clock.now)
+            index = stream.orders.first()
+            if index is not None and stream.open:
+                stream.orders.sent(index)
+                self._sending = True
+                self.clock.after(self.world.size(index) / self.place.up, self._sent, stream, index)
+                return
+
+    def _sent(self, stream: Stream, index: int) -> None:
+        self._sending = False
+        if not self.awake:
+            return
+        stream.getter._arriving(stream, index)
+        if stream.open:
+            self._offer(stream)
+        if not self._sending:
+            self._send()
+
+    def end(self, frozen: bool) -> None:
+        """It is killed, or stops moving."""
+        if self.awake:
+            self.awake, self.alive = False, frozen
+            if self.done is None:
+                self.world.waiting -= 1
+            seconds = WATCHDOG if frozen else 0.0
+            self.clock.after(seconds, self.world.gone, self)
+            for stream in (*self._listeners, *self._early):
+                self.clock.after(seconds + stream.way, stream.getter._lost, stream)
+            for stream in self._streams.values():
+                self.clock.after(seconds + stream.way, stream.holder._left, stream)
+
+
+class World:
+    """One source, its peers, and the coordinator's planner. `waiting`: peers that are there and have not got all.
+    `coming`: who is still to come. `delivered`: chunks that arrived, `surplus` of them where they were already."""
+
+    def __init__(self, uplink: float, places: Sequence[Place], load: Load, seed: int, *, planned: bool = True) -> None:
+        self.clock, self.random = Clock(), Random(seed)
+        self.load, self.chunks = load, -(-load.length // load.chunk)
+        self.batch: dict[tuple[str, Callable[..., None]], list[int]] = {}
+        self.delivered = self.surplus = self.coming = 0
+        self._planner, self._planned = Planner(SOURCE, seed), planned
+        self._uplink, self._made_at, self._asking = uplink, -math.inf, dict[str, None]()
+        self._apart: dict[str, dict[str, float]] = {}
+        self.middle = Place(uplink, math.inf, uplink, 0.0, 0.0)
+        self.peers = {SOURCE: Peer(self, SOURCE, self.middle, source=True)}
+        self._here: dict[str, Line] = {}
+        self._met: dict[str, set[str]] = {}
+        self.waiting = 0
+        for number, place in enumerate(places):
+            self._add(f"p{number}", place)
+        self._make()
+        for peer in self.peers.values():
+            if peer.name != SOURCE:
+                self.waiting += 1
+                peer.follow(self.plan.parents.get(peer.name, ()))
+                self._met[peer.name] = set(peer.known)
+                self.clock.after(peer.place.way(self.middle), peer.start)
+                self.clock.after(self.random.random() * ASK_EVERY, self._again, peer)
+        self.first = self.plan
+
+    @property
+    def plan(self) -> Plan:
+        return self._planner.plan
+
+    def size(self, index: int) -> int:
+        """Bytes of a chunk."""
+        return min(self.load.chunk, self.load.length - index * self.load.chunk)
+
+    def met(self, peer: Peer) -> Iterable[str]:
+        """Whom it is connected with from before the broadcast."""
+        return self._met.get(peer.name, ())
+
+    def reachable(self, name: str) -> bool:
+        """Whether a stream can be opened, for all one knows: a frozen peer's connection stands."""
+        return name == SOURCE or name in self._here
+
+    def come(self, name: str, place: Place) -> None:
+        """Somebody joins while the broadcast runs."""
+        peer = self._add(name, place)
+        peer.since = self.clock.now
+        self.coming, self.waiting = self.coming - 1, self.waiting + 1
+        self._asking[name] = None
+        self.clock.after(2 * place.way(self.middle), peer.start)
+        self.clock.after(ASK_EVERY, self._again, peer)
+        self._settle()
+
+    def ask(self, peer: Peer, failed: str | None = None) -> None:
+        """For a plan, where `failed` is no parent."""
+        if not peer.awake or (failed is not None and failed not in peer.parents):
+            return
+        if failed is not None:
+            self._apart.setdefault(peer.name, {})[failed] = self.clock.now + APART
+        self._asking[peer.name] = None
+        self._settle()
+
+    def gone(self, peer: Peer) -> None:
+        """The coordinator's line to a peer ended."""
+        self._here.pop(peer.name, None)
+
+    def _add(self, name: str, place: Place) -> Peer:
+        peer = self.peers[name] = Peer(self, name, place)
+        others = list(self.peers) if len(self.peers) <= NEIGHBOURS else self.random.sample(list(self.peers), NEIGHBOURS)
+        for other in {SOURCE, *others} - {name}:
+            peer.known[other] = self.peers[other].known[name] = None
+        self._here[name] = Line(place.believed, place.down, place.way(self.middle))
+        return peer
+
+    def _again(self, peer: Peer) -> None:
+        if peer.awake and peer.done is None:
+            self.ask(peer)
+            self.clock.after(ASK_EVERY, self._again, peer)
+
+    def _settle(self) -> None:
+        """Make the plan for those who ask: at most once in `SETTLE` seconds."""
+        if len(self._asking) == 1:
+            self.clock.after(max(0.0, self._made_at + SETTLE - self.clock.now), self._answer)
+
+    def _answer(self) -> None:
+        self._make()
+        asking, self._asking = self._asking, {}
+        for name in asking:
+            if name in self._here:
+                peer = self.peers[name]
+                self.clock.after(peer.place.way(self.middle), peer.follow, self.plan.parents.get(name, ()))
+
+    def _make(self) -> None:
+        now, self._made_at = self.clock.now, self.clock.now
+        if self._planned:
+            apart = {
+                name: {parent for parent, until in found.items() if until > now} for name, found in self._apart.items()
+            }
+            self._planner.update(self._uplink, self._here, self.load, apart)
