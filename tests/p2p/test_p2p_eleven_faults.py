@@ -18,6 +18,7 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.stream_muxer.yamux import yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
@@ -61,8 +62,9 @@ def muxer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_yet(monkeypatch):
-    """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead."""
+    """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead, and more only while it is read."""
     monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+    monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
     held, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     a, b = made(), made()
@@ -72,7 +74,7 @@ async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_ye
             assert await stream.receive(10) == b"begin"
             loop.call_soon_threadsafe(held.set)
             await go_on.wait()
-            assert len(await stream.receive(MB)) == 600_000
+            assert len(await stream.receive(MB)) == 900_000
             loop.call_soon_threadsafe(ended.set)
 
         async def serve(transport) -> None:
@@ -81,7 +83,7 @@ async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_ye
         async def say(transport):
             stream = await transport.open(a.peer_id, SINK)
             await stream.send(b"begin")
-            await stream.send(bytes(600_000))  # returns when stock yamux has written it
+            await stream.send(bytes(900_000))  # returns when stock yamux has written it
             return stream
 
         await on_trio(a, serve)
