@@ -218,7 +218,7 @@ class CoordinatorLink:
                     self.failures.pop(await self._network.way(peer) or "", None)
                     return True
             except (Unreachable, Malformed) as error:
-                self.trouble = f"the coordinator is unreachable at {address}: {error}"
+                self.trouble = f"the coordinator is unreachable at {address}: {error}; echo2-node doctor knows more"
                 self._failed(way_of(address), str(error))
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error

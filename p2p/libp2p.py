@@ -23,6 +23,8 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
    choice.
 10. Of the addresses of a peer it dials the one that it heard first and no other, and for a while none after a failure:
     whoever came back at another port would stay lost. So what it knew is forgotten before each dial.
+11. A dial to a peer that is connected returns at once, also where that connection leads nowhere since this machine
+    has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced.
 """
 
 import logging
@@ -68,6 +70,8 @@ log = logging.getLogger("p2p")
 PATIENCE = 20.0
 """Seconds without a byte before a waiting stream is reset."""
 DIAL_TIMEOUT = 15.0
+ALIVE = 4.0
+"""Seconds for a peer to be heard of over a connection that somebody wants dialled."""
 HANG_UP = 2.0
 """Seconds for closing connections at the end."""
 MAX_CONNECTIONS = 256
@@ -205,10 +209,21 @@ class LibP2PTransport:
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
+                    for passed in address.split("/p2p/")[1:]:  # a relay before who is behind it
+                        await self._drop_dead(passed.partition("/")[0])
                     return await (self._circuits.dial(address) if CIRCUIT in address else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"none of {list(addresses)} answers{why}")
+
+    async def _drop_dead(self, peer: str) -> None:
+        """Rule 11. Of stock yamux nothing is asked."""
+        for connection in self._connections.of(peer):
+            muxed = connection.muxed_conn
+            if isinstance(muxed, MuxConn) and not muxed.is_closed and not await muxed.alive(ALIVE):
+                log.info("%s gives no sign of life: its connection is replaced", peer)
+                await close_socket(connection)
+                await connection.close()
 
     async def _connect(self, address: str) -> str:
         info = info_from_p2p_addr(Multiaddr(address))

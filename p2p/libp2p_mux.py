@@ -181,6 +181,8 @@ class MuxConn(IMuxedConn):
         self._acceptable, self._writable = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
         self._left = trio.Event()
         self._heard = trio.current_time()
+        self._hearing = trio.lowlevel.ParkingLot()
+        self._pings = 0
         self._scope = trio.CancelScope()
 
     @property
@@ -234,6 +236,13 @@ class MuxConn(IMuxedConn):
                 await self._left.wait()
         self._scope.cancel()
         await self._end()
+
+    async def alive(self, within: float) -> bool:
+        """Whether the other side is heard of within so many seconds; it is asked for a sign of life."""
+        self._ping()
+        with trio.move_on_after(within) as waiting:
+            await self._hearing.park()
+        return not waiting.cancelled_caught and not self.is_closed
 
     def read(self, flow: Flow, limit: int) -> list[memoryview]:
         """See `Mux.read`."""
@@ -289,6 +298,7 @@ class MuxConn(IMuxedConn):
         try:
             while pieces := await self.secured_conn.pieces():
                 self._heard = trio.current_time()
+                self._hearing.unpark_all()
                 for piece in pieces:
                     self._mux.receive(piece)
                 self._news()
@@ -325,23 +335,28 @@ class MuxConn(IMuxedConn):
             self._scope.cancel()
 
     async def _listen_for_life(self) -> None:
-        pings = unanswered = 0
+        unanswered = 0
         while unanswered < PINGS:  # counted, not timed: this process may have been frozen itself
             heard = self._heard
             await trio.sleep(QUIET)
             if self._heard > heard:
                 unanswered = 0
             else:
-                unanswered, pings = unanswered + 1, pings + 1
-                self._mux.ping(pings)
-                self._news()
+                unanswered += 1
+                self._ping()
         self.reason = f"not heard of for {QUIET * PINGS:g} s"
         self._scope.cancel()
+
+    def _ping(self) -> None:
+        self._pings += 1
+        self._mux.ping(self._pings)
+        self._news()
 
     async def _end(self) -> None:
         if self.is_closed:
             return
         self._closed.set()
+        self._hearing.unpark_all()
         for stream in self._streams.values():
             stream.wake()
         self._acceptable.unpark_all()

@@ -14,11 +14,11 @@ from benchmarks.lab import ip
 
 class Hosts:
     """By name. Link number n of the list is the network 10.78.n.0/24; its first host has the address .1, the other
-    .2."""
+    .2. `alone`: hosts without a link."""
 
-    def __init__(self, links: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, links: Sequence[tuple[str, str]], alone: Sequence[str] = ()) -> None:
         self._links = links
-        self._names = list(dict.fromkeys(host for link in links for host in link))
+        self._names = [*dict.fromkeys(host for link in links for host in link), *alone]
 
     def within(self, host: str) -> list[str]:
         """What a command begins with to run on a host."""
@@ -28,6 +28,16 @@ class Hosts:
         """Whether a host has a route to an address."""
         asked = ["ip", "-n", self._namespace(host), "route", "get", address]
         return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+    def cut(self, host: str, link: int, *, back: bool = False) -> None:
+        """Take the plug out at a host, or put it back."""
+        ip("-n", self._namespace(host), "link", "set", f"link{link}", "up" if back else "down")
+
+    def move(self, host: str, link: int, old: str, new: str) -> None:
+        """Give a host another address, as a router does to a laptop that wakes up elsewhere."""
+        device = f"link{link}"
+        ip("-n", self._namespace(host), "addr", "del", f"{old}/24", "dev", device)
+        ip("-n", self._namespace(host), "addr", "add", f"{new}/24", "dev", device)
 
     @contextmanager
     def up(self) -> Iterator["Hosts"]:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from p2p import rpc
+from p2p import libp2p, rpc
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.identity import generate_key
 from p2p.threaded import ThreadedPeer
@@ -338,6 +338,36 @@ async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
             await a.dial(old)
         async with running(second):
             assert await a.dial(await second.addresses()) == second.peer_id
+
+
+async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monkeypatch):
+    monkeypatch.setattr(libp2p, "ALIVE", 0.5)
+    a, b = made(), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+        addresses = await a.addresses()
+
+        async def connection(transport) -> int:
+            [found] = transport._connections.open
+            return id(found)
+
+        async def swallow(transport) -> None:
+            """What is written to the connection of now is lost from here on, as on a line that is no more."""
+            [found] = transport._connections.open
+
+            async def lost(data: bytes) -> None:
+                pass
+
+            found.muxed_conn.secured_conn._conn.write = lost
+
+        first = await on_trio(b, connection)
+        assert await b.dial(addresses) == a.peer_id
+        assert await on_trio(b, connection) == first, "it answered"
+        await on_trio(a, swallow)
+        await on_trio(b, swallow)
+        assert await b.dial(addresses) == a.peer_id
+        assert await on_trio(b, connection) != first
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():

@@ -243,6 +243,20 @@ def test_a_peer_that_says_nothing_is_asked_and_then_left():
     on_fake_time(main)
 
 
+def test_a_sign_of_life_is_given_at_once_and_missed_after_the_time_given():
+    async def main() -> None:
+        async with connected() as (near, far):
+            start = trio.current_time()
+            assert await near.alive(5.0)
+            assert trio.current_time() - start < 1
+            far.secured_conn._conn.mute = True
+            assert not await near.alive(5.0)
+            assert trio.current_time() - start == pytest.approx(5, abs=1)
+            assert near.is_established, "what to make of it is the asker's business"
+
+    on_fake_time(main)
+
+
 def test_an_idle_connection_with_a_living_peer_stays():
     async def main() -> None:
         async with connected() as (near, far):
