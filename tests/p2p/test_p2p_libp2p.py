@@ -358,7 +358,7 @@ async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monk
             async def lost(data: bytes) -> None:
                 pass
 
-            found.muxed_conn.secured_conn._conn.write = lost
+            found.muxed_conn.secured_conn.write = lost
 
         first = await on_trio(b, connection)
         assert await b.dial(addresses) == a.peer_id
