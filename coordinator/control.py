@@ -8,6 +8,8 @@ Rules, in order
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
    bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
 5. A banned node hears why. A node that does not speak this run's protocol hears what to update to.
+6. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
+   from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
 
 Everything but `serve` is plain code with the time as an argument.
 """
@@ -24,7 +26,8 @@ from coordinator.reasons import refusal
 from coordinator.roster import Roster
 from p2p.addresses import Way, way_of_asker
 from p2p.envelope import open_sealed, peek
-from p2p.errors import BadSignature, Malformed
+from p2p.errors import BadSignature, Malformed, Stale
+from p2p.identity import peer_id
 from p2p.messages import (
     Acknowledgement,
     Answer,
@@ -41,6 +44,7 @@ from p2p.messages import (
 )
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
+from p2p.records import Known, opened
 
 SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""
@@ -67,7 +71,7 @@ class Books(Protocol):
 
 
 class Papers(Protocol):
-    """What a hello is answered with: sealed documents, and addresses of peers."""
+    """What a hello is answered with: sealed documents, and records of peers."""
 
     def roots(self) -> list[bytes]: ...
 
@@ -75,7 +79,7 @@ class Papers(Protocol):
 
     def head(self) -> bytes | None: ...
 
-    def peers(self) -> list[str]: ...
+    def peers(self, now: int) -> list[bytes]: ...
 
 
 class Answers:
@@ -189,11 +193,25 @@ class Control:
                 return refusal("task-version", task=task.name, version=task.version)
         if not admitted(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
-        self._books.roster.hello(node, hello, now)
+        try:
+            record = self._record(node, hello.record, now)
+        except BadSignature as error:
+            return refusal("bad-signature", detail=error)
+        self._books.roster.hello(node, hello, record, now)
         papers = self._papers
         return Welcome(
-            roots=papers.roots(), runspec=papers.runspec(), head=papers.head(), peers=papers.peers(), now=now
+            roots=papers.roots(), runspec=papers.runspec(), head=papers.head(), peers=papers.peers(now), now=now
         )
+
+    def _record(self, node: bytes, sealed: bytes, now: int) -> Known | None:
+        """Rule 6. Raises `Malformed`, `BadSignature`."""
+        try:
+            known = opened(sealed, self._spec.run, now)
+        except Stale:
+            return None
+        if known.peer != peer_id(node):
+            raise BadSignature(f"a record of {known.peer}")
+        return known
 
 
 def _encoded(result: msgspec.Struct | bytes) -> bytes:

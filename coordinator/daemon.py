@@ -11,7 +11,6 @@ Rules
 """
 
 import asyncio
-import contextlib
 import itertools
 import math
 import os
@@ -50,12 +49,13 @@ from p2p import mdns
 from p2p.addresses import listenable, peer_of
 from p2p.envelope import ROLES, seal
 from p2p.errors import LocalFault, Unreachable
-from p2p.identity import public_bytes
+from p2p.identity import public_bytes, public_key
 from p2p.invite import Invite
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
+from p2p.strangers import Strangers
 from tasks.task import Text
 from weights.store import Store
 
@@ -128,8 +128,8 @@ class Papers:
     def head(self) -> bytes | None:
         return self.publisher.sealed_head
 
-    def peers(self) -> list[str]:
-        return self.books.roster.addresses()
+    def peers(self, now: int) -> list[bytes]:
+        return [known.sealed for known in self.books.roster.records(now)]
 
 
 class Coordinator:
@@ -202,6 +202,7 @@ class Coordinator:
         self.feeding = Feeding(
             network,
             uplinks=self.books.broadcasts.uplinks,
+            record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
             load=self.publisher.load,
             uplink=None if limit is None else limit * MBIT,
             enabled=run.config.network.plan,
@@ -267,9 +268,9 @@ class Coordinator:
 
     async def _redial(self) -> None:
         """Once at the start: nodes that were here before learn at once that the coordinator is back, and where."""
-        for address in self.books.roster.addresses():
-            with contextlib.suppress(Unreachable):
-                await self._network.dial([address])
+        strangers = Strangers(self._network, self._run.id, self._now)
+        for known in self.books.roster.records(self._now()):
+            await strangers.find(known.addresses)
 
     async def _reserve(self) -> None:
         """Be reachable through the relays that the operator named; each is tried until it takes the coordinator."""

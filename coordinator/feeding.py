@@ -6,9 +6,10 @@ Rules
 2. An uplink is what others say that it sends them (coordinator/broadcasts.py), at most its owner's limit; where nothing
    was shown p2p.plan.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is believed only of who
    sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in steps of `FADE`.
-3. Who names no address of its own that can be dialled directly feeds nobody. A node's parent that it says does not
-   feed it is not given to it again for `APART` seconds; others keep it: a liar changes its own place only.
-4. A plan is a hint: it is not signed, and a wrong one costs time alone.
+3. Whose record (p2p/records.py) names no address that can be dialled directly feeds nobody. A node's parent that it
+   says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes only its own
+   place.
+4. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
 
 import asyncio
@@ -23,9 +24,10 @@ import structlog
 
 from p2p.addresses import way_of
 from p2p.errors import Unreachable
-from p2p.messages import Feeder, PlanAnswer, PlanAsk, decode, encode
+from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
 from p2p.plan import LATENCY, UPLINK, Line, Load
+from p2p.records import Known
 from p2p.replan import Planner
 
 METHOD = "plan"
@@ -46,19 +48,23 @@ log = structlog.get_logger("coordinator")
 @dataclass
 class _Node:
     ask: PlanAsk
+    known: Known | None
+    """Its record."""
     apart: dict[str, float] = field(default_factory=dict)
     """Parent that does not feed it -> until when to believe it."""
 
 
 class Feeding:
-    """`uplinks`: bytes per second that peers have shown. `load`: what a version brings, None before the first.
-    `uplink`: the coordinator's own limit, bytes per second. `enabled`: False gives everybody an empty plan."""
+    """`uplinks`: bytes per second that peers have shown. `record`: of a peer, None where there is none. `load`: what a
+    version brings, None before the first. `uplink`: the coordinator's own limit, bytes per second. `enabled`: False
+    gives everybody an empty plan."""
 
     def __init__(
         self,
         network: Network,
         *,
         uplinks: Callable[[], Mapping[str, float]],
+        record: Callable[[str], Known | None],
         load: Callable[[], Load | None],
         uplink: float | None,
         enabled: bool,
@@ -66,6 +72,7 @@ class Feeding:
         seed: int,
     ) -> None:
         self._network, self._uplinks, self._load, self._clock = network, uplinks, load, clock
+        self._record = record
         self._limit, self._enabled = math.inf if uplink is None else uplink, enabled
         self._planner = Planner(network.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
@@ -85,18 +92,15 @@ class Feeding:
         if node is None:
             if len(self._nodes) >= MOST:
                 raise Unreachable("the plan is full")
-            node = self._nodes[peer] = _Node(ask)
-        node.ask = ask
+            node = self._nodes[peer] = _Node(ask, None)
+        node.ask, node.known = ask, self._record(peer)
         failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
         node.apart |= dict.fromkeys(failed, self._clock() + APART)
         await self._settled(peer, bool(failed))
         parents = self._planner.plan.parents.get(peer, ())
-        feeders = [
-            Feeder(peer=parent, addresses=known.ask.addresses)
-            for parent in dict.fromkeys(parents)
-            if (known := self._nodes.get(parent)) is not None
-        ]
-        return encode(PlanAnswer(parents=list(parents), feeders=feeders))
+        feeders = [self._nodes[parent] for parent in dict.fromkeys(parents) if parent in self._nodes]
+        records = [feeder.known.sealed for feeder in feeders if feeder.known is not None]
+        return encode(PlanAnswer(parents=list(parents), records=records))
 
     async def _settled(self, peer: str, changed: bool) -> None:
         """Wait until the plan has taken in what is new."""
@@ -115,7 +119,7 @@ class Feeding:
         self._believe(dict(self._uplinks()))
         for node in self._nodes.values():
             node.apart = {parent: until for parent, until in node.apart.items() if until > now}
-        lines = {peer: self._line(peer, node.ask) for peer, node in self._nodes.items()}
+        lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
         apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
         load = self._load() or Load(1 << 20, 1 << 14)
         uplink = min(self._believed[self._network.peer_id], self._limit)
@@ -141,11 +145,11 @@ class Feeding:
         self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
 
-    def _line(self, peer: str, ask: PlanAsk) -> Line:
-        direct = any(way_of(one) == "direct" and one.endswith(f"/p2p/{peer}") for one in ask.addresses)
+    def _line(self, peer: str, node: _Node) -> Line:
+        ask, addresses = node.ask, node.known.addresses if node.known is not None else ()
         return Line(
             uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),
             downlink=ask.downlink or math.inf,
             latency=ask.latency / 1000 if ask.latency is not None else LATENCY,
-            dialable=direct,
+            dialable=any(way_of(address) == "direct" for address in addresses),
         )

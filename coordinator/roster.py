@@ -1,6 +1,7 @@
 """The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import msgspec
 
@@ -8,8 +9,10 @@ from coordinator.database import Database
 from coordinator.ledger import Ledger, accrued
 from coordinator.state import NodeRow
 from p2p.addresses import Way, way_of
+from p2p.errors import P2PError
 from p2p.identity import peer_id
 from p2p.messages import Hello
+from p2p.records import Known, over, trusted
 
 AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
@@ -36,8 +39,11 @@ class Roster:
         self._ways: dict[bytes, tuple[Way, int]] = {}
         self._since: dict[bytes, int] = {}
 
-    def hello(self, node: bytes, hello: Hello, now: int) -> None:
-        """A node has introduced itself, for the first time or again."""
+    def hello(self, node: bytes, hello: Hello, record: Known | None, now: int) -> None:
+        """A node has introduced itself, for the first time or again. `record`: its own, opened; None: it is too old, or
+        from ahead. Of two the one issued later is kept."""
+        known = self._record(node)
+        newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
             "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, software = excluded.software,"
@@ -49,7 +55,7 @@ class Roster:
                 hello.software,
                 hello.engine,
                 hello.device,
-                msgspec.msgpack.encode(hello.addresses),
+                newest.sealed if newest is not None else b"",
                 now,
                 now,
             ),
@@ -92,7 +98,7 @@ class Roster:
             self._database.do(
                 "INSERT INTO nodes VALUES (?, '', '', '', '', ?, ?, ?, NULL, ?)"
                 " ON CONFLICT DO UPDATE SET banned = excluded.banned",
-                (node, msgspec.msgpack.encode([]), now, now, why),
+                (node, b"", now, now, why),
             )
             key = f"suspension:{self._ledger.tip().entries + 1}"
             self._ledger.append(now, "node.suspended", key, Suspension(node=peer_id(node), why=why))
@@ -102,12 +108,20 @@ class Roster:
         why: str | None = self._database.value("SELECT banned FROM nodes WHERE key = ?", (node,))
         return why
 
-    def addresses(self, most: int = 64) -> list[str]:
-        """Where nodes said they can be reached, the last seen first: to redial after a restart, and to tell others."""
+    def record(self, node: bytes, now: int) -> Known | None:
+        """Where a node said that it can be reached, unless that is over."""
+        known = self._record(node)
+        return None if known is None or over(known, now) else known
+
+    def records(self, now: int, most: int = 64) -> list[Known]:
+        """Of the nodes seen last, the last one first: to redial after a restart, and to tell others."""
         query = "SELECT addresses FROM nodes WHERE banned IS NULL ORDER BY last_seen DESC LIMIT ?"
-        rows = self._database.all(query, (most,))
-        found = [address for (packed,) in rows for address in msgspec.msgpack.decode(packed, type=list[str])]
-        return list(dict.fromkeys(found))[:most]
+        found = [_read(sealed) for (sealed,) in self._database.all(query, (most,))]
+        return [known for known in found if known is not None and known.addresses and not over(known, now)]
+
+    def _record(self, node: bytes) -> Known | None:
+        sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
+        return None if sealed is None else _read(sealed)
 
     def rows(self, connected: Collection[str]) -> list[NodeRow]:
         """One row a node, most accepted work first. `connected`: peer ids with a connection now."""
@@ -125,9 +139,9 @@ class Roster:
         }
         columns = "key, name, engine, device, version, last_seen, addresses"
         rows = []
-        for key, name, engine, device, version, last_seen, packed in self._database.all(f"SELECT {columns} FROM nodes"):
+        for key, name, engine, device, version, last_seen, sealed in self._database.all(f"SELECT {columns} FROM nodes"):
             accepted, rollouts, tokens, weight = totals.get(key, (0, 0, 0, 0))
-            node = peer_id(key)
+            node, known = peer_id(key), _read(sealed)
             rows.append(
                 NodeRow(
                     id=node,
@@ -145,7 +159,16 @@ class Roster:
                     points=self._ledger.balance(accrued(node)),
                     last_seen=last_seen,
                     way=self._ways[key][0] if key in self._ways else None,
-                    reached=next(map(way_of, msgspec.msgpack.decode(packed, type=list[str])), None),
+                    reached=next(map(way_of, known.addresses if known is not None else ()), None),
                 )
             )
         return sorted(rows, key=lambda row: (-row.weight, row.id))
+
+
+@lru_cache(maxsize=4096)
+def _read(sealed: bytes) -> Known | None:
+    """A record of this coordinator's own table; None where there is none."""
+    try:
+        return trusted(sealed)
+    except P2PError:
+        return None

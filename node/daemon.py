@@ -50,6 +50,8 @@ from p2p.identity import public_bytes
 from p2p.invite import Invite
 from p2p.messages import Acknowledgement, Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
+from p2p.records import Own
+from p2p.strangers import Strangers
 from tasks.registry import known
 from weights.errors import DiskFull, StoreBusy, StoreCorrupt
 from weights.store import Store
@@ -79,7 +81,6 @@ class NodeDaemon:
         peers. Raises `NodeError`."""
         self._config, self._invite, self._network = config, invite, network
         self._folder = run_folder(config.home, invite.run)
-        self.neighbours = Neighbours(network, self._folder / "peers.json", seed)
         disk = int(config.disk * 1e9)
         with _named_faults():
             self._records = Records(self._folder / "trust", invite.run, invite.root_hash)
@@ -88,6 +89,8 @@ class NodeDaemon:
         self.switch = Switch(local)
         self.engine = SupervisedEngine(engine, seed=seed)
         clock = RunClock(local)
+        strangers = Strangers(network, invite.run, clock.now)
+        self.neighbours = Neighbours(network, strangers, self._folder / "peers", seed)
         library = Library(
             network, self._store, seed=seed,
             coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
@@ -106,11 +109,11 @@ class NodeDaemon:
         )  # fmt: skip
         self.reach = Reach(
             network, relays=list(config.relays), coordinator=self._coordinator, candidates=self._relay_candidates,
-            changed=self.link.lost,
+            changed=self.link.lost, own=Own(key, invite.run), now=clock.now,
         )  # fmt: skip
         self.parents = Parents(
-            network, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
-            connected=self.link.connected, addresses=self.reach.addresses,
+            network, strangers, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
+            connected=self.link.connected,
         )  # fmt: skip
         self.courier = Courier(self.outbox, self.link, self._records.trusted.open, local, seed)
         self.rollouts = Rollouts(
@@ -211,7 +214,7 @@ class NodeDaemon:
             engine=device.engine,
             device=device.device,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
-            addresses=await self.reach.addresses(),
+            record=await self.reach.record(),
         )
 
     async def _reconsider(self, refusal: Refusal) -> bool:
@@ -235,9 +238,8 @@ class NodeDaemon:
     async def _welcomed(self, peer: str, welcome: Welcome) -> None:
         if welcome.head is not None:
             await self.follower.hear(peer, welcome.head)
-        self.neighbours.remember(welcome.peers)
         if self._tasks is not None:
-            self._tasks.start_soon(self.neighbours.meet, welcome.peers)
+            self._tasks.start_soon(self.neighbours.welcomed, welcome.peers)
 
     async def _search(self) -> None:
         """While the coordinator is away: dial peers of before, ask them for news."""
@@ -249,7 +251,7 @@ class NodeDaemon:
 
     def _relay_candidates(self) -> list[str]:
         head = self._records.trusted.head
-        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.remembered()]
+        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
 
     def _coordinator(self) -> str | None:
         return self.link.peer

@@ -3,29 +3,34 @@
 What a stranger gains by surrounding a node is only delay, as every document is signed and every chunk proven; so that
 it is not even that:
 
-1. The coordinator comes first, see node/link.py. Addresses of others come from it alone, which has them from each
-   node's signed greeting.
+1. The coordinator comes first, see node/link.py. It passes on the records of others, each signed by the one of whom it
+   speaks (p2p/records.py); only addresses out of these are dialled, and no more than p2p/outgoing.py admits.
 2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits.py; a private network counts as none).
 3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of
    newcomers does not replace them.
 4. A public IP address is dialled for one peer a round, so that a list of made-up peers at one victim's address
    costs the victim one connection a node. A relay that this node is connected to anyway is no victim.
 5. A peer is dialled at one address a round: as often as not the one that it named first, which it found the best.
-6. `peers.json` holds at most `REMEMBERED` addresses, anchors first.
+6. `peers` holds the anchors and at most `REMEMBERED` records, those heard of last first. They may be tried after their
+   life, too: they were good when they came.
 """
 
-import json
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 
+from p2p.addresses import peer_of
 from p2p.errors import P2PError
 from p2p.limits import subnet_of
 from p2p.network import Network
+from p2p.outgoing import host_of, relay_of
+from p2p.records import Known, dials, trusted
+from p2p.strangers import Strangers
 from weights.durable import writing
 
 NEIGHBOURS: Final = 8
@@ -37,53 +42,67 @@ REMEMBERED: Final = 64
 _log = structlog.get_logger("node")
 
 
+class _Remembered(msgspec.Struct, frozen=True):
+    anchors: list[str]
+    records: list[bytes]
+
+
 class Neighbours:
     """`seed`: of the choice."""
 
-    def __init__(self, network: Network, path: Path, seed: int) -> None:
-        self._network, self._path = network, path
+    def __init__(self, network: Network, strangers: Strangers, path: Path, seed: int) -> None:
+        self._network, self._strangers, self._path = network, strangers, path
         self._random = random.Random(seed)
         self._anchors: list[str] = []
+        self._read()
 
-    async def meet(self, addresses: Sequence[str]) -> None:
-        """Dial some of them."""
+    async def welcomed(self, records: Sequence[bytes]) -> None:
+        """The coordinator told of these peers: remember them, and dial some."""
+        known = self._strangers.take(records)
+        self._write()
+        await self._meet(known)
+        self._write()
+
+    async def search(self) -> None:
+        """While the coordinator is away: dial those of before."""
+        await self._meet(self._strangers.book.newest(REMEMBERED))
+
+    def addresses(self) -> list[str]:
+        """Of everybody remembered, anchors first."""
+        known = self._strangers.book.newest(REMEMBERED)
+        return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
+
+    async def _meet(self, known: Iterable[Known]) -> None:
         connected = await self._network.peers()
         avoid = {*connected, self._network.peer_id}
-        for address in chosen([*self._anchors, *self._one_each(addresses)], avoid, relays=connected):
+        for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):
             try:
-                await self._network.dial([address])
+                await self._strangers.dial(address)
             except P2PError as error:
                 _log.debug("peer not reached", address=address, reason=str(error))
             else:
                 self._anchors = list(dict.fromkeys([*self._anchors, address]))[:ANCHORS]
 
-    def _one_each(self, addresses: Sequence[str]) -> list[str]:
+    def _one_each(self, known: Iterable[Known]) -> list[str]:
         """An address of each peer (rule 5), in an order of chance."""
-        by_peer: dict[str, list[str]] = {}
-        for address in addresses:
-            by_peer.setdefault(address.rpartition("/p2p/")[2], []).append(address)
-        several = self._random.sample(list(by_peer.values()), len(by_peer))
+        several = [one.addresses for one in known if one.addresses]
+        self._random.shuffle(several)
         return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
 
-    def remember(self, addresses: Sequence[str]) -> None:
-        """`addresses`: the newest. Anchors go before them, those known before after them."""
-        known = list(dict.fromkeys([*self._anchors, *addresses, *self.remembered()]))[:REMEMBERED]
+    def _write(self) -> None:
+        records = [known.sealed for known in self._strangers.book.newest(REMEMBERED)]
         with writing(self._path) as file:
-            file.write(json.dumps(known).encode())
+            file.write(msgspec.msgpack.encode(_Remembered(self._anchors, records)))
 
-    def remembered(self) -> list[str]:
-        """Anchors first."""
+    def _read(self) -> None:
+        """A file that is missing or spoilt is the same as an empty one."""
         try:
-            known = json.loads(self._path.read_bytes())
-        except (FileNotFoundError, ValueError):
-            return []
-        return [address for address in known if isinstance(address, str)][:REMEMBERED]
-
-    async def search(self) -> None:
-        """While the coordinator is away: dial those of before."""
-        known = self.remembered()
-        self._anchors = self._anchors or known[:ANCHORS]
-        await self.meet(known)
+            found = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
+            for known in reversed([trusted(sealed) for sealed in found.records]):
+                self._strangers.book.hold(known)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, P2PError):
+            return
+        self._anchors = [one for one in found.anchors if dials(one, peer_of(one))][:ANCHORS]
 
 
 def chosen(
@@ -93,8 +112,8 @@ def chosen(
     found: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
-        peer, host = address.rpartition("/p2p/")[2], _host(address)
-        subnet = None if _relay(address) in relays else subnet_of(host)
+        peer, host = peer_of(address), host_of(address)
+        subnet = None if relay_of(address) in relays else subnet_of(host)
         if peer in peers or host in hosts or (subnet and subnets[subnet] >= PER_SUBNET):
             continue
         found.append(address)
@@ -105,14 +124,3 @@ def chosen(
         if len(found) == most:
             break
     return found
-
-
-def _relay(address: str) -> str | None:
-    """The relay's peer id in a relayed address."""
-    relay, relayed, _ = address.partition("/p2p-circuit")
-    return relay.rpartition("/p2p/")[2] if relayed else None
-
-
-def _host(address: str) -> str:
-    parts = address.split("/")
-    return parts[2] if len(parts) > 2 and parts[1] in ("ip4", "ip6") else ""

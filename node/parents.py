@@ -2,7 +2,8 @@
 
 Rules
 1. It is asked for when the line to the coordinator is new, every `ASK_EVERY` seconds, and when a parent cannot be
-   dialled; such a parent is named, so that another is given.
+   dialled; such a parent is named, so that another is given. Parents are dialled out of their own records, within
+   p2p/outgoing.py.
 2. A plan changes only whom the network prefers. Without one, or with a bad one, payloads come as they did before.
 3. A node that reaches the coordinator by HTTPS alone has no peers, and asks for no plan.
 """
@@ -19,6 +20,7 @@ from p2p.addresses import way_of
 from p2p.errors import P2PError
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
+from p2p.strangers import Strangers
 
 METHOD: Final = "plan"
 ASK_EVERY: Final = 20.0
@@ -38,17 +40,16 @@ class Parents:
     def __init__(
         self,
         network: Network,
+        strangers: Strangers,
         *,
         uplink: int | None,
         downlink: int | None,
         connected: Callable[[], Awaitable[str]],
-        addresses: Callable[[], Awaitable[list[str]]],
     ) -> None:
-        """`connected`: waits for the line to the coordinator. `addresses`: where others can dial this node."""
-        self._network, self._connected, self._addresses = network, connected, addresses
+        """`connected`: waits for the line to the coordinator."""
+        self._network, self._strangers, self._connected = network, strangers, connected
         self._uplink, self._downlink = uplink, downlink
         self._waited: deque[float] = deque(maxlen=TIMED)
-        self._ways: dict[str, list[str]] = {}
         self.parents: list[str] = []
 
     async def run(self) -> None:
@@ -68,14 +69,13 @@ class Parents:
             uplink=self._uplink,
             downlink=self._downlink,
             latency=int(500 * min(self._waited)) if self._waited else None,
-            addresses=[address for address in await self._addresses() if way_of(address) == "direct"],
             failed=failed,
         )
         asked = anyio.current_time()
         data = await self._network.request(coordinator, METHOD, encode(ask), timeout=PATIENCE)
         answer = decode(data, PlanAnswer)
         self._waited.append(anyio.current_time() - asked)
-        self._ways = {feeder.peer: feeder.addresses for feeder in answer.feeders}
+        self._strangers.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents
             _log.debug("plan", parents=self.parents)
@@ -97,9 +97,6 @@ class Parents:
         return []
 
     async def _dial(self, peer: str) -> bool:
-        addresses = [address for address in self._ways.get(peer, []) if address.rpartition("/p2p/")[2] == peer]
-        try:
-            return bool(addresses) and await self._network.dial(addresses) == peer
-        except P2PError as error:
-            _log.debug("parent not reached", peer=peer, reason=str(error))
-            return False
+        known = self._strangers.book.of(peer)
+        direct = [address for address in known.addresses if way_of(address) == "direct"] if known else []
+        return await self._strangers.find(direct)

@@ -7,7 +7,7 @@ Rules
 3. If it does not, or if this node itself came through a relay, a reservation is made: at the coordinator, else at the
    first peer that grants one. Addresses through relays are then announced first, since dialling the others costs time.
 4. Announced addresses that changed are told to the coordinator by greeting it again: so a node that moved to another
-   network is found there, and a laptop that woke up is too.
+   network is found there, and a laptop that woke up is too. So is a record of them (p2p/records.py) that ages.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from p2p.errors import P2PError, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.network import Network
 from p2p.reachable import METHOD, multiaddress, ports_of
+from p2p.records import Own
 
 AGAIN: Final = 600.0
 """Seconds from one question to the next while nothing changes."""
@@ -45,11 +46,15 @@ class Reach:
         coordinator: Callable[[], str | None],
         candidates: Callable[[], list[str]],
         changed: Callable[[str], None],
+        own: Own,
+        now: Callable[[], int],
     ) -> None:
         """`relays`: addresses that the owner named. `coordinator`: its peer id while the line stands. `candidates`:
-        addresses of whom to ask for a reservation, the coordinator's first. `changed`: told that `addresses` did."""
+        addresses of whom to ask for a reservation, the coordinator's first. `changed`: told that `addresses` did.
+        `now`: the run's clock, milliseconds."""
         self._network, self._named = network, relays
         self._coordinator, self._candidates, self._changed = coordinator, candidates, changed
+        self._own, self._now = own, now
         self._external: list[str] = []
         self._asked_about: list[str] | None = None
         self._announced: list[str] | None = None
@@ -63,6 +68,10 @@ class Reach:
         direct = [address for address in own if CIRCUIT not in address]
         self._announced = dialable([*circuits, *self._external, *direct], self._network.peer_id)
         return self._announced
+
+    async def record(self) -> bytes:
+        """Signed by this node: where others can dial it."""
+        return self._own.sealed(await self.addresses(), self._now())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -136,6 +145,8 @@ class Reach:
         before = self._announced
         if before is not None and await self.addresses() != before:
             self._changed("this node's addresses changed")
+        elif self._own.due(self._now()):
+            self._changed("this node's record is to be issued anew")
 
 
 def _same_peer(addresses: list[str], one: str) -> list[str]:

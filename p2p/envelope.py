@@ -35,6 +35,7 @@ ROLES: dict[str, str] = {
     "receipt": "ledger",
     "ledgerhead": "ledger",
     "request": "node",
+    "peer": "node",
 }
 """Which role signs a kind of document."""
 

@@ -7,7 +7,8 @@
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second wait their turn, which pushes back on the asker; none
    is answered with a ban, as an honest node that was away has much to say when it returns.
 4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
-   through us.
+   through us: an answer may be larger than its question, as it goes to nobody but the asker. What we dial on others'
+   say-so: p2p/outgoing.py.
 """
 
 import ipaddress
@@ -33,12 +34,20 @@ class Buckets:
 
     def take(self, name: str, now: float) -> float:
         """Take one; seconds until it may be used (0: at once)."""
-        floor = now - self._burst / self._rate
-        at = max(self._empty_at.pop(name, floor), floor) + 1 / self._rate
+        at = self._next(name, now)
+        self._empty_at.pop(name, None)
         self._empty_at[name] = at
         if len(self._empty_at) > KEPT:
             del self._empty_at[next(iter(self._empty_at))]
         return max(0.0, at - now)
+
+    def wait(self, name: str, now: float) -> float:
+        """What `take` would say; nothing is taken."""
+        return max(0.0, self._next(name, now) - now)
+
+    def _next(self, name: str, now: float) -> float:
+        floor = now - self._burst / self._rate
+        return max(self._empty_at.get(name, floor), floor) + 1 / self._rate
 
 
 class Crowd:

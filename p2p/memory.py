@@ -6,7 +6,8 @@
    holds frames back, and whoever waits longer than `patience` has the stream reset under it.
 3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
    later. At most `WINDOW` bytes are under way on a stream; then `send` waits.
-4. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
+4. A peer is dialled at the place where it is (`MemoryNetwork.host`), or at /memory/..., which names only the peer.
+5. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
    A killed one resets all its streams, and its id may come back with a new `transport`.
 """
 
@@ -52,13 +53,31 @@ class MemoryNetwork:
         self._busy: dict[tuple[str, str | None], float] = {}
         self._groups: dict[str, int] = {}
         self._frozen: set[str] = set()
+        self._hosts: dict[str, str] = {}
+        self._places = 0
 
     def transport(self, peer_id: str) -> "MemoryTransport":
         """A transport for `peer_id`, which must not be alive already."""
         if peer_id in self.transports:
             raise LocalFault(f"peer {peer_id} is already in this network")
         self.transports[peer_id] = MemoryTransport(self, peer_id)
+        if peer_id not in self._hosts:
+            self._place(peer_id)
         return self.transports[peer_id]
+
+    def host(self, peer: str) -> str:
+        """Multiaddress of the place where a peer is, of 100.64.0.0/10."""
+        return self._hosts[peer]
+
+    def move(self, peer: str) -> None:
+        """Take a peer to another place, as a laptop is: its connections end, and nobody is where it was."""
+        self._place(peer)
+        self.transports[peer].hang_up()
+
+    def found(self, address: str) -> str | None:
+        """Who answers at an address: whom it names, unless it names a place where somebody else is, or nobody."""
+        place, _, peer = address.rpartition("/p2p/")
+        return peer if place.startswith("/memory/") or self._hosts.get(peer) == place else None
 
     def set_link(self, a: str, b: str, link: Link) -> None:
         """Both directions between two peers."""
@@ -118,6 +137,11 @@ class MemoryNetwork:
                 done = max(done, self._busy[way])
         return done + link.delay
 
+    def _place(self, peer: str) -> None:
+        self._places += 1
+        a, b, c = self._places >> 16, self._places >> 8 & 255, self._places & 255
+        self._hosts[peer] = f"/ip4/100.{64 + a}.{b}.{c}/tcp/4310"
+
     def _wake(self) -> None:
         for transport in self.transports.values():
             transport.wake()
@@ -156,7 +180,7 @@ class MemoryTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [f"/memory/0/p2p/{self._peer_id}"]
+        return [f"{self._network.host(self._peer_id)}/p2p/{self._peer_id}"]
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -168,7 +192,7 @@ class MemoryTransport:
             peer = address.rpartition("/p2p/")[2]
             if peer in self._connected:
                 return peer
-            other = await self._reach(peer)
+            other = await self._reach(peer) if self._network.found(address) else None
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer
@@ -232,14 +256,18 @@ class MemoryTransport:
     def die(self) -> None:
         """Reset everything, as the operating system does for a process that was killed."""
         self._alive = False
+        self.hang_up()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    def hang_up(self) -> None:
+        """End every connection."""
         for stream in list(self._streams):
             stream.abort()
         for peer in self._connected:
             if peer in self._network.transports:
                 self._network.transports[peer]._connected.pop(self._peer_id, None)
         self._connected.clear()
-        if self._tasks is not None:
-            self._tasks.cancel_scope.cancel()
 
     def wake(self) -> None:
         """Let every waiting stream look again."""

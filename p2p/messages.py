@@ -24,6 +24,7 @@ Key = Hash
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 Address = Annotated[str, Meta(max_length=400)]
+SealedRecord = Annotated[bytes, Meta(max_length=4096)]
 PeerId = Annotated[str, Meta(min_length=1, max_length=128)]
 Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -138,8 +139,16 @@ class Answer(Wire, frozen=True):
     refusal: Refusal | None = None
 
 
+class PeerRecord(Wire, frozen=True):
+    """node -> everyone, sealed by its own key, which is the peer: where it can be dialled (p2p/records.py). `issued`:
+    orders a peer's records."""
+
+    addresses: Annotated[list[Address], Meta(max_length=8)]
+    issued: Milliseconds
+
+
 class Hello(Wire, frozen=True):
-    """node -> coordinator, method "hello". First message of every connection."""
+    """node -> coordinator, method "hello". First message of every connection. `record`: its sealed PeerRecord."""
 
     protocols: tuple[int, int]
     software: Name
@@ -147,16 +156,17 @@ class Hello(Wire, frozen=True):
     engine: Name
     device: Name
     tasks: Annotated[list[TaskReference], Meta(max_length=64)]
-    addresses: Annotated[list[Address], Meta(max_length=16)]
+    record: SealedRecord
 
 
 class Welcome(Wire, frozen=True):
-    """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: addresses worth dialling."""
+    """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: sealed PeerRecords, as they
+    came, of nodes worth dialling."""
 
     roots: Annotated[list[bytes], Meta(min_length=1, max_length=64)]
     runspec: bytes
     head: bytes | None
-    peers: Annotated[list[Address], Meta(max_length=64)]
+    peers: Annotated[list[SealedRecord], Meta(max_length=64)]
     now: Milliseconds
 
 
@@ -350,29 +360,20 @@ class PlanAsk(Wire, frozen=True):
     """node -> coordinator, method "plan", unsealed: who asks is who is connected, and it speaks of its own place only.
 
     `uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `latency`: milliseconds one way, None:
-    not measured. `addresses`: where others dial it directly; none: it feeds nobody. `failed`: parents that it cannot
-    reach."""
+    not measured. `failed`: parents that it cannot reach."""
 
     uplink: Count | None = None
     downlink: Count | None = None
     latency: Milliseconds | None = None
-    addresses: Annotated[list[Address], Meta(max_length=16)] = []
     failed: Annotated[list[PeerId], Meta(max_length=16)] = []
 
 
-class Feeder(Wire, frozen=True):
-    """Of PlanAnswer: a parent, and where it can be dialled."""
-
-    peer: PeerId
-    addresses: Annotated[list[Address], Meta(max_length=16)]
-
-
 class PlanAnswer(Wire, frozen=True):
-    """coordinator -> node. `parents`: one a stripe; none: there is no plan. `feeders`: the others than the coordinator,
-    each once."""
+    """coordinator -> node. `parents`: one a stripe; none: there is no plan. `records`: the sealed PeerRecords, as
+    they came, of the others than the coordinator."""
 
     parents: Annotated[list[PeerId], Meta(max_length=16)] = []
-    feeders: Annotated[list[Feeder], Meta(max_length=16)] = []
+    records: Annotated[list[SealedRecord], Meta(max_length=16)] = []
 
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from p2p.messages import Acknowledgement, Hello, Sender, Taken
 from tests.coordinator.books_world import ALICE, BOB, T0, World, group
 
 MB = 1_000_000
-HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], addresses=[])
+HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 
 
 def sender(peer: str, nbytes: int, began: int, ended: int) -> Sender:
@@ -188,7 +188,7 @@ def test_a_liar_changes_the_figures_of_no_other_node() -> None:
 def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(world: World) -> None:
     books = world.books
     for node in (ALICE, BOB):
-        books.roster.hello(node, HELLO, world.now - 1000)
+        books.roster.hello(node, HELLO, None, world.now - 1000)
     lease = world.lease(ALICE)
     world.now += 500
     world.submit(group(lease))
@@ -204,7 +204,7 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
 
 
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
-    world.books.roster.hello(ALICE, HELLO, T0)
+    world.books.roster.hello(ALICE, HELLO, None, T0)
     world.books.acknowledge(ALICE, held(), T0 + 5000)
     assert world.books.roster.rows([])[0].last_seen == T0 + 5000
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.admission import submission_limit
 from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
 from p2p.envelope import seal
-from p2p.identity import public_bytes
+from p2p.identity import peer_id, public_bytes
 from p2p.messages import (
     Acknowledgement,
     Answer,
@@ -26,9 +26,11 @@ from p2p.messages import (
     decode,
     encode,
 )
-from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, World, group, opened
+from p2p.records import LIFE, Own
+from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
 COORDINATOR = public_bytes(KEYS["channel"])
 HELLO = Hello(
     protocols=(1, 1),
@@ -37,7 +39,7 @@ HELLO = Hello(
     engine="transformers/float32/cpu",
     device="a CPU",
     tasks=[TaskReference(name="reverse", version=1)],
-    addresses=["/ip4/127.0.0.1/tcp/4001"],
+    record=Own(ALICE_KEY, RUN).sealed([f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"], T0),
 )
 
 
@@ -51,8 +53,8 @@ class Papers:
     def head(self) -> bytes | None:
         return None
 
-    def peers(self) -> list[str]:
-        return ["/ip4/127.0.0.1/tcp/4002"]
+    def peers(self, now: int) -> list[bytes]:
+        return [b"record"]
 
 
 class Desk:
@@ -228,3 +230,27 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     assert refusal(answer).code == "malformed"
     answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Answer)
     assert refusal(answer).code == "wrong-method"
+
+
+WRONG_RECORDS = {
+    "of another key": ("bad-signature", Own(BOB_KEY, RUN).sealed([], T0)),
+    "of another run": ("bad-signature", Own(ALICE_KEY, bytes(32)).sealed([], T0)),
+    "that is none": ("malformed", b"\xc1"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_RECORDS)
+def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
+    code, record = WRONG_RECORDS[what]
+    assert refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record)))).code == code
+    assert desk.world.books.roster.records(T0) == []
+
+
+def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
+    own, where = Own(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
+    for wrong in (T0 + LIFE, T0 - LIFE, T0):
+        assert not desk.world.books.roster.records(T0)
+        record = own.sealed(where, wrong)
+        body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
+    (known,) = desk.world.books.roster.records(T0)
+    assert (known.peer, known.sealed) == (peer_id(ALICE), record)

@@ -12,6 +12,7 @@ from p2p.memory import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.peer import Peer
 from p2p.plan import Load
+from p2p.records import Known
 from tests.clock import run_fake
 from tests.peers import running
 
@@ -23,7 +24,13 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
     """A coordinator "c" with its plan, and so many connected nodes."""
     network = MemoryNetwork(1)
     coordinator = Peer(network.transport("c"), seed=0)
-    settings = {"uplinks": dict, "load": lambda: Load(40 * MB, 156_250), "uplink": 10.0 * MB, "enabled": True}
+    settings = {
+        "uplinks": dict,
+        "record": direct,
+        "load": lambda: Load(40 * MB, 156_250),
+        "uplink": 10.0 * MB,
+        "enabled": True,
+    }
     feeding = Feeding(coordinator, clock=anyio.current_time, seed=1, **(settings | options))
     nodes = [Peer(network.transport(f"n{index}"), seed=index) for index in range(number)]
     async with running(coordinator, *nodes, connect=False):
@@ -32,13 +39,13 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
         yield network, feeding, nodes
 
 
-def where(node: Peer) -> list[str]:
-    return [f"/ip4/192.0.2.1/tcp/4310/p2p/{node.peer_id}"]
+def direct(peer: str) -> Known:
+    """A record of a node that can be dialled."""
+    return Known(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
 
 
 async def ask(node: Peer, **fields) -> PlanAnswer:
-    message = PlanAsk(**({"addresses": where(node)} | fields))
-    return decode(await node.request("c", METHOD, encode(message), timeout=20), PlanAnswer)
+    return decode(await node.request("c", METHOD, encode(PlanAsk(**fields)), timeout=20), PlanAnswer)
 
 
 async def ask_all(nodes: list[Peer]) -> dict[str, PlanAnswer]:
@@ -62,8 +69,7 @@ def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_thei
             for peer, answer in answers.items():
                 assert answer.parents
                 assert peer not in answer.parents
-                assert {feeder.peer for feeder in answer.feeders} == set(answer.parents) - {"c"}
-                assert all(feeder.addresses[0].endswith(feeder.peer) for feeder in answer.feeders)
+                assert {record.decode() for record in answer.records} == set(answer.parents) - {"c"}
             assert any("c" in answer.parents for answer in answers.values())
 
     run_fake(main)
@@ -101,19 +107,18 @@ def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and
 
 
 NOT_DIALABLE = {
-    "names no address": [],
-    "is behind a relay": ["/ip4/192.0.2.1/tcp/1/p2p/r/p2p-circuit/p2p/n0"],
-    "names an address of somebody else": ["/ip4/192.0.2.1/tcp/4310/p2p/n1"],
-    "names an address of nobody": ["/ip4/192.0.2.1/tcp/4310"],
+    "has signed no record": None,
+    "names no address": Known("n0", (), 0, b"n0"),
+    "is behind a relay": Known("n0", ("/ip4/192.0.2.1/tcp/4310/p2p/r/p2p-circuit/p2p/n0",), 0, b"n0"),
 }
 
 
-@pytest.mark.parametrize("addresses", NOT_DIALABLE.values(), ids=NOT_DIALABLE.keys())
-def test_a_node_that_cannot_be_dialled_feeds_nobody(addresses):
+@pytest.mark.parametrize("record", NOT_DIALABLE.values(), ids=NOT_DIALABLE.keys())
+def test_a_node_that_cannot_be_dialled_feeds_nobody(record):
     async def main():
-        async with world(6) as (_, _, nodes):
+        async with world(6, record=lambda peer: record if peer == "n0" else direct(peer)) as (_, _, nodes):
             await ask_all(nodes[1:])
-            assert (await ask(nodes[0], addresses=addresses)).parents
+            assert (await ask(nodes[0])).parents
             answers = await ask_all(nodes[1:])
             assert all("n0" not in answer.parents for answer in answers.values())
 

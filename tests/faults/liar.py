@@ -44,6 +44,7 @@ from p2p.messages import (
     decode,
     encode,
 )  # fmt: skip
+from p2p.records import Own
 from p2p.threaded import ThreadedPeer
 from tests.bigram import nudged
 from tests.faults.processes import PATIENCE, Coordinator
@@ -92,7 +93,8 @@ class Liar:
     async def hello(self) -> None:
         greeting = Hello(
             protocols=(1, 1), software="liar/1", name="liar", engine=ENGINE, device="cpu",
-            tasks=[TaskReference(name="reverse", version=1)], addresses=[],
+            tasks=[TaskReference(name="reverse", version=1)],
+            record=Own(self.key, self.invite.run).sealed([], int(time.time() * 1000)),
         )  # fmt: skip
         welcome = decode(await self.send("hello", self.sealed("hello", encode(greeting))), Welcome)
         self.channel = decode(peek(welcome.roots[-1]).payload, Root).roles["channel"].keys[0]

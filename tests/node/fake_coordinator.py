@@ -103,7 +103,7 @@ class FakeCoordinator:
         self.asked: dict[str, int] = {}
         self.refusals: dict[str, Refusal] = {}
         self.finished = False
-        self.known_nodes: list[str] = []
+        self.known_nodes: list[bytes] = []
         self.assets: list[tuple[Asset, Path]] = []
         self.add_asset("config.json", b'{"model_type": "bigram"}')
         self.runspec = self.sealed_runspec()
@@ -250,7 +250,7 @@ class FakeCoordinator:
         return encode(Documents(documents=[self.documents.get(wanted) for wanted in hashes]))
 
     def hello(self, node: bytes, body: bytes) -> bytes | Refusal:
-        self.known_nodes.extend(decode(body, Hello).addresses)
+        self.known_nodes.append(decode(body, Hello).record)
         return encode(
             Welcome(roots=self.roots, runspec=self.runspec, head=self.head, peers=self.known_nodes[-8:], now=self.now())
         )

@@ -1,9 +1,19 @@
 """Whom a node dials among the volunteers that it hears of."""
 
 from pathlib import Path
+from unittest import mock
+
+import pytest
 
 from node.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
+from p2p.addresses import peer_of
 from p2p.errors import Unreachable
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.outgoing import FAILURE_EACH, FAILURES
+from p2p.records import LIFE, Own
+from p2p.strangers import Strangers
+
+RUN, NOW = b"r" * 32, 1_700_000_000_000
 
 
 def address(ip: str, peer: str, port: int = 4001) -> str:
@@ -15,6 +25,8 @@ class Lines:
 
     peer_id = "own"
 
+    nobody = False
+
     def __init__(self, *dead: str) -> None:
         self.dialled: list[str] = []
         self._dead = dead
@@ -24,9 +36,9 @@ class Lines:
 
     async def dial(self, addresses: list[str]) -> str:
         self.dialled += addresses
-        if addresses[0] in self._dead:
+        if self.nobody or addresses[0] in self._dead:
             raise Unreachable(addresses[0])
-        return addresses[0]
+        return peer_of(addresses[0])
 
 
 def test_one_subnet_is_only_a_part_of_the_neighbourhood():
@@ -50,31 +62,65 @@ def test_nobody_is_dialled_twice():
     assert chosen(twice, {"already"}) == twice[:1]
 
 
+def record(host: str, *, now: int = NOW, names: int = 1) -> tuple[str, bytes]:
+    """A new peer's first address, and its record."""
+    key = generate_key()
+    where = [address(host.format(number), peer_id(public_bytes(key))) for number in range(names)]
+    return where[0], Own(key, RUN).sealed(where, now)
+
+
+def world(path: Path, *dead: str, now: int = NOW) -> tuple[Lines, Neighbours]:
+    lines = Lines(*dead)
+    strangers = Strangers(lines, RUN, lambda: now)  # type: ignore[arg-type]
+    return lines, Neighbours(lines, strangers, path / "peers", 0)  # type: ignore[arg-type]
+
+
 async def test_neighbours_that_were_reached_before_come_first_after_a_restart(tmp_path: Path):
-    old = [address(f"9.9.{number}.1", f"old{number}") for number in range(ANCHORS)]
-    before = Neighbours(Lines(), tmp_path / "peers.json", 0)  # type: ignore[arg-type]
-    await before.meet(old)
-    flood = [address(f"8.{number}.8.8", f"liar{number}") for number in range(200)]
-    before.remember(flood)
-    assert len(before.remembered()) == REMEMBERED
-    lines = Lines()
-    after = Neighbours(lines, tmp_path / "peers.json", 1)  # type: ignore[arg-type]
+    old = [record(f"9.9.{number}.1") for number in range(ANCHORS)]
+    _, before = world(tmp_path)
+    await before.welcomed([sealed for _, sealed in old])
+    flood = [record(f"8.{number}.8.8")[1] for number in range(2 * REMEMBERED)]
+    await before.welcomed(flood)
+    lines, after = world(tmp_path, now=NOW + 10 * LIFE)
+    assert len(after.addresses()) == ANCHORS + REMEMBERED, "of long ago, and tried all the same"
     await after.search()
-    assert set(lines.dialled[:ANCHORS]) == set(old)
+    assert set(lines.dialled[:ANCHORS]) == {where for where, _ in old}
     assert len(lines.dialled) == NEIGHBOURS
 
 
 async def test_who_is_not_reached_is_no_anchor(tmp_path: Path):
-    dead, alive = address("8.8.8.8", "dead"), address("9.9.9.9", "alive")
-    neighbours = Neighbours(Lines(dead), tmp_path / "peers.json", 0)  # type: ignore[arg-type]
-    await neighbours.meet([dead, alive])
-    neighbours.remember([])
-    assert neighbours.remembered() == [alive]
+    dead, alive = record("8.8.8.8"), record("9.9.9.9")
+    lines, neighbours = world(tmp_path, dead[0])
+    await neighbours.welcomed([dead[1], alive[1]])
+    assert set(lines.dialled) == {dead[0], alive[0]}
+    assert neighbours.addresses()[0] == alive[0]
 
 
-def test_a_spoilt_file_is_the_same_as_none(tmp_path: Path):
-    (tmp_path / "peers.json").write_text('["/ip4/')
-    assert Neighbours(Lines(), tmp_path / "peers.json", 0).remembered() == []  # type: ignore[arg-type]
+@pytest.mark.parametrize("bytes_", [b'["/ip4/', b"\x92\x91", b"\xc1"])
+def test_a_spoilt_file_is_the_same_as_none(tmp_path: Path, bytes_: bytes):
+    (tmp_path / "peers").write_bytes(bytes_)
+    assert world(tmp_path)[1].addresses() == []
+
+
+async def test_only_what_a_peer_signed_itself_is_dialled(tmp_path: Path):
+    where, good = record("9.9.9.9")
+    _, stale = record("7.7.7.7", now=NOW - LIFE)
+    _, other = record("6.6.6.6")
+    forged = other.replace(b"/6.6.6.6/", b"/5.5.5.5/")
+    lines, neighbours = world(tmp_path)
+    await neighbours.welcomed([b"", stale, forged, b"/ip4/8.8.8.8/tcp/4310/p2p/x", good])
+    assert lines.dialled == [where]
+
+
+async def test_a_crowd_of_records_that_name_one_victim_costs_it_a_few_connections_an_hour(tmp_path: Path):
+    """Its host, then every host of its subnet, each under a new name at every greeting."""
+    lines, neighbours = world(tmp_path)
+    lines.nobody = True
+    for minute in range(60):
+        crowd = [record("8.8.8.8")[1] for _ in range(10)] + [record(f"8.8.8.{n}")[1] for n in range(10)]
+        with mock.patch("anyio.current_time", return_value=60.0 * minute):
+            await neighbours.welcomed(crowd)
+    assert len(lines.dialled) <= FAILURES + 3600 / FAILURE_EACH
 
 
 def test_peers_behind_a_relay_that_is_connected_are_no_flood():
@@ -84,6 +130,6 @@ def test_peers_behind_a_relay_that_is_connected_are_no_flood():
 
 
 async def test_a_peer_of_many_addresses_is_dialled_at_one(tmp_path: Path):
-    lines = Lines()
-    await Neighbours(lines, tmp_path / "peers", seed=1).meet([address(f"10.0.0.{n}", "many") for n in range(9)])
+    lines, neighbours = world(tmp_path)
+    await neighbours.welcomed([record("10.0.0.{}", names=8)[1]])
     assert len(lines.dialled) == 1

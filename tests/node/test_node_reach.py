@@ -7,9 +7,14 @@ import pytest
 
 from node.reach import Reach
 from p2p.errors import Unreachable
+from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Reachable, encode
+from p2p.records import RENEW, Own, trusted
 from tests.clock import run_fake
+from tests.node.fake_coordinator import wall
 
+KEY = generate_key()
+ME = peer_id(public_bytes(KEY))
 OWN = "/ip4/10.0.0.5/tcp/4000"
 COORDINATOR = "/ip4/192.0.2.1/tcp/4310/p2p/coordinator"
 HTTPS = "/ip4/192.0.2.1/tcp/4311/https/p2p/coordinator"
@@ -19,7 +24,7 @@ OTHER = "/ip4/192.0.2.2/tcp/4000/p2p/other"
 class FakeNetwork:
     """A network whose coordinator answers `verdict`; `relays` grant reservations."""
 
-    peer_id = "me"
+    peer_id = ME
 
     def __init__(self, verdict: Reachable | None, relays: tuple[str, ...] = ()) -> None:
         self.verdict, self.relays = verdict, relays
@@ -29,7 +34,7 @@ class FakeNetwork:
         self.questions = 0
 
     async def addresses(self) -> list[str]:
-        return [*self.own, *(f"{relay}/p2p-circuit/p2p/me" for relay in self.held.values())]
+        return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.held.values())]
 
     async def remote(self, peer: str) -> str:
         return self.remote_address
@@ -56,9 +61,9 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     changes: list[str] = []
     reach = Reach(
         network, relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
-        changed=changes.append,
+        changed=changes.append, own=Own(KEY, bytes(32)), now=wall,
     )  # fmt: skip
-    await reach.addresses()
+    await reach.record()
     task = asyncio.create_task(reach.run())
     await asyncio.sleep(1)
     yield reach, changes
@@ -69,7 +74,7 @@ def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_rel
     async def main() -> None:
         network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
         async with reaching(network) as (reach, changes):
-            assert await reach.addresses() == ["/ip4/198.51.100.7/tcp/4000/p2p/me", f"{OWN}/p2p/me"]
+            assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
             assert changes == ["this node's addresses changed"]
             assert not network.held
             assert "directly" in reach.found
@@ -139,7 +144,7 @@ def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
             await asyncio.sleep(10)
             assert not network.held, "the relay is given back"
             assert len(changes) == 2
-            assert (await reach.addresses())[0] == "/ip4/203.0.113.1/tcp/4000/p2p/me"
+            assert (await reach.addresses())[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
 
     run_fake(main)
 
@@ -152,5 +157,24 @@ def test_the_question_is_asked_again_after_a_while_only():
             assert network.questions == 1
             await asyncio.sleep(20)
             assert network.questions == 2
+
+    run_fake(main)
+
+
+def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_is_over():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        async with reaching(network) as (reach, changes):
+            first = trusted(await reach.record())
+            assert first.addresses == (f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}")
+            network.own, network.verdict = ["/ip4/10.9.9.9/tcp/4000"], Reachable(observed="203.0.113.1", ports=[4000])
+            await asyncio.sleep(10)
+            second = trusted(await reach.record())
+            assert second.issued > first.issued
+            assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
+            assert len(changes) == 2
+            await asyncio.sleep(RENEW / 1000 + 10)
+            assert changes[2] == changes[-1] == "this node's record is to be issued anew"
+            assert trusted(await reach.record()).issued >= second.issued + RENEW
 
     run_fake(main)

@@ -1,0 +1,109 @@
+"""How much is dialled because others said so: little enough that nobody can aim a crowd of peers at a stranger.
+
+Rules
+1. `BURST` dials at once, then `RATE` a second, to whomever. Addresses of the invite and of a signed Head, to which the
+   operator's word leads, are not counted.
+2. After a dial that failed its host is left alone for `PAUSE` seconds, each further time twice as long, `LONGEST` at
+   most. Who answers with another key than the expected one has failed. A success ends it.
+3. A subnet (p2p/limits.py) may cost `FAILURES` failures at once, then one in `FAILURE_EACH` seconds.
+4. An address at which its peer was reached before is held back by rule 1 alone, until it fails: else a liar who names
+   the host of an honest peer could have it left alone.
+5. A host of a private network is one with its port: many nodes share it, and strangers cannot be reached there. Through
+   a relay that is connected nobody else is dialled; only the pair of relay and peer is counted.
+
+Pure: `now` in seconds, of a monotonic clock.
+"""
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from p2p.addresses import peer_of, way_of
+from p2p.errors import Unreachable
+from p2p.limits import KEPT, Buckets, subnet_of
+
+BURST: Final = 32.0
+RATE: Final = 0.5
+PAUSE: Final = 30.0
+LONGEST: Final = 600.0
+FAILURES: Final = 4.0
+FAILURE_EACH: Final = 120.0
+
+
+class TooSoon(Unreachable):
+    """Not dialled, because of these limits. `seconds`: until it may be."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        super().__init__(f"{address} is left alone for {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class _Pause(NamedTuple):
+    until: float
+    term: float
+
+
+class Outgoing:
+    """Ask before each dial, and tell what came of it."""
+
+    def __init__(self) -> None:
+        self._all = Buckets(RATE, BURST)
+        self._subnets = Buckets(1 / FAILURE_EACH, FAILURES)
+        self._pauses: dict[str, _Pause] = {}
+        self._reached: dict[str, None] = {}
+
+    def take(self, address: str, now: float, connected: Collection[str] = ()) -> None:
+        """Count a dial. `connected`: peer ids. Raises `TooSoon`, and counts nothing then."""
+        wait = self._all.wait("", now)
+        if address not in self._reached:
+            host, subnet = _place(address, connected)
+            pause = self._pauses.get(host)
+            wait = max(wait, pause.until - now if pause is not None else 0.0)
+            wait = max(wait, self._subnets.wait(subnet, now) if subnet is not None else 0.0)
+        if wait > 0:
+            raise TooSoon(address, wait)
+        self._all.take("", now)
+
+    def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
+        """Nobody answered there, or somebody else."""
+        self._reached.pop(address, None)
+        host, subnet = _place(address, connected)
+        before = self._pauses.pop(host, None)
+        # Who was left alone, and alone for as long again, starts anew.
+        again = before is not None and now < before.until + before.term
+        term = min(2 * before.term, LONGEST) if before is not None and again else PAUSE
+        self._pauses[host] = _Pause(now + term, term)
+        if len(self._pauses) > KEPT:
+            del self._pauses[next(iter(self._pauses))]
+        if subnet is not None:
+            self._subnets.take(subnet, now)
+
+    def reached(self, address: str, connected: Collection[str] = ()) -> None:
+        """The expected peer answered there."""
+        self._pauses.pop(_place(address, connected)[0], None)
+        self._reached.pop(address, None)
+        self._reached[address] = None
+        if len(self._reached) > KEPT:
+            del self._reached[next(iter(self._reached))]
+
+
+def host_of(address: str) -> str:
+    """IP address or name of the machine that is dialled for an address; empty where there is none."""
+    parts = address.split("/")
+    return parts[2] if len(parts) > 2 else ""
+
+
+def relay_of(address: str) -> str | None:
+    """The relay's peer id in a relayed address."""
+    return peer_of(address.partition("/p2p-circuit")[0]) if way_of(address) == "relay" else None
+
+
+def _place(address: str, connected: Collection[str]) -> tuple[str, str | None]:
+    """What is left alone after a failure, and the subnet that it costs (rule 5)."""
+    relay = relay_of(address)
+    if relay is not None and relay in connected:
+        return f"{relay}/{peer_of(address)}", None
+    host = host_of(address)
+    subnet = subnet_of(host)
+    if subnet is not None or not address.startswith(("/ip4/", "/ip6/")):
+        return host, subnet
+    return address.partition("/p2p/")[0], None

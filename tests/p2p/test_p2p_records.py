@@ -1,0 +1,158 @@
+"""What a peer signs of its own addresses, and every lie about it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2p.envelope import seal
+from p2p.errors import BadSignature, Malformed, P2PError, Stale
+from p2p.identity import peer_id, public_bytes
+from p2p.messages import PeerRecord, encode
+from p2p.records import KEPT, LIFE, LIMIT, MOST, RENEW, SKEW, Book, Own, dials, opened
+
+VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "records.json").read_text())
+NOW, RUN = 1_700_000_000_000, bytes(range(32))
+
+
+def key(number: int) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+
+
+def name(number: int) -> str:
+    return peer_id(public_bytes(key(number)))
+
+
+ALICE, BOB = name(1), name(2)
+WHERE = f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}"
+
+
+def record(addresses: list[str], issued: int = NOW, signer: int = 1, kind: str = "peer", run: bytes = RUN) -> bytes:
+    return seal(kind, run, encode(PeerRecord(addresses=addresses, issued=issued)), key(signer))
+
+
+def test_a_record_has_the_bytes_of_the_golden_vector() -> None:
+    own = Own(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTOR["private_key"])), bytes.fromhex(VECTOR["run"]))
+    sealed = own.sealed(VECTOR["addresses"], VECTOR["issued"])
+    assert sealed.hex() == VECTOR["sealed"]
+    known = opened(sealed, bytes.fromhex(VECTOR["run"]), VECTOR["issued"])
+    assert (known.peer, list(known.addresses), known.issued) == (VECTOR["peer"], VECTOR["addresses"], VECTOR["issued"])
+
+
+PAYLOAD = encode(PeerRecord(addresses=[], issued=NOW))
+LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
+    "signed by another key than the one it speaks of": (Malformed, lambda: record([WHERE], signer=2)),
+    "an address was changed": (BadSignature, lambda: record([WHERE]).replace(b"192.0.2.7", b"192.0.2.8")),
+    "the time was changed": (BadSignature, lambda: record([WHERE]).replace(NOW.to_bytes(8), (NOW + 1).to_bytes(8))),
+    "of another run": (BadSignature, lambda: record([WHERE], run=bytes(32))),
+    "a request, signed by the same key": (BadSignature, lambda: record([WHERE], kind="request")),
+    "signed by two": (BadSignature, lambda: seal("peer", RUN, PAYLOAD, key(1), key(2))),
+    "signed by nobody": (BadSignature, lambda: seal("peer", RUN, PAYLOAD)),
+    "its life is over": (Stale, lambda: record([WHERE], NOW - LIFE)),
+    "from the day after tomorrow": (Stale, lambda: record([WHERE], NOW + SKEW + 1)),
+    "too many addresses": (Malformed, lambda: record([WHERE] * (MOST + 1))),
+    "too many bytes": (Malformed, lambda: record([WHERE]) + bytes(LIMIT)),
+    "no record inside": (Malformed, lambda: seal("peer", RUN, b"\xc1", key(1))),
+    "nothing": (Malformed, lambda: b""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_record_is_not_taken(lie: str) -> None:
+    error, made = LIES[lie]
+    book = Book(RUN)
+    with pytest.raises(error):
+        book.take(made(), NOW)
+    assert book.newest(9) == []
+
+
+def test_a_record_may_name_an_address_of_somebody_else_as_that_proves_nothing() -> None:
+    assert Book(RUN).take(record([f"/ip4/8.8.8.8/tcp/443/p2p/{ALICE}"]), NOW).peer == ALICE
+
+
+ADDRESSES = {
+    f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}": True,
+    f"/ip6/2001:db8::1/tcp/443/p2p/{ALICE}": True,
+    f"/ip4/127.0.0.1/tcp/4310/p2p/{ALICE}": True,
+    f"/ip4/192.0.2.1/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": True,
+    f"/dns4/coord.example/tcp/4310/p2p/{BOB}/p2p-circuit/p2p/{ALICE}": True,
+    f"/dns4/victim.example/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/4310/p2p/{BOB}": False,
+    f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}/p2p-circuit/p2p/{BOB}": False,
+    f"/ip4/192.0.2.7/tcp/4310/p2p/{ALICE}/p2p-circuit/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/4310/p2p//p2p-circuit/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/25/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/0/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/65536/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/-4310/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/٤٣١٠/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/udp/4310/p2p/{ALICE}": False,
+    f"/ip4/192.0.2.7/tcp/4310/https/p2p/{ALICE}": False,
+    f"/ip4/0.0.0.0/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/224.0.0.1/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/255.255.255.255/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/169.254.169.254/tcp/4310/p2p/{ALICE}": False,
+    f"/ip6/fe80::1%eth0/tcp/4310/p2p/{ALICE}": False,
+    f"/ip6/192.0.2.7/tcp/4310/p2p/{ALICE}": False,
+    f"/ip4/victim.example/tcp/4310/p2p/{ALICE}": False,
+    "/ip4/192.0.2.7/tcp/4310": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_only_addresses_of_kinds_that_are_dialled_are_taken_and_a_peer_signs_no_others(address: str) -> None:
+    good = ADDRESSES[address]
+    assert dials(address, ALICE) is good
+    assert opened(Own(key(1), RUN).sealed([address], NOW), RUN, NOW).addresses == ((address,) if good else ())
+    if not good:
+        with pytest.raises(Malformed):
+            opened(record([address]), RUN, NOW)
+
+
+@given(st.text(alphabet="/ip46dnstcp2-circuthtp0123456789.:%" + ALICE, max_size=200))
+def test_no_text_makes_an_address_that_is_read_with_an_error(text: str) -> None:
+    assert dials(text, ALICE) in (True, False)
+
+
+def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
+    book, old, new = Book(RUN), record([WHERE], NOW), record([], NOW + 1)
+    for sealed, expected in ((old, old), (new, new), (old, new), (record([], NOW + 1, signer=2), None), (new, new)):
+        assert expected is None or book.take(sealed, NOW + 1).sealed == expected
+    same_time = record([f"/ip4/8.8.8.8/tcp/4310/p2p/{ALICE}"], NOW + 1)
+    assert book.take(same_time, NOW + 1).sealed == new, "of two of one time the first"
+
+
+def test_a_peer_signs_anew_when_its_addresses_change_or_its_record_ages_and_always_in_order() -> None:
+    own = Own(key(1), RUN)
+    first = own.sealed([WHERE], NOW)
+    assert own.sealed([WHERE], NOW + RENEW - 1) == first
+    assert not own.due(NOW + RENEW - 1)
+    assert own.due(NOW + RENEW)
+    issued = [opened(own.sealed(where, NOW), RUN, NOW).issued for where in ([], [WHERE], [])]
+    assert issued == [NOW + 1, NOW + 2, NOW + 3], "also within a millisecond"
+    assert opened(own.sealed([], NOW + RENEW + 3), RUN, NOW + RENEW + 3).issued == NOW + RENEW + 3
+
+
+def test_a_peer_that_learns_that_its_clock_was_days_ahead_starts_from_the_true_time() -> None:
+    own = Own(key(1), RUN)
+    own.sealed([WHERE], NOW + LIFE)
+    assert own.due(NOW)
+    assert opened(own.sealed([WHERE], NOW), RUN, NOW).issued == NOW
+    own.sealed([], NOW + SKEW)
+    assert not own.due(NOW + SKEW)
+    assert opened(own.sealed([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + SKEW + 1, "this one others may have taken"
+
+
+def test_more_peers_than_a_book_has_room_for_push_out_who_was_heard_of_longest_ago() -> None:
+    book, known = Book(RUN), opened(record([WHERE]), RUN, NOW)
+    for number in range(KEPT):
+        book.hold(known._replace(peer=f"peer {number}"))
+    book.hold(known._replace(peer="peer 0"))
+    book.hold(known)
+    assert book.of("peer 1") is None
+    assert [one.peer for one in book.newest(2)] == [ALICE, "peer 0"]
