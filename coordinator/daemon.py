@@ -198,7 +198,7 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
-        limit = run.config.network.uplink
+        papers, limit = Papers(run, self.publisher, self.books), run.config.network.uplink
         self.feeding = Feeding(
             network,
             uplinks=self.books.broadcasts.uplinks,
@@ -209,7 +209,6 @@ class Coordinator:
             clock=clock,
             seed=int.from_bytes(run.id[:8], "big"),
         )
-        papers = Papers(run, self.publisher, self.books)
         self.desk = Desk(self.books, self.history, self._arrived)
         control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))

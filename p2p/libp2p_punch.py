@@ -9,11 +9,13 @@ The wire is the specification's (/libp2p/dcutr). Who was dialled through the rel
    one connection; for that case the handshake's roles are fixed, the leader's is the server's.
 4. What counts is a direct connection that both ends have. Then the relayed one is closed after `GRACE` seconds, in
    which what is under way on it may end. If none comes in `ROUNDS` rounds, the relayed one stays.
-5. An invitation to dial is no amplifier: IP addresses and TCP only, one upgrade at a time with a peer, `AT_ONCE` in
-   all.
+5. An invitation to dial is no amplifier: IP addresses and TCP only, none that a record may not name
+   (p2p/records.py), `PER_SUBNET` of one public subnet; one upgrade at a time with a peer, `AT_ONCE` in all;
+   `PEER_BURST` rounds with a peer and `BURST` in all, then one each `PEER_EACH` and each `EACH` seconds.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +30,9 @@ from multiaddr import Multiaddr
 from p2p.addresses import dialable, way_of
 from p2p.errors import P2PError, Unreachable
 from p2p.libp2p_circuit import Circuits, receive, send
+from p2p.limits import Buckets, subnet_of
+from p2p.outgoing import host_of
+from p2p.records import dials
 
 log = logging.getLogger("p2p")
 
@@ -37,6 +42,9 @@ ROUNDS = 3
 DIAL_TIMEOUT = 4.0
 GRACE = 10.0
 AT_ONCE = 4
+PER_SUBNET = 2
+PEER_BURST, PEER_EACH = 6.0, 60.0
+BURST, EACH = 30.0, 5.0
 SETTLE = 1.0
 """Seconds for the other end's attempt to become a connection here."""
 
@@ -47,6 +55,7 @@ class Punch:
     def __init__(self, host: IHost, circuits: Circuits) -> None:
         self._host, self._circuits = host, circuits
         self._busy: set[ID] = set()
+        self._by_peer, self._all = Buckets(1 / PEER_EACH, PEER_BURST), Buckets(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
 
     async def lead(self, peer: str) -> bool:
@@ -69,11 +78,12 @@ class Punch:
 
     async def _round(self, peer: ID) -> bool:
         """Rules 1 to 3."""
+        self._count(peer)
         stream = await self._host.new_stream(peer, [PROTOCOL])
         try:
             began = trio.current_time()
             await send(stream, self._connect())
-            addresses = _usable(await receive(stream, HolePunch))
+            addresses = usable(await receive(stream, HolePunch), str(peer))
             half = (trio.current_time() - began) / 2
             if await self._dial(peer, addresses, source=False):
                 return True
@@ -88,6 +98,7 @@ class Punch:
         peer = stream.muxed_conn.peer_id
         if peer in self._busy or len(self._busy) >= AT_ONCE:
             raise Unreachable(f"no upgrade with {peer} now")
+        self._count(peer)
         self._busy.add(peer)
         try:
             asked = await receive(stream, HolePunch)
@@ -95,10 +106,18 @@ class Punch:
             with trio.fail_after(ADDRESSES * DIAL_TIMEOUT):
                 while (await receive(stream, HolePunch)).type != HolePunch.SYNC:
                     pass
-            await self._dial(peer, _usable(asked))
+            await self._dial(peer, usable(asked, str(peer)))
         finally:
             self._busy.discard(peer)
             await stream.close()
+
+    def _count(self, peer: ID) -> None:
+        """A round (rule 5). Raises `Unreachable`."""
+        now = trio.current_time()
+        if max(self._by_peer.wait(str(peer), now), self._all.wait("", now)) > 0:
+            raise Unreachable(f"too many upgrades, {peer} among them")
+        self._by_peer.take(str(peer), now)
+        self._all.take("", now)
 
     async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
         """All addresses at once, the first direct connection counts."""
@@ -142,18 +161,19 @@ class Punch:
         return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
 
 
-def _usable(message: HolePunch) -> list[str]:
-    """Direct TCP addresses of a peer's CONNECT (rule 5)."""
+def usable(message: HolePunch, peer: str) -> list[str]:
+    """Direct TCP addresses of a peer's CONNECT (rule 5). Raises `Unreachable`."""
     if message.type != HolePunch.CONNECT:
         raise Unreachable("the peer does not follow the upgrade")
-    found = []
+    found, subnets = [], Counter[str | None]()
     for packed in message.ObsAddrs[:ADDRESSES]:
         try:
             address = str(Multiaddr(packed))
         except Exception as error:
             log.debug("no multiaddress: %r", error)
             continue
-        parts = address.split("/")
-        if len(parts) == 5 and parts[1] in ("ip4", "ip6") and parts[3] == "tcp":
+        subnet = subnet_of(host_of(address))
+        subnets[subnet] += 1
+        if dials(f"{address}/p2p/{peer}", peer) and (subnet is None or subnets[subnet] <= PER_SUBNET):
             found.append(address)
     return found

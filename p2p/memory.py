@@ -1,4 +1,4 @@
-"""A whole network in one process: the transport that tests and simulations run on.
+"""A whole network in one process: the transport that tests and simulations run on. Addresses: p2p/memory_places.py.
 
 1. Time is the event loop's clock (`anyio.current_time`), chance is `random.Random(seed)`: on a loop with a fake
    clock, a run is repeated exactly.
@@ -6,8 +6,7 @@
    holds frames back, and whoever waits longer than `patience` has the stream reset under it.
 3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
    later. At most `WINDOW` bytes are under way on a stream; then `send` waits.
-4. A peer is dialled at the place where it is (`MemoryNetwork.host`), or at /memory/..., which names only the peer.
-5. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
+4. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
    A killed one resets all its streams, and its id may come back with a new `transport`.
 """
 
@@ -23,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from p2p.errors import LocalFault, TooLong, Unreachable
 from p2p.guard import guarded
+from p2p.memory_places import Places
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 WINDOW = 1 << 18
@@ -53,31 +53,19 @@ class MemoryNetwork:
         self._busy: dict[tuple[str, str | None], float] = {}
         self._groups: dict[str, int] = {}
         self._frozen: set[str] = set()
-        self._hosts: dict[str, str] = {}
-        self._places = 0
+        self.places = Places()
 
     def transport(self, peer_id: str) -> "MemoryTransport":
         """A transport for `peer_id`, which must not be alive already."""
         if peer_id in self.transports:
             raise LocalFault(f"peer {peer_id} is already in this network")
         self.transports[peer_id] = MemoryTransport(self, peer_id)
-        if peer_id not in self._hosts:
-            self._place(peer_id)
         return self.transports[peer_id]
-
-    def host(self, peer: str) -> str:
-        """Multiaddress of the place where a peer is, of 100.64.0.0/10."""
-        return self._hosts[peer]
 
     def move(self, peer: str) -> None:
         """Take a peer to another place, as a laptop is: its connections end, and nobody is where it was."""
-        self._place(peer)
+        self.places.move(peer)
         self.transports[peer].hang_up()
-
-    def found(self, address: str) -> str | None:
-        """Who answers at an address: whom it names, unless it names a place where somebody else is, or nobody."""
-        place, _, peer = address.rpartition("/p2p/")
-        return peer if place.startswith("/memory/") or self._hosts.get(peer) == place else None
 
     def set_link(self, a: str, b: str, link: Link) -> None:
         """Both directions between two peers."""
@@ -137,11 +125,6 @@ class MemoryNetwork:
                 done = max(done, self._busy[way])
         return done + link.delay
 
-    def _place(self, peer: str) -> None:
-        self._places += 1
-        a, b, c = self._places >> 16, self._places >> 8 & 255, self._places & 255
-        self._hosts[peer] = f"/ip4/100.{64 + a}.{b}.{c}/tcp/4310"
-
     def _wake(self) -> None:
         for transport in self.transports.values():
             transport.wake()
@@ -180,7 +163,7 @@ class MemoryTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [f"{self._network.host(self._peer_id)}/p2p/{self._peer_id}"]
+        return [self._network.places.address(self._peer_id)]
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -192,7 +175,7 @@ class MemoryTransport:
             peer = address.rpartition("/p2p/")[2]
             if peer in self._connected:
                 return peer
-            other = await self._reach(peer) if self._network.found(address) else None
+            other = await self._reach(peer) if self._network.places.leads(address) else None
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer

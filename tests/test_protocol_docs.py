@@ -51,7 +51,9 @@ from p2p import (
     messages,
     mux,
     network,
+    outgoing,
     reachable,
+    records,
     rpc,
     wire,
 )
@@ -314,6 +316,16 @@ CONSTANTS: dict[str, str] = {
     "reach.md: grace": f"closed {libp2p_punch.GRACE:g} s after",
     "reach.md: announced": f"addresses, at most {mdns.MOST}",
     "reach.md: service": f"`{mdns.SERVICE}`",
+    "reach.md: rounds with a peer": f"{libp2p_punch.PEER_BURST:g} rounds at once with one other",
+    "reach.md: rounds in all": f"{libp2p_punch.BURST:g} with all",
+    "reach.md: a subnet": f"more than {libp2p_punch.PER_SUBNET} of one public subnet",
+    "documents.md: a record's life": f"less than {records.LIFE // 3_600_000} h ago",
+    "documents.md: a record's renewal": f"and every {records.RENEW // 3_600_000} h;",
+    "documents.md: a record from ahead": f"no more than {records.SKEW // 60_000} minutes ahead",
+    "documents.md: a record's bytes": f"at most {records.LIMIT} bytes",
+    "documents.md: dials": f"{outgoing.BURST:g} at once,\nthen {60 * outgoing.RATE:g} a minute",
+    "documents.md: a failure": f"{outgoing.PAUSE:g} s of peace",
+    "documents.md: failures": f"{outgoing.LONGEST / 60:g} minutes at most; four failures in a public subnet",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.LONGEST} characters",
@@ -360,6 +372,18 @@ def envelope_example() -> dict[str, str]:
         "sealed": sealed.hex(),
         "document hash": envelope.document_hash(sealed).hex(),
     }
+
+
+def record_example() -> dict[str, str]:
+    secret = bytes(range(32))
+    key, run = Ed25519PrivateKey.from_private_bytes(secret), secret
+    peer = identity.peer_id(identity.public_bytes(key))
+    address, issued = f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", 1_700_000_000_000
+    sealed = records.Own(key, run).sealed([address], issued)
+    return {
+        "private key": secret.hex(), "run": run.hex(), "peer": peer, "address": address, "issued": str(issued),
+        "sealed": sealed.hex(),
+    }  # fmt: skip
 
 
 def refusal_example() -> dict[str, str]:
@@ -482,6 +506,7 @@ def weight_example() -> dict[str, str]:
 
 EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "envelope": envelope_example,
+    "record": record_example,
     "refusal": refusal_example,
     "sampling": sampling_example,
     "content-root": root_example,

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from node.parents import ASK_EVERY
+from p2p.identity import public_key
+from p2p.records import Known
 from tests.clock import run_fake
 from tests.node.fake_coordinator import Node, until
 from tests.swarm import Swarm, make_swarm, working
@@ -93,5 +95,32 @@ def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -
                 await until(lambda: coordinator.painter.paint().phase == "finished", 600)
                 assert all(bool(node.daemon.parents.parents) == enabled for node in nodes)
                 assert all(node.daemon.rollouts.done > 0 for node in nodes)
+
+    run_fake(main)
+
+
+def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400)
+        async with swarm.coordinating() as coordinator:
+            nodes = [swarm.node(name) for name in NAMES]
+            moving, *staying = nodes
+
+            def record() -> Known:
+                known = coordinator.books.roster.record(public_key(moving.peer_id), coordinator._now())
+                assert known is not None
+                return known
+
+            async with working(*nodes):
+                await until(lambda: settled(swarm, nodes))
+                before = record()
+                swarm.network.move(moving.peer_id)
+                await until(lambda: record().issued > before.issued)
+                assert record().addresses == (swarm.network.places.address(moving.peer_id),)
+                await until(lambda: settled(swarm, nodes), 600)
+                fed = [node for node in staying if moving.peer_id in parents(node)]
+                heard = [node.daemon.parents._strangers.book.of(moving.peer_id) for node in fed]
+                assert heard == [record()] * len(fed)
+                await until(lambda: len(swarm.network.transports[moving.peer_id].peers()) > 1)
 
     run_fake(main)

@@ -120,7 +120,7 @@ def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_l
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)
         strangers = Strangers(other, RUN, lambda: 0)
         async with running(victim, other, connect=False):
-            named = f"{network.host('victim')}/p2p/{peer_id(public_bytes(liar))}"
+            named = network.places.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
             (known,) = strangers.take([Own(liar, RUN).sealed([named], 0)])
             assert not await strangers.find(known.addresses)
             with pytest.raises(TooSoon):

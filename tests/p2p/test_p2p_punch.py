@@ -1,13 +1,16 @@
 """From a relayed connection to a direct one, between peers of one machine. What this does not show is a hole through a
 real NAT: here each peer could have dialled the other at once."""
 
+from unittest import mock
+
 import pytest
+from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
 from p2p import libp2p_punch
 from p2p.errors import Unreachable
-from p2p.libp2p_punch import ADDRESSES, _usable
+from p2p.libp2p_punch import ADDRESSES, usable
 from tests.p2p.test_p2p_circuit import behind_a_relay, relayed, until
 
 
@@ -62,12 +65,32 @@ async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
         assert await source.request(target.peer_id, "echo", b"x", timeout=10)
 
 
+def connect(*addresses: str) -> HolePunch:
+    packed = [b"garbage", *(Multiaddr(address).to_bytes() for address in addresses)]
+    return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
+
+
 def test_only_a_few_direct_addresses_of_a_peer_are_dialled():
-    named = ["/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.1/udp/1/quic-v1", "/dns4/victim.example/tcp/1", "/ip6/::1/tcp/2"]
-    packed = [b"garbage", *(Multiaddr(address).to_bytes() for address in named)]
-    message = HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
-    assert _usable(message) == ["/ip4/192.0.2.1/tcp/1", "/ip6/::1/tcp/2"]
-    many = [Multiaddr(f"/ip4/192.0.2.1/tcp/{port}").to_bytes() for port in range(1, 1000)]
-    assert len(_usable(HolePunch(type=HolePunch.CONNECT, ObsAddrs=many))) == ADDRESSES
+    good = ["/ip4/10.0.0.1/tcp/4310", "/ip6/::1/tcp/4310"]
+    bad = ["/ip4/10.0.0.1/udp/1/quic-v1", "/dns4/victim.example/tcp/4310", "/ip4/10.0.0.1/tcp/25"]
+    assert usable(connect(*bad, *good), "peer") == good
+    many = [f"/ip4/10.0.0.1/tcp/{port}" for port in range(2000, 3000)]
+    assert len(usable(connect(*many), "peer")) == ADDRESSES - 1
     with pytest.raises(Unreachable):
-        _usable(HolePunch(type=HolePunch.SYNC))
+        usable(HolePunch(type=HolePunch.SYNC), "peer")
+
+
+def test_a_strangers_subnet_is_dialled_at_two_addresses():
+    named = [f"/ip4/8.8.8.{number}/tcp/4310" for number in range(4)]
+    assert usable(connect(*named, "/ip4/9.9.9.9/tcp/4310"), "peer") == [*named[:2], "/ip4/9.9.9.9/tcp/4310"]
+
+
+def test_who_asks_for_one_upgrade_after_the_other_is_not_followed():
+    punch = libp2p_punch.Punch(mock.Mock(), mock.Mock())
+    one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
+    with mock.patch("trio.current_time", return_value=0.0):
+        for _ in range(int(libp2p_punch.PEER_BURST)):
+            punch._count(one)
+        with pytest.raises(Unreachable):
+            punch._count(one)
+        punch._count(other)
