@@ -15,7 +15,7 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
-from p2p import messages
+from p2p import messages, records
 from p2p.envelope import open_sealed, seal
 from p2p.errors import Declined, Malformed
 from p2p.identity import generate_key, public_bytes, public_key
@@ -180,8 +180,10 @@ async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path)
     async def answer(peer: str, request: bytes) -> bytes:
         asked = messages.decode(open_sealed(request, "request", RUN, {public_key(peer)}), messages.Request)
         assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
-        assert messages.decode(asked.body, messages.Hello).name == "js"
-        welcome = messages.Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=int(time.time() * 1000))
+        now, greeting = int(time.time() * 1000), messages.decode(asked.body, messages.Hello)
+        assert greeting.name == "js"
+        assert records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
+        welcome = messages.Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
         return messages.encode(messages.Answer(body=messages.encode(welcome)))
 
     async with met("stock", tmp_path) as (one, other, _):

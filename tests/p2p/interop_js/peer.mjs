@@ -157,9 +157,10 @@ async function open (sealed, kind, run, keys) {
 }
 
 async function hello ({ peer, run, recipient }) {
+  const where = encode({ addresses: node.getMultiaddrs().map(String), issued: Date.now() })
   const body = encode({
     protocols: [1, 1], software: 'interop 1', name: 'js', engine: 'transformers/float32/cpu', device: 'cpu', tasks: [],
-    addresses: []
+    record: await seal('peer', unhex(run), where)
   })
   const request = encode({
     recipient: unhex(recipient), id: new Uint8Array(randomBytes(16)), method: 'hello', expires: Date.now() + 60_000, body
