@@ -18,9 +18,9 @@ polyline { fill: none; stroke-width: 2 } .c5 { stroke-width: 4 } .c6 { stroke-da
 .c1 { stroke: #8c959f } .c2 { stroke: #6e7781 } .c3 { stroke: #bf8700 } .c4 { stroke: #8250df }
 .c5 { stroke: #1a7f37 } .c6 { stroke: #1f2328 }
 circle { stroke-width: 2; fill: #fff } circle.c6 { stroke-dasharray: none }
-.ours { font-weight: 600 }
+.ours { font-weight: 600 } .filled { fill: #1a7f37 }
 @media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .small { fill: #9198a1 } circle { fill: #0d1117 }
+  text { fill: #e6edf3 } .small { fill: #9198a1 } circle { fill: #0d1117 } .filled { fill: #3fb950 }
   .c3 { stroke: #d29922 } .c4 { stroke: #a371f7 } .c5 { stroke: #3fb950 } .c6 { stroke: #e6edf3 }
 }
 """

@@ -10,6 +10,9 @@ figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third 20/
     star        everybody from the source alone: n W / U, by its formula
 
 hop = K c / B + l, with B the rate of the plan's stripes together and l the mean latency to the source.
+
+`--picture FILE` draws time against n instead, over lines that are all alike, beside stars and the bound; `--measured`
+adds points of the real thing, as `benchmarks.broadcast` prints them in its column `of T*`.
 """
 
 import argparse
@@ -17,15 +20,17 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from benchmarks import bench
+from benchmarks import bench, broadcast_picture
 from benchmarks.bench import Claim
 from benchmarks.simulated_time import Place
 from benchmarks.simulator import World
 from p2p.chunks import chunk_size
+from p2p.errors import LocalFault
 from p2p.plan import Line, Load, bound, star
 
 MBIT: Final = 1e6 / 8
@@ -36,6 +41,9 @@ FAILING, FROZEN, COMING = 0.3, 1 / 3, 0.1
 QUICK: Final = (300,)
 FULL: Final = (1_000, 10_000)
 UNPLANNED: Final = 100
+PICTURED: Final = (4, 8, 16, 32, 64, 128, 200)
+PICTURED_MBIT: Final = 40
+"""The line of everybody in the picture: that of `benchmarks.broadcast`."""
 SEED: Final = 1
 MOST: Final = 100.0
 """T* after which a simulation is given up."""
@@ -157,15 +165,47 @@ def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
     return claims
 
 
+def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> str:
+    """The SVG of broadcasts over equal lines, and a table of them. Raises `LocalFault` where sizes are too few."""
+    uplink = PICTURED_MBIT * MBIT
+    found = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
+    times = {one.n: one.last / one.best for one in found}
+    said = f"{load.length / 1e6:g} MB over {PICTURED_MBIT} Mbit/s"
+    drawn = broadcast_picture.draw(times, measured, said)
+    bench.table(
+        ("simulated, n", "K", "T*, s", "last, s", "of T*", "star, s"),
+        [(one.n, one.stripes, one.best, one.last, times[one.n], star(uplink, one.n, load.length)) for one in found],
+    )
+    return drawn
+
+
+def point(given: str) -> tuple[int, float]:
+    """N=TIMES of the command line."""
+    n, _, times = given.partition("=")
+    found = int(n), float(times)
+    if found[0] < 1 or not 0 < found[1] < math.inf:
+        raise ValueError(given)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="n = 300 only")
     parser.add_argument("--n", type=int, nargs="+", help="numbers of peers")
     parser.add_argument("--megabytes", type=float, default=40, help="length of the payload")
+    parser.add_argument("--picture", type=Path, help="draw time against n into this file (.svg), and nothing else")
+    parser.add_argument("--measured", type=point, nargs="+", default=[], metavar="N=TIMES", help="of T*: 16=1.2")
     given = parser.parse_args()
     bench.header("broadcast to thousands: simulated time, the shipped planner and swarm")
     length = round(given.megabytes * 1e6)
-    return bench.close(claims_of(given.n or (QUICK if given.quick else FULL), Load(length, chunk_size(length))))
+    load = Load(length, chunk_size(length))
+    if given.picture:
+        try:
+            given.picture.write_text(picture(given.n or PICTURED, dict(given.measured), load))
+        except (LocalFault, OSError) as error:
+            parser.error(str(error))
+        return 0
+    return bench.close(claims_of(given.n or (QUICK if given.quick else FULL), load))
 
 
 if __name__ == "__main__":
