@@ -351,7 +351,7 @@ class Swarm:
             bit = 1 << owed.bit_length() - 1
             owed ^= bit
             self._excuse(stripe.parent, member, bit)
-            self._asked &= ~bit
+        self._recount()  # another may have been asked for them too, while the parent had stalled
 
     def _feeds(self, parent: str) -> bool:
         member = self._members.get(parent)
