@@ -64,6 +64,8 @@ TICK = 1.0
 """Seconds from one look at expired leases to the next."""
 STOPPED = 5_000
 """Milliseconds between two ticks from which on this process was not there: stopped, or its machine suspended."""
+REDIALS = (0.0, 35.0, 70.0)
+"""Seconds before each attempt at nodes of an earlier life; p2p/outgoing.py leaves who did not answer alone so long."""
 RELAY_RETRY = 30.0
 """Seconds between two attempts at a relay that does not answer."""
 TIDY = 30.0
@@ -266,10 +268,14 @@ class Coordinator:
             self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
 
     async def _redial(self) -> None:
-        """Once at the start: nodes that were here before learn at once that the coordinator is back, and where."""
+        """After the start: nodes of an earlier life learn that the coordinator is back, and where; the busy later."""
         strangers = Strangers(self._network, self._run.id, self._now)
-        for known in self.books.roster.records(self._now()):
-            await strangers.find(known.addresses)
+        for wait in REDIALS:
+            await asyncio.sleep(wait)
+            connected = set(await self._network.peers())
+            for known in self.books.roster.records(self._now()):
+                if known.peer not in connected:
+                    await strangers.find(known.addresses)
 
     async def _reserve(self) -> None:
         """Be reachable through the relays that the operator named; each is tried until it takes the coordinator."""
