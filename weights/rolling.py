@@ -239,7 +239,8 @@ class Rolling:
         sync_folder(self._folder)
 
     def _forget_undone(self) -> None:
-        for path in self._journals("redo"):
+        # The farthest first: wherever a kill cuts in, what is left still begins at the present version.
+        for path in reversed(self._journals("redo")):
             path.unlink()
         sync_folder(self._folder / "redo")
 

@@ -111,6 +111,36 @@ def test_a_step_by_a_payload_forgets_what_was_undone(chain: list[Snapshot], tmp_
     assert_is(rolling, chain[3])
 
 
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_a_kill_while_it_forgets_what_was_undone_leaves_steps_that_can_be_made_again(
+    chain: list[Snapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: int
+) -> None:
+    rolling = Rolling.create(tmp_path / "rolling", chain[0])
+    for number in (1, 2, 3):
+        rolling.apply(payload_between(chain, number - 1, number), chain[number].root, keep=3)
+    for _ in range(3):
+        rolling.back()
+    removed, unlink = [], Path.unlink
+
+    def killed_after(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "redo":
+            if len(removed) == torn:
+                raise KeyboardInterrupt
+            removed.append(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        rolling.apply(payload_between(chain, 0, 1), chain[1].root, keep=3)
+    monkeypatch.undo()
+    reopened = Rolling(tmp_path / "rolling")
+    expected = [chain[number].root for number in range(1, 4 - torn)]
+    assert reopened.ahead() == expected
+    for root in expected:
+        assert reopened.again() == root
+    assert_is(reopened, chain[3 - torn])
+
+
 def test_where_none_is_kept_the_last_step_still_tells_the_root(chain: list[Snapshot], tmp_path: Path) -> None:
     Rolling.create(tmp_path / "rolling", chain[0]).apply(payload_between(chain, 0, 1), chain[1].root)
     rolling = Rolling(tmp_path / "rolling")
