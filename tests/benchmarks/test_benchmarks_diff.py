@@ -36,16 +36,16 @@ def test_a_name_tells_the_learning_rate(name: str, rate: float | None) -> None:
 
 
 def test_sizes_leave_two_snapshots_behind_and_judge_sixteen_missed_versions(tmp_path: Path) -> None:
-    found = sizes(synthetic(1 << 14, 16, 1e-5), tmp_path)
-    assert found.full == 16 * (2 << 14)
+    found = sizes(synthetic(1 << 18, 16, 1e-5), tmp_path)
+    assert found.full == 16 * (2 << 18)
     assert found.bound < found.ours < found.xor < found.full_zstd
-    assert found.cumulative is not None
-    assert found.cumulative < 1
+    assert found.jump is not None
+    assert found.jump.ours == pytest.approx(found.jump.bound, rel=0.05)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
 def test_the_bars_follow_rho() -> None:
-    total = Sizes(ours=1, full=150, full_zstd=100, xor=2.9, gaps=3.3, bound=1 / 1.07, cumulative=None)
+    total = Sizes(ours=1, full=150, full_zstd=100, xor=2.9, gaps=3.3, bound=1 / 1.07, jump=None)
     index = np.arange(4)
 
     def verdicts(changed: int, elements: int) -> list[bool]:
