@@ -6,6 +6,8 @@ Rules
 2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
 3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart.
 4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
+5. Files are stored and dropped in a thread, by one of `publish` and `retain` at a time. Versions and edges come into
+   `line` and among the edges in the event loop alone, together, once they are shared: others read them there meanwhile.
 """
 
 import asyncio
@@ -85,7 +87,7 @@ class Publisher:
         self._announcing = announcing
         self._step = 0
         self._changed = asyncio.Event()
-        self._publishing = False
+        self._storing = asyncio.Lock()
         self.finished = False
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
@@ -122,14 +124,12 @@ class Publisher:
         if latest is not None and (latest.era, latest.version) >= (era, export.version):
             await self.announce()
             return latest
-        self._publishing = True
-        try:
+        async with self._storing:
             made, edges = await anyio.to_thread.run_sync(self._make, era, export)
-            await self._share(edges)
+            await self._share(list(edges.values()))
             log.info("version stored", era=era, version=made.version)
+            self._edges |= edges
             self.line.append(made)
-        finally:
-            self._publishing = False
         await self.announce()
         return made
 
@@ -179,16 +179,19 @@ class Publisher:
         `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from a snapshot to
         version `oldest` and on from there, unless they can be made again. Nothing while a version is being published:
         its files are in the store before it is in `line`."""
-        if self.line and not self._publishing:
-            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads):
-                if file.path.parent.name == "payloads":
-                    await self._network.unshare(file.hash)
+        if not self.line or self._storing.locked():
+            return
+        async with self._storing:
+            recent = self._remaking.recent()
+            dropped = await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent)
+        for file in dropped:
+            if file.path.parent.name == "payloads":
+                await self._network.unshare(file.hash)
 
-    def _collect(self, oldest: tuple[int, int], budget: int, payloads: int) -> list[StoredFile]:
+    def _collect(self, oldest: tuple[int, int], budget: int, payloads: int, recent: set[bytes]) -> list[StoredFile]:
         first, latest = ((one.era, one.version) for one in (self.line[0], self.line[-1]))
         dropped = self._store.collect({first, latest}, 0, kind="snapshots/")
-        possible, recent = self._remaking.possible(), self._remaking.recent()
-        spare = recent | (self._needed(oldest) - possible)
+        spare = recent | (self._needed(oldest) - self._remaking.possible())
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
         return dropped + self._store.collect({first, latest}, budget, spare=spare)
 
@@ -208,12 +211,12 @@ class Publisher:
             except TimeoutError:
                 return
 
-    def _make(self, era: int, export: Export) -> tuple[Published, list[Edge]]:
-        """Files into the store, then documents, signed. Blocking."""
+    def _make(self, era: int, export: Export) -> tuple[Published, dict[bytes, Edge]]:
+        """Files into the store, then documents, signed. Blocking; it only reads what the event loop shows others."""
         snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
         opened = Snapshot(snapshot, root=export.root)
-        edges = [self._edge(era, export, edge) for edge in export.edges]
-        index = EdgeIndex(era=era, version=export.version, edges=self._index()).to_bytes()
+        edges = dict(self._edge(era, export, edge) for edge in export.edges)
+        index = EdgeIndex(era=era, version=export.version, edges=self._index({**self._edges, **edges})).to_bytes()
         index_hash = self._store.put_document("edgeindex", era, export.version, index)
         version = Version(
             era=era, version=export.version, root=export.root, tensors=opened.tensors, aliases=opened.aliases
@@ -224,7 +227,7 @@ class Publisher:
         self._store.put_document("published", era, export.version, version_hash + index_hash + export.root)
         return Published(era, export.version, export.root, version_hash, index_hash), edges
 
-    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> Edge:
+    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge]:
         manifest = chunks.manifest_of(Path(edge.payload))
         self._store.put_payload(era, export.version, manifest.hash, self._adopted(Path(edge.payload)))
         document = Edge(
@@ -240,14 +243,13 @@ class Publisher:
             chunk_root=manifest.chunk_root,
         )
         sealed = seal("edge", self._signing.run, document.to_bytes(), self._signing.policy)
-        self._edges[self._store.put_document("edge", era, export.version, sealed)] = document
-        return document
+        return self._store.put_document("edge", era, export.version, sealed), document
 
-    def _index(self) -> list[bytes]:
-        """Hashes of the edges that a follower may combine into a way here, as far as their payloads are at hand: the
-        newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
+    def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
+        """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
+        the newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
         payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
-        held = {digest: edge for digest, edge in self._edges.items() if edge.payload_hash in payloads}
+        held = {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
         full = [digest for digest, edge in held.items() if edge.base is None][-1:]
         anchors = [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
         return list(dict.fromkeys([*full, *anchors, *list(held)[-REACH:]]))
