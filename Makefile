@@ -60,8 +60,9 @@ interop: .interop/.installed setup ## a peer on js-libp2p against ours (Node 20 
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-lint: setup ## ruff: style, order of imports, likely mistakes
+lint: setup ## ruff: layout, style, order of imports, likely mistakes
 	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
 
 types: setup ## mypy --strict over the packages and the benchmarks
 	$(BIN)/mypy

@@ -1,12 +1,12 @@
 """What ends a node's command: one sentence that names the fix, and the exit code that tells a service what to do.
 
-    NodeError
-    ├── BadConfig                a setting, key file or invite must be put right
-    ├── CoordinatorUnreachable   nobody answered at any known address
-    ├── RefusedByRun             the run wants no work of this node
-    ├── TrustFailure             documents that the run's keys did not make, or no longer vouch for
-    ├── NoDevice                 nothing here can run the model
-    └── TryLater                 another daemon runs here, or this machine is out of room
+NodeError
+├── BadConfig                a setting, key file or invite must be put right
+├── CoordinatorUnreachable   nobody answered at any known address
+├── RefusedByRun             the run wants no work of this node
+├── TrustFailure             documents that the run's keys did not make, or no longer vouch for
+├── NoDevice                 nothing here can run the model
+└── TryLater                 another daemon runs here, or this machine is out of room
 """
 
 from p2p.exits import Exit

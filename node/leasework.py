@@ -68,7 +68,5 @@ def submission_of(lease: Lease, samples: Sequence[Sample]) -> bytes:
         )
         for sample in samples
     ]
-    submission = Submission(
-        lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts
-    )
+    submission = Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
     return encode(submission)

@@ -78,9 +78,7 @@ class Outbox:
 
     def queued(self) -> tuple[bytes, bytes] | None:
         """(lease, body) of the oldest submission to be sent."""
-        row = self._do(
-            "SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1"
-        ).fetchone()
+        row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
 
     def undecided(self, most: int) -> list[bytes]:
@@ -150,9 +148,7 @@ class Outbox:
 
     def confirmed(self, leases: list[bytes]) -> None:
         """The coordinator knows that these Receipts are stored here."""
-        self._do_many(
-            "UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases]
-        )
+        self._do_many("UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
     def _do(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         with self._room():

@@ -126,9 +126,7 @@ class Rollouts:
         asked = self._clock.local()
         _log.debug("lease asked", version=held.version)
         payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
-        lease = check_lease(
-            payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now()
-        )
+        lease = check_lease(payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now())
         self._clock.observe(lease.sent, asked, signed=True)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease

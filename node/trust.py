@@ -225,4 +225,3 @@ def _document(data: bytes, type_: type[D]) -> D:
         return type_.from_bytes(data)
     except BadPayload as error:
         raise Malformed(str(error)) from error
-
