@@ -177,7 +177,7 @@ def receipts_verify(home: Home = None) -> None:
     def verify() -> None:
         from node.receipts import verified
 
-        good, faults = verified(_config(home=home).home)
+        good, faults = verified(_config(home=home).home, _passphrase())
         for fault in faults:
             typer.echo(fault)
         typer.echo(f"{good} receipts hold, {len(faults)} do not")

@@ -21,11 +21,12 @@ def listed(home: Path, most: int) -> list[dict[str, Any]]:
     return [_plain(row) for row in _rows(home, most)]
 
 
-def verified(home: Path) -> tuple[int, list[str]]:
+def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     """How many Receipts hold, and a sentence for each that does not. A Receipt holds when a ledger key of any Root in
-    the chain from the invite signed it, for this node. Raises `BadConfig`."""
+    the chain from the invite signed it, for this node. `passphrase`: of the node's key. Raises `BadConfig`,
+    `LocalFault` where that key cannot be read."""
     invite = joined(home)
-    node = public_bytes(load_key(home / "node.key"))
+    node = public_bytes(load_key(home / "node.key", passphrase))
     records = Records(_folder(home) / "trust", invite.run, invite.root_hash)
     good, faults = 0, []
     for row in _rows(home, -1):
