@@ -48,7 +48,8 @@ class NodeConfig(BaseModel):
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
-        description="Multiaddresses to listen on; other volunteers take chunks here. An empty one: nowhere.",
+        description="Multiaddresses to listen on; other volunteers take chunks here. Port 0: any free one; of those "
+        "below 1024 only 443 is announced to others. An empty list: nowhere.",
     )
     via: tuple[Way, ...] = Field(
         WAYS, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
