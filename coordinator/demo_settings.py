@@ -65,7 +65,7 @@ SMOLLM2: Final = DemoSettings(
     steps=24,
     whole=False,
     run={"task": "single_sum", "staleness": 4, "group_size": 8, "batch_groups": 4, "limit": 6,
-         "heldout": 10, "evaluate_every": 2},
+         "heldout": 52, "evaluate_every": 4},
     learner={"learning_rate": 2e-5, "warmup_steps": 2},
 )  # fmt: skip
 _BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}

@@ -36,7 +36,7 @@ from weights.errors import WeightsError
 PRESETS: Final[Mapping[str, Settings]] = {
     modelfolder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
     modelfolder.SMOLLM2: {
-        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 10},
+        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 52},
         "learner": {"learning_rate": 2e-5},
     },
 }

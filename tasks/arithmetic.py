@@ -1,9 +1,10 @@
-"""One question, one answer: digits reversed, two-digit sums, single-digit sums in words.
+"""One question, one answer: digits reversed, two-digit sums, sums of two numbers below 20 in words.
 
 The reward is 1 for the exact answer, else at most 0.2, by the share of characters that stand in the right place: enough
 to tell a near miss from noise, too little to be worth more than the answer.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,20 +45,21 @@ class _Episode:
 @dataclass(frozen=True)
 class Arithmetic:
     """A task over `count` numbered questions. `pose`: a number to its (question, answer). `lead`: what a
-    demonstration writes before its answer."""
+    demonstration writes before its answer. `share`: one question in so many is held out."""
 
     name: str
     version: int
     count: int
     pose: Callable[[int], tuple[str, str]]
     lead: str = ""
+    share: int = splits.HELDOUT_SHARE
 
     def size(self, split: Split) -> int:
-        return splits.size(self.count, split)
+        return splits.size(self.count, split, self.share)
 
     def question(self, split: Split, index: int) -> tuple[str, str]:
         """(question, answer). Raises IndexError outside the split."""
-        return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index))
+        return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index, self.share))
 
     def episode(self, split: Split, index: int, text: Text) -> _Episode:
         return _Episode(*self.question(split, index), text)
@@ -82,10 +84,13 @@ def _add(number: int) -> tuple[str, str]:
 
 
 def _single_sum(number: int) -> tuple[str, str]:
-    a, b = divmod(number, 10)
+    """Each two numbers once, in one of their two orders: who knows 3 + 5 knows 5 + 3."""
+    large = (math.isqrt(8 * number + 1) - 1) // 2  # numbers count the pairs 0 0, 0 1, 1 1, 0 2, 1 2, ...
+    small = number - large * (large + 1) // 2
+    a, b = (large, small) if number % 2 else (small, large)
     return f"What is {a} plus {b}? Answer with a number only.\nAnswer:", str(a + b)
 
 
 REVERSE = Arithmetic("reverse", 1, 10_000, _reverse)
 ADD = Arithmetic("add", 1, 10_000, _add)
-SINGLE_SUM = Arithmetic("single_sum", 1, 100, _single_sum, lead=" ")
+SINGLE_SUM = Arithmetic("single_sum", 2, 210, _single_sum, lead=" ", share=4)

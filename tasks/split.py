@@ -1,7 +1,8 @@
 """Train and held-out prompts that cannot overlap: two ends of one keyed permutation of the whole prompt space.
 
 Rule: every prompt of a space has one number; a split is a range of places in the permutation, so that a number is in
-exactly one split, and the same one on every machine. The key holds the task's name and version.
+exactly one split, and the same one on every machine. The key holds the task's name and version. Prompts that teach one
+another's answers, as 3 + 5 and 5 + 3 do, should share a number.
 """
 
 import hashlib
@@ -9,7 +10,8 @@ from functools import lru_cache
 
 from tasks.task import Split
 
-HELDOUT_SHARE = 10  # one prompt in ten is held out
+HELDOUT_SHARE = 10
+"""One number in so many is held out, where a task says nothing else."""
 
 
 @lru_cache(maxsize=32)
@@ -20,15 +22,16 @@ def _permutation(key: str, count: int) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=rank))
 
 
-def size(count: int, split: Split) -> int:
-    """Prompts of a split, out of `count` in the whole space."""
-    heldout = count // HELDOUT_SHARE
+def size(count: int, split: Split, share: int = HELDOUT_SHARE) -> int:
+    """Prompts of a split, out of `count` in the whole space; one in `share` is held out."""
+    heldout = count // share
     return heldout if split == "heldout" else count - heldout
 
 
-def number(key: str, count: int, split: Split, index: int) -> int:
+def number(key: str, count: int, split: Split, index: int, share: int = HELDOUT_SHARE) -> int:
     """The prompt's number, 0 .. count - 1. Raises IndexError for an index outside the split."""
-    if not 0 <= index < size(count, split):
-        raise IndexError(f"{key}: index {index} is outside {split}, which has {size(count, split)} prompts")
-    heldout = size(count, "heldout")
+    prompts = size(count, split, share)
+    if not 0 <= index < prompts:
+        raise IndexError(f"{key}: index {index} is outside {split}, which has {prompts} prompts")
+    heldout = size(count, "heldout", share)
     return _permutation(key, count)[index if split == "heldout" else heldout + index]

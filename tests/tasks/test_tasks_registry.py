@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from tasks import registry, text
 from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
 from tasks.guess import GUESS
 from tasks.registry import UnknownTask
-from tasks.task import Score, Task, Transcript, TranscriptLie, replay, sampled_mask
+from tasks.task import Score, Split, Task, Transcript, TranscriptLie, replay, sampled_mask
 
 CHARS = text.FileText(text.char_tokenizer(), text.EOS)
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 
@@ -41,13 +43,21 @@ def test_every_prompt_is_in_exactly_one_split_once(task: Task) -> None:
         for split in ("train", "heldout")
     )
     assert len({*train, *heldout}) == len(train) + len(heldout)
-    assert len(heldout) == (len(train) + len(heldout)) // 10
+    assert len(heldout) == (len(train) + len(heldout)) // getattr(task, "share", 10)
 
 
 @pytest.mark.parametrize("task", [REVERSE, ADD, SINGLE_SUM], ids=lambda task: task.name)
 def test_the_splits_cover_the_whole_space(task: Arithmetic) -> None:
     posed = {task.question(split, index) for split in ("train", "heldout") for index in range(task.size(split))}
     assert posed == {task.pose(number) for number in range(task.count)}
+
+
+def test_no_two_numbers_are_added_in_both_splits() -> None:
+    """Nor twice in one: 3 + 5 would give 5 + 3 away."""
+    asked = [SINGLE_SUM.question(split, i)[0] for split in SPLITS for i in range(SINGLE_SUM.size(split))]
+    pairs = {tuple(sorted(re.findall(r"\d+", question), key=int)) for question in asked}
+    assert len(pairs) == len(asked) == 210
+    assert SINGLE_SUM.size("heldout") == 52
 
 
 def test_prompts_are_pinned_for_every_machine() -> None:
@@ -78,7 +88,10 @@ def test_an_index_outside_the_split_is_an_error() -> None:
         (ADD, 3758, "37+58=", "95"),
         (ADD, 9999, "99+99=", "198"),
         (ADD, 0, "00+00=", "0"),
-        (SINGLE_SUM, 79, "What is 7 plus 9? Answer with a number only.\nAnswer:", "16"),
+        (SINGLE_SUM, 0, "What is 0 plus 0? Answer with a number only.\nAnswer:", "0"),
+        (SINGLE_SUM, 52, "What is 7 plus 9? Answer with a number only.\nAnswer:", "16"),
+        (SINGLE_SUM, 51, "What is 9 plus 6? Answer with a number only.\nAnswer:", "15"),
+        (SINGLE_SUM, 209, "What is 19 plus 19? Answer with a number only.\nAnswer:", "38"),
     ],
 )
 def test_questions_have_their_answers(task: Arithmetic, number: int, question: str, answer: str) -> None:
