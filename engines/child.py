@@ -28,7 +28,10 @@ import structlog
 
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
-CPU_DEFAULTS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false"}
+DEFAULTS = {
+    "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",  # a progress bar would be one long line of the parent's log
+}  # fmt: skip
 
 T = TypeVar("T")
 _LENGTH = struct.Struct(">I")
@@ -81,8 +84,8 @@ def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The parent's environment, `CPU_DEFAULTS` where it says nothing, and `extra` above both."""
-    return {**CPU_DEFAULTS, **os.environ, **(extra or {})}
+    """The parent's environment, `DEFAULTS` where it says nothing, and `extra` above both."""
+    return {**DEFAULTS, **os.environ, **(extra or {})}
 
 
 class Child:

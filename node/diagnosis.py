@@ -17,8 +17,7 @@ from p2p.invite import Invite
 
 def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
     """(lines, exit code). Raises `BadConfig` for an invite that cannot be read."""
-    logging.getLogger("libp2p").setLevel(logging.CRITICAL)  # it tells of every address that does not answer
-    logging.getLogger("p2p").setLevel(logging.CRITICAL)
+    logging.getLogger("p2p").setLevel(logging.CRITICAL)  # it tells of every address that does not answer
     running = config.home.exists() and _runs(config)
     rows = asyncio.run(examine(config, _invite(config), running=running))
     lines = [msgspec.json.encode(rows).decode()] if as_json else doctor.table(rows)

@@ -1,8 +1,8 @@
 """A handler's exception ends that handler's stream, and nothing else.
 
 py-libp2p lets an exception from any stream handler end the whole host; a remote reset is enough. So every handler,
-on every transport, is registered `guarded`. Cancellation passes through. What an honest but unlucky peer causes
-(`P2PError`) is logged quietly; anything else is a bug of ours and is logged with its traceback.
+on every transport, is registered `guarded`. Cancellation passes through. A peer that went away (`Unreachable`) is no
+news, any other `P2PError` is a line, and anything else is a bug of ours and is logged with its traceback.
 """
 
 import functools
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from p2p.errors import P2PError
+from p2p.errors import P2PError, Unreachable
 
 log = logging.getLogger("p2p")
 
@@ -44,13 +44,16 @@ def guarded(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
 def _report(handler: Callable[..., Awaitable[Any]], fault: BaseException) -> None:
     name = getattr(handler, "__qualname__", repr(handler))
-    expected = isinstance(fault, P2PError) or (
-        isinstance(fault, BaseExceptionGroup) and fault.split(P2PError)[1] is None
-    )
-    if expected:
+    if _is_only(fault, Unreachable):
+        log.debug("%s: %r", name, fault)
+    elif _is_only(fault, P2PError):
         log.info("%s: %r", name, fault)
     else:
         log.error("%s failed", name, exc_info=fault)
+
+
+def _is_only(fault: BaseException, kind: type[P2PError]) -> bool:
+    return isinstance(fault, kind) or (isinstance(fault, BaseExceptionGroup) and fault.split(kind)[1] is None)
 
 
 async def _reset(args: tuple[Any, ...]) -> None:

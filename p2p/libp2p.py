@@ -54,6 +54,7 @@ from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
 from p2p.libp2p_foreign import ForeignConn, Muxers
+from p2p.libp2p_log import demote
 from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
@@ -126,6 +127,7 @@ class LibP2PTransport:
         self._topics: dict[str, GossipHandler] = {}
         self._gossip = Buckets(GOSSIP_RATE, GOSSIP_BURST)
         libp2p_socket.install()
+        demote()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         connections = ConnectionConfig(
             max_connections=MAX_CONNECTIONS,

@@ -2,24 +2,28 @@
 
 import asyncio
 import contextlib
+import io
 import json
+import logging
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.config import NodeConfig, config_path, load_config
 from node.control import ControlServer, ask_daemon, socket_path
 from node.errors import BadConfig, TryLater
 from node.lock import locked
-from node.log import blot
+from node.log import blot, set_up_logging
 from node.outbox import Outbox
 from node.switch import Switch
 from node.trust import Mixed
@@ -246,6 +250,37 @@ async def test_finishing_ends_every_wait() -> None:
 def test_secrets_are_blotted_out_of_the_log() -> None:
     event = blot(None, "info", {"event": "joined", "invite": "echo2-abc", "key_passphrase": "x", "peer": "p"})
     assert event == {"event": "joined", "invite": "***", "key_passphrase": "***", "peer": "p"}
+
+
+@pytest.fixture
+def _logging_as_before() -> Iterator[None]:
+    root, network = logging.getLogger(), logging.getLogger("p2p")
+    handlers, levels = root.handlers[:], (root.level, network.level)
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    network.setLevel(levels[1])
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_logging_as_before")
+@pytest.mark.parametrize(("level", "shown"), [("debug", 3), ("info", 1), ("warning", 1), ("error", 0)])
+def test_what_the_network_plane_says_has_the_nodes_form(
+    level: str, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    set_up_logging(level, json_lines=True)
+    logging.getLogger("p2p").debug("a stream was reset")
+    logging.getLogger("p2p").info("%s is reached directly now", "a peer")
+    logging.getLogger("p2p").warning("%s is dropped", "a peer")
+    logging.getLogger("asyncio").debug("nobody's concern")
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert len(said) == shown
+    if said:
+        assert (said[-1]["level"], said[-1]["event"]) == ("warning", "a peer is dropped")
+        assert "timestamp" in said[-1]
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

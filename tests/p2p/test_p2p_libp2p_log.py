@@ -1,0 +1,47 @@
+"""What py-libp2p says of itself is for whoever debugs it."""
+
+import logging
+import sys
+
+import pytest
+
+from p2p.identity import generate_key
+from p2p.libp2p import LibP2PTransport
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "p2p"]
+
+
+@pytest.fixture
+def upstream(caplog: pytest.LogCaptureFixture) -> logging.Logger:
+    for _ in range(2):
+        LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
+    caplog.set_level(logging.DEBUG, "p2p")
+    return logging.getLogger("libp2p.pubsub.gossipsub")
+
+
+def test_upstreams_warnings_become_fine_lines_once(
+    upstream: logging.Logger, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    upstream.warning("GRAFT: ignoring request from %s, back off until %d", "a peer", 7)
+    assert ours(caplog) == [("DEBUG", "libp2p.pubsub.gossipsub: GRAFT: ignoring request from a peer, back off until 7")]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_fault_of_upstreams_keeps_its_traceback(upstream: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    try:
+        raise KeyError("a bug")
+    except KeyError:
+        upstream.error("failed", exc_info=sys.exc_info())
+    ((level, said),) = ours(caplog)
+    assert level == "DEBUG"
+    assert "Traceback" in said
+
+
+def test_a_line_that_upstream_wrote_wrong_ends_nothing(
+    upstream: logging.Logger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    upstream.warning("%d peers", "no number")
+    assert ours(caplog) == []
