@@ -30,13 +30,15 @@ from coordinator import modelfolder, setup
 from coordinator.admission import sampled_tokens, submission_limit
 from coordinator.books import Books
 from coordinator.control import Control
-from coordinator.daemon import FIRST_ERA, Papers, terms_of
+from coordinator.daemon import terms_of
 from coordinator.database import Database
 from coordinator.demo import environment
+from coordinator.desk import Papers
 from coordinator.evaluation import Exam
 from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.learning import FIRST_ERA
 from coordinator.leases import Progress
 from coordinator.processes import ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts

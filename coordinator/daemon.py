@@ -1,7 +1,7 @@
 """The coordinator's main process, composed: network, books, publisher, and the two model processes.
 
-    control ── books ──┬── scoring ── scorer process
-                       └── training ─ learner process ── publisher ── network
+    control ─ desk ─ books ── learning ─┬─ scoring ── scorer process
+                                        └─ training ─ learner process ── publisher ── network ── presence
 
 Rules
 1. Everything long-lived is a task of one group: what fails ends the daemon, with every `finally` run.
@@ -17,121 +17,44 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
-from coordinator import https, keys, modelfolder
+from coordinator import keys, modelfolder
 from coordinator.admission import submission_limit
 from coordinator.books import Books
-from coordinator.config import CoordinatorConfig, LearnerSection
 from coordinator.control import Control
 from coordinator.database import Database
-from coordinator.evaluation import Exam
+from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import locked
-from coordinator.held import ScorerWeights
 from coordinator.history import History
-from coordinator.learner.calls import Hyper
+from coordinator.learning import Learning
 from coordinator.leases import Entropy, Seal, Terms
 from coordinator.picture import Painter
+from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
-from coordinator.roster import Roster
-from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from coordinator.training import Course, Training
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
-from p2p import mdns
-from p2p.addresses import listenable, peer_of
+from p2p.addresses import listenable
 from p2p.envelope import ROLES, seal
-from p2p.errors import LocalFault, Unreachable
 from p2p.identity import public_bytes, public_key
-from p2p.invite import Invite
-from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
-from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
-from p2p.strangers import Strangers
 from tasks.task import Text
 from weights.store import Store
 
-FIRST_ERA = 1
 TICK = 1.0
 """Seconds from one look at expired leases to the next."""
-STOPPED = 5_000
-"""Milliseconds between two ticks from which on this process was not there: stopped, or its machine suspended."""
-REDIALS = (0.0, 35.0, 70.0)
-"""Seconds before each attempt at nodes of an earlier life; p2p/outgoing.py leaves who did not answer alone so long."""
-RELAY_RETRY = 30.0
-"""Seconds between two attempts at a relay that does not answer."""
 TIDY = 30.0
 """Seconds from one look at what may be dropped to the next."""
 CHALLENGE_WINDOW = 24 * 3600 * 1000
 """Milliseconds for which the tokens of a decided group are kept, so that a verdict can be run again."""
 
 log = structlog.get_logger("coordinator")
-
-
-@dataclass
-class Desk:
-    """The books as nodes reach them: what a node brings wakes whoever waits for it."""
-
-    books: Books
-    history: History
-    arrived: asyncio.Event
-    _here: int | None = None
-
-    def here(self, now: int) -> None:
-        """At each tick, and before an answer: after a stop, open leases get its time back, as after a restart."""
-        if self._here is not None and now - self._here > STOPPED:
-            log.warning("was stopped", away_seconds=self.books.leases.resume(now) / 1000)
-        self._here = now
-
-    @property
-    def roster(self) -> Roster:
-        return self.books.roster
-
-    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
-        self.here(now)
-        self.history.first_asked(ask.version, now)
-        return self.books.lease(node, ask, now)
-
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
-        self.here(now)
-        answer = self.books.submit(node, data, now)
-        self.arrived.set()
-        return answer
-
-    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
-        return self.books.verdicts(node, ask)
-
-    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
-        self.books.acknowledge(node, message, now)
-
-
-@dataclass
-class Papers:
-    """What a hello is answered with."""
-
-    run: Run
-    publisher: Publisher
-    books: Books
-
-    def roots(self) -> list[bytes]:
-        return list(self.run.roots)
-
-    def runspec(self) -> bytes:
-        return self.run.runspec_sealed
-
-    def head(self) -> bytes | None:
-        return self.publisher.sealed_head
-
-    def peers(self, now: int) -> list[bytes]:
-        return [known.sealed for known in self.books.roster.records(now)]
 
 
 class Coordinator:
@@ -151,67 +74,43 @@ class Coordinator:
         faults: list[str] | None = None,
     ) -> None:
         self._run, self._network, self._clock = run, network, clock
-        self._arrived, self._work = asyncio.Event(), asyncio.Event()
-        self._reached: list[str] | None = None
         text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
         self.books = books_of(run, database, text, self._seal, entropy)
+        self.presence = Presence(run, network, self.books.roster.records, self._now)
         self.publisher = Publisher(
             Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial),
             store,
             network,
             head_file=run.folder.path / "head",
-            addresses=self.addresses,
+            addresses=self.presence.addresses,
             clock=clock,
             announcing=self.books.broadcasts.announced,
         )
-        self.training = Training(
-            course=course_of(run, FIRST_ERA),
-            learner=learner,
-            books=self.books,
-            publisher=self.publisher,
-            history=self.history,
-            clock=clock,
-            work=self._work,
-            moved=self._arrived,
-        )
-        self.scoring = Scoring(
-            scorer=scorer,
-            books=self.books,
-            publisher=self.publisher,
-            history=self.history,
-            exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
-            weights=ScorerWeights(
-                scorer, self.publisher, model=run.folder.model, folder=run.folder.scorer, oldest=self.books.oldest
-            ),
-            evaluate_every=run.config.run.evaluate_every,
-            eos=run.runspec.eos,
-            clock=clock,
-            arrived=self._arrived,
-            decided=self._work,
-        )
+        self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
         self.painter = Painter(
             run=run,
             books=self.books,
-            training=self.training,
-            scoring=self.scoring,
+            training=self.learning.training,
+            scoring=self.learning.scoring,
             publisher=self.publisher,
             faults=faults if faults is not None else [],
             started=self._now(),
             clock=clock,
         )
-        papers, limit = Papers(run, self.publisher, self.books), run.config.network.uplink
+        uplink = run.config.network.uplink
         self.feeding = Feeding(
             network,
             uplinks=self.books.broadcasts.uplinks,
             record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
             load=self.publisher.load,
-            uplink=None if limit is None else limit * MBIT,
+            uplink=None if uplink is None else uplink * MBIT,
             enabled=run.config.network.plan,
             clock=clock,
             seed=int.from_bytes(run.id[:8], "big"),
         )
-        self.desk = Desk(self.books, self.history, self._arrived)
+        self.desk = Desk(self.books, self.history, self.learning.arrived)
+        papers = Papers(run, self.publisher, self.books)
         control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))
 
@@ -228,21 +127,15 @@ class Coordinator:
                     await self._network.share(asset.manifest, self._run.folder.model / asset.name)
                 group.create_task(self.publisher.run(), name="publisher")
                 group.create_task(self.publisher.remake(), name="remake")
-                group.create_task(self.training.run(), name="training")
-                group.create_task(self.scoring.run(), name="scoring")
+                group.create_task(self.learning.run(), name="learning")
+                group.create_task(self.presence.run(), name="presence")
                 group.create_task(self._tick(), name="tick")
-                group.create_task(self._redial(), name="redial")
-                group.create_task(self._reserve(), name="reserve")
-                group.create_task(self._announce(), name="announce")
         finally:
             self.history.close()
 
-    async def addresses(self) -> list[str]:
-        """Where nodes reach this coordinator."""
-        return https.reached(self._run.config, self._run.peer_id, await self._network.addresses())
-
     async def invite(self) -> str:
-        return self._run.invite(await self._network.addresses())
+        """As it is now, with the addresses that the network really has."""
+        return await self.presence.invite()
 
     async def _tick(self) -> None:
         tidied = -math.inf
@@ -252,7 +145,8 @@ class Coordinator:
             self.painter.connected = {*await self._network.peers(), *self.books.roster.over_https(self._now())}
             self.painter.invite = await self.invite()
             self.painter.relayed = (await self._network.traffic()).relayed
-            await self._announce_moves()
+            if await self.presence.moved():
+                await self.publisher.announce()
             if self._clock() - tidied >= TIDY:
                 tidied = self._clock()
                 budget = self._run.config.store
@@ -264,51 +158,8 @@ class Coordinator:
         """Tokens that neither a restarted learner nor an appeal can ask for."""
         latest = self.publisher.latest
         if latest is not None:
-            covered = itertools.chain.from_iterable(self.training.covered)
+            covered = itertools.chain.from_iterable(self.learning.training.covered)
             self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
-
-    async def _redial(self) -> None:
-        """After the start: nodes of an earlier life learn that the coordinator is back, and where; the busy later."""
-        strangers = Strangers(self._network, self._run.id, self._now)
-        for wait in REDIALS:
-            await asyncio.sleep(wait)
-            connected = set(await self._network.peers())
-            for known in self.books.roster.records(self._now()):
-                if known.peer not in connected:
-                    await strangers.find(known.addresses)
-
-    async def _reserve(self) -> None:
-        """Be reachable through the relays that the operator named; each is tried until it takes the coordinator."""
-        waiting: dict[str, list[str]] = {}
-        for address in self._run.config.network.relays:
-            waiting.setdefault(peer_of(address), []).append(address)
-        while waiting:
-            for relay, addresses in list(waiting.items()):
-                try:
-                    await self._network.reserve(addresses)
-                    del waiting[relay]
-                    log.info("reachable through a relay", relay=relay)
-                except Unreachable as error:
-                    log.warning("a relay does not take this coordinator", relay=relay, reason=str(error))
-            await asyncio.sleep(RELAY_RETRY)
-
-    async def _announce(self) -> None:
-        """On the local network, where there is one (rules: p2p/mdns.py)."""
-        invite = Invite.from_text(await self.invite())
-        hosts = mdns.private(invite.addresses)
-        if not (self._run.config.network.mdns and hosts):
-            return
-        try:
-            await mdns.announce(mdns.Nearby(name=self._run.config.run.name, invite=invite), hosts)
-        except LocalFault as error:
-            log.warning("no announcement", reason=str(error))
-
-    async def _announce_moves(self) -> None:
-        """A Head goes out at once where this coordinator's addresses have changed."""
-        before, self._reached = self._reached, await self.addresses()
-        if before not in (None, self._reached):
-            log.info("addresses changed", addresses=self._reached)
-            await self.publisher.announce()
 
     def _seal(self, kind: str, payload: bytes) -> bytes:
         keys = {"policy": self._run.keys.policy, "channel": self._run.keys.channel, "ledger": self._run.keys.ledger}
@@ -388,13 +239,3 @@ def terms_of(run: Run) -> Terms:
         least_ms=int(config.leases.minimum_seconds * 1000),
         most_ms=int(config.leases.maximum_seconds * 1000),
     )
-
-
-def course_of(run: Run, era: int) -> Course:
-    """What the learner is told."""
-    config: CoordinatorConfig = run.config
-    section: LearnerSection = config.learner
-    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
-    hyper = Hyper(**{name: getattr(section, name) for name in names})
-    folder: Path = run.folder.learner
-    return Course(run.folder.model, folder, section.device, section.threads, hyper, config.run.steps, era)

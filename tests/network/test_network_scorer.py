@@ -24,7 +24,7 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
         swarm = make_swarm(tmp_path, staleness=3)
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 6)
-            weights, publisher = coordinator.scoring.weights, coordinator.publisher
+            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
             await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             line = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
             assert len(line) >= 5
@@ -46,7 +46,7 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 4)
-            weights, publisher = coordinator.scoring.weights, coordinator.publisher
+            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
             await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             folder = swarm.run.folder.scorer / "held"
             oldest = next(v for v in publisher.line if (v.era, v.version) >= coordinator.books.oldest())

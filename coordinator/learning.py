@@ -1,0 +1,84 @@
+"""The two halves of learning, each with its process: the scorer judges what nodes made, the learner trains on it.
+
+    submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
+
+Each half waits on an event that the other sets; a submission sets `arrived` too (coordinator/desk.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from coordinator.books import Books
+from coordinator.config import LearnerSection
+from coordinator.evaluation import Exam
+from coordinator.held import ScorerWeights
+from coordinator.history import History
+from coordinator.learner.calls import Hyper
+from coordinator.processes import Learner, Scorer
+from coordinator.publisher import Publisher
+from coordinator.scoring import Scoring
+from coordinator.setup import Run
+from coordinator.training import Course, Training
+from tasks.task import Text
+
+FIRST_ERA = 1
+
+
+class Learning:
+    """`arrived`: to be set when a submission was received."""
+
+    def __init__(
+        self,
+        run: Run,
+        text: Text,
+        books: Books,
+        publisher: Publisher,
+        history: History,
+        learner: Learner,
+        scorer: Scorer,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock`: seconds since the Unix epoch."""
+        self.arrived, work = asyncio.Event(), asyncio.Event()
+        self.training = Training(
+            course=course_of(run, FIRST_ERA),
+            learner=learner,
+            books=books,
+            publisher=publisher,
+            history=history,
+            clock=clock,
+            work=work,
+            moved=self.arrived,
+        )
+        self.scoring = Scoring(
+            scorer=scorer,
+            books=books,
+            publisher=publisher,
+            history=history,
+            exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+            weights=ScorerWeights(
+                scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
+            ),
+            evaluate_every=run.config.run.evaluate_every,
+            eos=run.runspec.eos,
+            clock=clock,
+            arrived=self.arrived,
+            decided=work,
+        )
+
+    async def run(self) -> None:
+        """Both, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.training.run(), name="training")
+            group.create_task(self.scoring.run(), name="scoring")
+
+
+def course_of(run: Run, era: int) -> Course:
+    """What the learner is told."""
+    config = run.config
+    section: LearnerSection = config.learner
+    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
+    hyper = Hyper(**{name: getattr(section, name) for name in names})
+    folder: Path = run.folder.learner
+    return Course(run.folder.model, folder, section.device, section.threads, hyper, config.run.steps, era)
