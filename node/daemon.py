@@ -1,6 +1,6 @@
 """The node's main process: all parts put together, started in order, ended in order. It never imports torch.
 
-    network ─ link (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ courier (outbox)
+    network ─ contacts (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ courier (outbox)
 
 Rules
 1. Parts are tasks of one group; the first that fails ends all of them, and its error names the fix.
@@ -12,7 +12,6 @@ Rules
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import anyio
@@ -23,36 +22,29 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.acknowledge import Acknowledger
 from node.clock import RunClock
 from node.config import NodeConfig
+from node.contacts import Contacts
 from node.control import ControlServer, socket_path
 from node.courier import Courier
-from node.engine import DType, EngineHandle, SupervisedEngine
+from node.engine import EngineHandle, SupervisedEngine
 from node.errors import BadConfig, NodeError, TrustFailure, TryLater
 from node.follower import Follower
 from node.hardware import described
 from node.held import HeldWeights
 from node.library import Library
-from node.link import CoordinatorLink
-from node.neighbours import Neighbours
 from node.outbox import Outbox
-from node.parents import Parents
 from node.payloads import Payloads
-from node.reach import Reach
 from node.records import Records
 from node.report import Report
 from node.rollout import Rollouts
 from node.start import run_folder
 from node.switch import Switch
 from node.trust import WrongRoot
-from p2p.envelope import PROTOCOL
 from p2p.errors import LocalFault, Unreachable
 from p2p.exits import Exit
 from p2p.identity import public_bytes
 from p2p.invite import Invite
-from p2p.messages import Acknowledgement, Hello, Refusal, RunSpec, TaskReference, Welcome
+from p2p.messages import Acknowledgement
 from p2p.network import Network
-from p2p.records import Own
-from p2p.strangers import Strangers
-from tasks.registry import known
 from weights.errors import DiskFull, StoreBusy, StoreCorrupt
 from weights.store import Store
 
@@ -79,7 +71,7 @@ class NodeDaemon:
     ) -> None:
         """`once`: end after one group. `local`: this machine's clock, milliseconds. `seed`: of waits and choices among
         peers. Raises `NodeError`."""
-        self._config, self._invite, self._network = config, invite, network
+        self._config, self._network = config, network
         self._folder = run_folder(config.home, invite.run)
         disk = int(config.disk * 1e9)
         with _named_faults():
@@ -89,8 +81,6 @@ class NodeDaemon:
         self.switch = Switch(local)
         self.engine = SupervisedEngine(engine, seed=seed)
         clock = RunClock(local)
-        strangers = Strangers(network, invite.run, clock.now)
-        self.neighbours = Neighbours(network, strangers, self._folder / "peers", seed)
         library = Library(
             network, self._store, seed=seed,
             coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
@@ -102,27 +92,18 @@ class NodeDaemon:
             self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
-        self.link = CoordinatorLink(
-            network, key, self._records, clock,
-            run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
-            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self._search,
-        )  # fmt: skip
-        self.reach = Reach(
-            network, relays=list(config.relays), coordinator=self._coordinator, candidates=self._relay_candidates,
-            changed=self.link.lost, own=Own(key, invite.run), now=clock.now,
-        )  # fmt: skip
-        self.parents = Parents(
-            network, strangers, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
-            connected=self.link.connected,
-        )  # fmt: skip
-        self.courier = Courier(self.outbox, self.link, self._records.trusted.open, local, seed)
+        self.contacts = Contacts(
+            config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
+        )
+        link = self.contacts.link
+        self.courier = Courier(self.outbox, link, self._records.trusted.open, local, seed)
         self.rollouts = Rollouts(
-            self.engine, self.follower, self.link, self.outbox, self.courier, self._records, clock, self.switch,
+            self.engine, self.follower, link, self.outbox, self.courier, self._records, clock, self.switch,
             node=public_bytes(key), seed=seed, once=once,
         )  # fmt: skip
         self.report = Report(
-            config, network, self._records, self.engine, self.follower, self.payloads, self.link, self.rollouts,
-            self.outbox, self.switch, self.reach,
+            config, network, self._records, self.engine, self.follower, self.payloads, link, self.rollouts,
+            self.outbox, self.switch, self.contacts.reach,
         )  # fmt: skip
         self._control = ControlServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None
@@ -170,15 +151,13 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Engine, coordinator, model files, versions: each once the one before is there."""
         _log.info(described(await self.engine.start()))
-        tasks.start_soon(self.link.run)
-        tasks.start_soon(self.reach.run)
-        tasks.start_soon(self.parents.run)
-        await self._search()
+        tasks.start_soon(self.contacts.run)
+        await self.contacts.search()
         if self._records.trusted.runspec is None:
-            await self.link.connected()
+            await self.contacts.link.connected()
         runspec = self._records.trusted.runspec
         assert runspec is not None
-        await self._fit_engine(runspec)
+        await self.contacts.fit(runspec)
         await self.follower.prepare(self._folder / "model", runspec.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
@@ -205,68 +184,11 @@ class NodeDaemon:
             if self.switch.finishing:
                 return
 
-    async def _hello(self) -> Hello:
-        device = await self.engine.start()
-        return Hello(
-            protocols=(PROTOCOL, PROTOCOL),
-            software=f"echo2/{_software()}",
-            name=self._config.name or self._network.peer_id[-8:],
-            engine=device.engine,
-            device=device.device,
-            tasks=[TaskReference(name=name, version=number) for name, number in known()],
-            record=await self.reach.record(),
-        )
-
-    async def _reconsider(self, refusal: Refusal) -> bool:
-        """Before the RunSpec is known, the run's number format is a guess: try the other one, once."""
-        if refusal.code != "engine" or self._records.trusted.runspec is not None or self.engine.dtype == "bfloat16":
-            return False
-        await self._use("bfloat16")
-        return True
-
-    async def _fit_engine(self, runspec: RunSpec) -> None:
-        dtype: DType = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
-        if dtype != self.engine.dtype:
-            await self._use(dtype)
-            self.link.lost("the engine changed")
-
-    async def _use(self, dtype: DType) -> None:
-        await self.engine.stop()
-        self.engine.dtype = dtype
-        _log.info(described(await self.engine.start()))
-
-    async def _welcomed(self, peer: str, welcome: Welcome) -> None:
-        if welcome.head is not None:
-            await self.follower.hear(peer, welcome.head)
-        if self._tasks is not None:
-            self._tasks.start_soon(self.neighbours.welcomed, welcome.peers)
-
-    async def _search(self) -> None:
-        """While the coordinator is away: dial peers of before, ask them for news."""
-        await self.neighbours.search()
-        await self.follower.search()
+    def _coordinator(self) -> str | None:
+        return self.contacts.link.peer
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
-        await self.link.tell("acknowledge", make)
-
-    def _relay_candidates(self) -> list[str]:
-        head = self._records.trusted.head
-        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
-
-    def _coordinator(self) -> str | None:
-        return self.link.peer
-
-
-def _bytes(rate: float | None) -> int | None:
-    """Mbit/s as bytes per second."""
-    return None if rate is None else max(1, int(rate * 1e6 / 8))
-
-
-def _software() -> str:
-    try:
-        return version("echo2")
-    except PackageNotFoundError:
-        return "source"
+        await self.contacts.link.tell("acknowledge", make)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -191,7 +191,7 @@ def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_p
                 await anyio.sleep(5)
                 assert coordinator.asked["acknowledge"] == 2
                 assert coordinator.asked["hello"] == 1
-                assert node.daemon.link.peer == coordinator.peer_id
+                assert node.daemon.contacts.link.peer == coordinator.peer_id
 
     run_fake(main)
 
@@ -219,7 +219,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
         async with coordinator.serving(network):
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
-            tell, lost = node.daemon.link.tell, 3
+            tell, lost = node.daemon.contacts.link.tell, 3
 
             async def lossy(method: str, make: Callable[[], object]) -> None:
                 nonlocal lost
@@ -230,7 +230,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
                     raise Unreachable("lost")
                 await tell(method, make)  # type: ignore[arg-type]
 
-            node.daemon.link.tell = lossy  # type: ignore[method-assign,assignment]
+            node.daemon.contacts.link.tell = lossy  # type: ignore[method-assign,assignment]
             async with working(node):
                 await until(lambda: coordinator.acknowledged, 120)
                 ((_, message),) = coordinator.acknowledged

@@ -115,7 +115,7 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
             await until(lambda: coordinator.painter.paint().nodes[0].way == "https")
 
             swarm.network.heal()
-            await until(lambda: not node.daemon.link.failures)
+            await until(lambda: not node.daemon.contacts.link.failures)
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 2)
             await when_by(node, "direct")

@@ -64,7 +64,7 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
         async with coordinator.serving(network) as peer:
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
-                await until(lambda: node.daemon.follower.newest is None and node.daemon.link.peer)
+                await until(lambda: node.daemon.follower.newest is None and node.daemon.contacts.link.peer)
                 assert (await node.daemon.report.status({}))["lag"] is None
                 await coordinator.publish(0)
                 await until(lambda: node.daemon.engine.held)

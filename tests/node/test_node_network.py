@@ -189,7 +189,7 @@ def test_a_coordinator_that_comes_back_elsewhere_is_found_through_other_nodes(tm
                 old = coordinator.peer_id
                 network.kill(old)
                 await anyio.sleep(100)
-                assert one.daemon.link.peer is None
+                assert one.daemon.contacts.link.peer is None
                 assert "unreachable" in (await one.daemon.report.why({}))["blocked"]
                 coordinator.identity = generate_key()
                 done = (one.daemon.rollouts.done, two.daemon.rollouts.done)

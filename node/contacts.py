@@ -1,0 +1,141 @@
+"""Whom this node has to do with, put together: the coordinator, neighbours, relays, parents.
+
+    link (coordinator) ─ greeting ─┬─ neighbours, whom the coordinator names
+                                   ├─ reach, how others get here
+                                   └─ parents, who feed this node
+
+Rules
+1. A greeting says what this node is now: its engine, its tasks, where it is reached. When one of these changes, it is
+   said anew.
+2. Before the RunSpec is known, the run's number format is a guess: after a refusal for it the other one is tried, once.
+3. While the coordinator is away, peers of before are dialled and asked for news.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from node.clock import RunClock
+from node.config import NodeConfig
+from node.engine import DType, SupervisedEngine
+from node.follower import Follower
+from node.hardware import described
+from node.link import CoordinatorLink
+from node.neighbours import Neighbours
+from node.parents import Parents
+from node.reach import Reach
+from node.records import Records
+from p2p.envelope import PROTOCOL
+from p2p.invite import Invite
+from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
+from p2p.network import Network
+from p2p.records import Own
+from p2p.strangers import Strangers
+from tasks.registry import known
+
+_log = structlog.get_logger("node")
+
+
+class Contacts:
+    """`link`, `neighbours`, `reach`, `parents`: each with its own rules."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        invite: Invite,
+        key: Ed25519PrivateKey,
+        network: Network,
+        folder: Path,
+        records: Records,
+        engine: SupervisedEngine,
+        follower: Follower,
+        clock: RunClock,
+        seed: int,
+    ) -> None:
+        """`folder`: of this run. `seed`: of waits and choices among peers."""
+        self._config, self._invite, self._network = config, invite, network
+        self._records, self._engine, self._follower = records, engine, follower
+        self._tasks: TaskGroup | None = None
+        strangers = Strangers(network, invite.run, clock.now)
+        self.neighbours = Neighbours(network, strangers, folder / "peers", seed)
+        self.link = CoordinatorLink(
+            network, key, records, clock,
+            run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
+            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self.search,
+        )  # fmt: skip
+        self.reach = Reach(
+            network, relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
+            changed=self.link.lost, own=Own(key, invite.run), now=clock.now,
+        )  # fmt: skip
+        self.parents = Parents(
+            network, strangers, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
+            connected=self.link.connected,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
+        async with anyio.create_task_group() as self._tasks:
+            for part in (self.link, self.reach, self.parents):
+                self._tasks.start_soon(part.run)
+
+    async def search(self) -> None:
+        """Rule 3."""
+        await self.neighbours.search()
+        await self._follower.search()
+
+    async def fit(self, runspec: RunSpec) -> None:
+        """Have the engine compute as the run wants it."""
+        dtype: DType = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
+        if dtype != self._engine.dtype:
+            await self._compute_in(dtype)
+            self.link.lost("the engine changed")
+
+    async def _hello(self) -> Hello:
+        device = await self._engine.start()
+        return Hello(
+            protocols=(PROTOCOL, PROTOCOL),
+            software=f"echo2/{_software()}",
+            name=self._config.name or self._network.peer_id[-8:],
+            engine=device.engine,
+            device=device.device,
+            tasks=[TaskReference(name=name, version=number) for name, number in known()],
+            record=await self.reach.record(),
+        )
+
+    async def _reconsider(self, refusal: Refusal) -> bool:
+        """Rule 2."""
+        if refusal.code != "engine" or self._records.trusted.runspec is not None or self._engine.dtype == "bfloat16":
+            return False
+        await self._compute_in("bfloat16")
+        return True
+
+    async def _compute_in(self, dtype: DType) -> None:
+        await self._engine.stop()
+        self._engine.dtype = dtype
+        _log.info(described(await self._engine.start()))
+
+    async def _welcomed(self, peer: str, welcome: Welcome) -> None:
+        if welcome.head is not None:
+            await self._follower.hear(peer, welcome.head)
+        if self._tasks is not None:
+            self._tasks.start_soon(self.neighbours.welcomed, welcome.peers)
+
+    def _relay_candidates(self) -> list[str]:
+        head = self._records.trusted.head
+        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
+
+
+def _bytes(rate: float | None) -> int | None:
+    """Mbit/s as bytes per second."""
+    return None if rate is None else max(1, int(rate * 1e6 / 8))
+
+
+def _software() -> str:
+    try:
+        return version("echo2")
+    except PackageNotFoundError:
+        return "source"
