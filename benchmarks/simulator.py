@@ -8,7 +8,8 @@ stream (p2p/orders.py), whose turn it is at an uplink (p2p/pace.py), and how lon
    source, and its uplink with an error; nothing else.
 2. Opening a stream costs a round trip, to somebody not met before two. A killed peer's streams reset a latency later; a
    frozen one's after `WATCHDOG` seconds. Either way the coordinator's line to it ends so too.
-3. Whoever loses a parent dials it in vain, and asks for a plan `LOOK` seconds later; all ask every `ASK_EVERY`.
+3. The coordinator sees within `SEEN` seconds that a line to it ended, and tells who then stands elsewhere in the plan.
+   Whoever loses a parent dials it in vain, and asks for a plan `LOOK` seconds later; all ask every `ASK_EVERY`.
 4. Each peer knows `NEIGHBOURS` others by chance, its parents and children, and the source. Nobody lies.
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 
 from benchmarks.simulated_time import Clock, Place
 from coordinator.feeding import APART, SETTLE
+from coordinator.feeding import LOOK as SEEN
 from node.neighbours import NEIGHBOURS
 from node.parents import ASK_EVERY, LOOK
 from p2p import download
@@ -90,6 +92,7 @@ class Peer:
             self.known[parent] = self.world.peers[parent].known[self.name] = None
         if self.swarm is not None and self.done is None:
             self.swarm.follow(parents, self.clock.now)
+            self._pump()
             self._look()
 
     def _tick(self) -> None:
@@ -108,11 +111,12 @@ class Peer:
 
     def _pump(self) -> None:
         assert self.swarm is not None
-        for ask in self.swarm.next(self.clock.now):
-            self._batch(ask.peer, ask.index, Peer._want)
-        self._flush()
+        asks = self.swarm.next(self.clock.now)
         for ask in self.swarm.take_back():
             self._batch(ask.peer, ask.index, Peer._cancel)
+        self._flush()
+        for ask in asks:
+            self._batch(ask.peer, ask.index, Peer._want)
         self._flush()
         if self.swarm.needy:
             self._look()
@@ -287,7 +291,8 @@ class World:
         self.batch: dict[tuple[str, Callable[..., None]], list[int]] = {}
         self.delivered = self.surplus = self.coming = 0
         self._planner, self._planned = Planner(SOURCE, seed), planned
-        self._uplink, self._made_at, self._asking = uplink, -math.inf, dict[str, None]()
+        self._uplink, self._made_at, self._due = uplink, -math.inf, False
+        self._told: dict[str, tuple[str, ...]] = {}
         self._apart: dict[str, dict[str, float]] = {}
         self.middle = Place(uplink, math.inf, uplink, 0.0, 0.0)
         self.peers = {SOURCE: Peer(self, SOURCE, self.middle, source=True)}
@@ -300,7 +305,8 @@ class World:
         for peer in self.peers.values():
             if peer.name != SOURCE:
                 self.waiting += 1
-                peer.follow(self.plan.parents.get(peer.name, ()))
+                self._told[peer.name] = self.plan.parents.get(peer.name, ())
+                peer.follow(self._told[peer.name])
                 self._met[peer.name] = set(peer.known)
                 self.clock.after(peer.place.way(self.middle), peer.start)
                 self.clock.after(self.random.random() * ASK_EVERY, self._again, peer)
@@ -327,7 +333,6 @@ class World:
         peer = self._add(name, place)
         peer.since = self.clock.now
         self.coming, self.waiting = self.coming - 1, self.waiting + 1
-        self._asking[name] = None
         self.clock.after(2 * place.way(self.middle), peer.start)
         self.clock.after(ASK_EVERY, self._again, peer)
         self._settle()
@@ -338,12 +343,12 @@ class World:
             return
         if failed is not None:
             self._apart.setdefault(peer.name, {})[failed] = self.clock.now + APART
-        self._asking[peer.name] = None
         self._settle()
 
     def gone(self, peer: Peer) -> None:
         """The coordinator's line to a peer ended."""
         self._here.pop(peer.name, None)
+        self._settle()
 
     def _add(self, name: str, place: Place) -> Peer:
         peer = self.peers[name] = Peer(self, name, place)
@@ -359,17 +364,19 @@ class World:
             self.clock.after(ASK_EVERY, self._again, peer)
 
     def _settle(self) -> None:
-        """Make the plan for those who ask: at most once in `SETTLE` seconds."""
-        if len(self._asking) == 1:
-            self.clock.after(max(0.0, self._made_at + SETTLE - self.clock.now), self._answer)
+        """Make the plan: at most once in `SETTLE` seconds. Whoever stands elsewhere in it is told so."""
+        if not self._due:
+            self._due = True
+            self.clock.after(max(SEEN, self._made_at + SETTLE - self.clock.now), self._tell)
 
-    def _answer(self) -> None:
+    def _tell(self) -> None:
+        self._due = False
         self._make()
-        asking, self._asking = self._asking, {}
-        for name in asking:
-            if name in self._here:
-                peer = self.peers[name]
-                self.clock.after(peer.place.way(self.middle), peer.follow, self.plan.parents.get(name, ()))
+        for name in self._here:
+            peer, parents = self.peers[name], self.plan.parents.get(name, ())
+            if self._told.get(name) != parents:
+                self._told[name] = parents
+                self.clock.after(peer.place.way(self.middle), peer.follow, parents)
 
     def _make(self) -> None:
         now, self._made_at = self.clock.now, self.clock.now

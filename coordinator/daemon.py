@@ -129,6 +129,7 @@ class Coordinator:
                 group.create_task(self.publisher.remake(), name="remake")
                 group.create_task(self.learning.run(), name="learning")
                 group.create_task(self.presence.run(), name="presence")
+                group.create_task(self.feeding.run(), name="feeding")
                 group.create_task(self._tick(), name="tick")
         finally:
             self.history.close()

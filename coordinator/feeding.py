@@ -1,4 +1,4 @@
-"""The plan of broadcasts, for the nodes that are connected: answers "plan".
+"""The plan of broadcasts, for the nodes that are connected: answers "plan", and asks nodes to "follow".
 
 Rules
 1. In the plan is who asked for it and is connected; who leaves is out at the next making. It is made at most once in
@@ -9,7 +9,9 @@ Rules
 3. Whose record (p2p/records.py) names no address that can be dialled directly feeds nobody. A node's parent that it
    says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes only its own
    place.
-4. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
+4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
+   plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
+5. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
 
 import asyncio
@@ -23,17 +25,21 @@ import anyio.to_thread
 import structlog
 
 from p2p.addresses import way_of
-from p2p.errors import Unreachable
+from p2p.errors import P2PError, Unreachable
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
 from p2p.plan import LATENCY, UPLINK, Line, Load
 from p2p.records import Known
 from p2p.replan import Planner
 
-METHOD = "plan"
+METHOD, FOLLOW = "plan", "follow"
 LIMIT = 16 << 10
 """Bytes of an ask."""
 SETTLE = 1.0
+LOOK = 0.25
+"""Seconds between two looks at who is connected."""
+PATIENCE = 5.0
+"""Seconds for a node to take what it is told; it asks by itself later."""
 SHARE = 0.1
 APART = 300.0
 FADE, ENOUGH = 0.9, 0.8
@@ -52,6 +58,9 @@ class _Node:
     """Its record."""
     apart: dict[str, float] = field(default_factory=dict)
     """Parent that does not feed it -> until when to believe it."""
+    told: tuple[str, ...] = ()
+    """Its parents, as it knows them."""
+    telling: bool = False
 
 
 class Feeding:
@@ -83,6 +92,21 @@ class Feeding:
         self._making = asyncio.Lock()
         network.serve(METHOD, self.answer, limit=LIMIT)
 
+    async def run(self) -> None:
+        """Rule 4, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(LOOK)
+                left = self._nodes.keys() - set(await self._network.peers())
+                if left and self._clock() >= self._due:
+                    async with self._making:
+                        await self._make()
+                for peer, parents in self._planner.plan.parents.items():
+                    node = self._nodes.get(peer)
+                    if node is not None and parents != node.told and not node.telling:
+                        node.telling = True
+                        group.create_task(self._tell(peer, node))
+
     async def answer(self, peer: str, data: bytes) -> bytes:
         """An encoded PlanAnswer. Raises `Malformed`, and `Unreachable` where there are too many nodes."""
         ask = decode(data, PlanAsk)
@@ -97,10 +121,21 @@ class Feeding:
         failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
         node.apart |= dict.fromkeys(failed, self._clock() + APART)
         await self._settled(peer, bool(failed))
-        parents = self._planner.plan.parents.get(peer, ())
+        return encode(self._place(peer, node))
+
+    def _place(self, peer: str, node: _Node) -> PlanAnswer:
+        parents = node.told = self._planner.plan.parents.get(peer, ())
         feeders = [self._nodes[parent] for parent in dict.fromkeys(parents) if parent in self._nodes]
         records = [feeder.known.sealed for feeder in feeders if feeder.known is not None]
-        return encode(PlanAnswer(parents=list(parents), records=records))
+        return PlanAnswer(parents=list(parents), records=records)
+
+    async def _tell(self, peer: str, node: _Node) -> None:
+        try:
+            await self._network.request(peer, FOLLOW, encode(self._place(peer, node)), timeout=PATIENCE)
+        except P2PError as error:
+            log.debug("a node was not told of its place", node=peer, reason=str(error))
+        finally:
+            node.telling = False
 
     async def _settled(self, peer: str, changed: bool) -> None:
         """Wait until the plan has taken in what is new."""

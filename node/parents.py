@@ -2,8 +2,8 @@
 
 Rules
 1. It is asked for when the line to the coordinator is new, every `ASK_EVERY` seconds, and when a parent cannot be
-   dialled; such a parent is named, so that another is given. Parents are dialled out of their own records, within
-   p2p/outgoing.py.
+   dialled; such a parent is named, so that another is given. Between, the coordinator tells of a new place by itself:
+   "follow", which nobody else may say. Parents are dialled out of their own records, within p2p/outgoing.py.
 2. A plan changes only whom the network prefers. Without one, or with a bad one, payloads come as they did before.
 3. A node that reaches the coordinator by HTTPS alone has no peers, and asks for no plan.
 """
@@ -17,12 +17,14 @@ import anyio
 import structlog
 
 from p2p.addresses import way_of
-from p2p.errors import P2PError
+from p2p.errors import Malformed, P2PError
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
 from p2p.strangers import Strangers
 
-METHOD: Final = "plan"
+METHOD, FOLLOW = "plan", "follow"
+LIMIT: Final = 128 << 10
+"""Bytes of a place in the plan."""
 ASK_EVERY: Final = 20.0
 LOOK: Final = 1.0
 """Seconds between two looks at who is connected."""
@@ -50,13 +52,15 @@ class Parents:
         self._network, self._strangers, self._connected = network, strangers, connected
         self._uplink, self._downlink = uplink, downlink
         self._waited: deque[float] = deque(maxlen=TIMED)
+        self._coordinator = ""
         self.parents: list[str] = []
+        network.serve(FOLLOW, self._told, limit=LIMIT)
 
     async def run(self) -> None:
         """Until cancelled."""
         failed: list[str] = []
         while True:
-            coordinator = await self._connected()
+            self._coordinator = coordinator = await self._connected()
             if await self._network.way(coordinator) != "https":
                 try:
                     await self._ask(coordinator, failed[:FAILED_MOST])
@@ -75,6 +79,16 @@ class Parents:
         data = await self._network.request(coordinator, METHOD, encode(ask), timeout=PATIENCE)
         answer = decode(data, PlanAnswer)
         self._waited.append(anyio.current_time() - asked)
+        await self._take(answer)
+
+    async def _told(self, peer: str, data: bytes) -> bytes:
+        """Raises `Malformed`."""
+        if peer != self._coordinator:
+            raise Malformed("the coordinator alone says whom to follow")
+        await self._take(decode(data, PlanAnswer))
+        return b""
+
+    async def _take(self, answer: PlanAnswer) -> None:
         self._strangers.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents

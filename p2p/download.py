@@ -67,6 +67,7 @@ class Download:
         """The plan: the parent of each stripe; none: there is no plan."""
         self._parents = tuple(parents)
         self._swarm.follow(parents, anyio.current_time())
+        self._pump()
         self._looking.set()
 
     async def run(self, protocol: str) -> None:
@@ -174,11 +175,11 @@ class Download:
             while self._pace.wait(now) <= 0 and (one := self._swarm.next(now, 1)):
                 self._pace.book(size, now)
                 asks += one
+        for peer, indices in _by_peer(self._swarm.take_back()).items():  # first: what is taken back may be asked anew
+            self._writers[peer].say(wire.Cancel(tuple(indices)))
         for peer, indices in _by_peer(asks).items():
             self._feeds.asked(peer, now)
             self._writers[peer].say(wire.Want(tuple(indices)))
-        for peer, indices in _by_peer(self._swarm.take_back()).items():
-            self._writers[peer].say(wire.Cancel(tuple(indices)))
         if self._swarm.needy and not needy:
             self._looking.set()
 

@@ -1,5 +1,9 @@
-"""What a download (p2p/swarm.py) remembers of a peer and a stripe. Sets of chunks are integers: bit i is chunk i."""
+"""What a download (p2p/swarm.py) remembers of peers, stripes and chunks.
 
+A set of chunks is an integer: bit i is chunk i.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 WINDOW_FIRST = 2
@@ -25,5 +29,41 @@ class Stripe:
     chunks: int
     parent: str
     window: int
+    news: float
+    """When it was last fed by its parent, or another peer told of a chunk of it."""
     behind_since: float | None = None
     lags: bool = False
+
+
+class Holders:
+    """How many hold each chunk. Bit i of plane p is bit p of chunk i's number: all chunks are counted at once."""
+
+    def __init__(self) -> None:
+        self._planes: list[int] = []
+
+    def add(self, chunks: int) -> None:
+        """One more holds these."""
+        for place, plane in enumerate(self._planes):
+            if not chunks:
+                return
+            self._planes[place], chunks = plane ^ chunks, plane & chunks
+        if chunks:
+            self._planes.append(chunks)
+
+    def remove(self, chunks: int) -> None:
+        """One of those who hold these does so no longer."""
+        for place, plane in enumerate(self._planes):
+            self._planes[place], chunks = plane ^ chunks, ~plane & chunks
+
+    def rarest(self, chunks: int) -> int:
+        """Those of them that fewest hold."""
+        for plane in reversed(self._planes):
+            chunks = chunks & ~plane or chunks
+        return chunks
+
+
+def bits(chunks: int) -> Iterator[int]:
+    """Each of them alone."""
+    while chunks:
+        yield chunks & -chunks
+        chunks &= chunks - 1

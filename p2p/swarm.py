@@ -1,7 +1,8 @@
 """Who has which chunk, what to ask of whom, and whom to leave. No I/O: `now` and `seed` are arguments.
 
 1. A chunk is asked of one peer at a time. With a plan (p2p/plan.py), chunk i is asked of the parent of stripe i mod K,
-   in order, also before the parent has it: it sends it on when it does.
+   in order, also before the parent has it: it sends it on when it does. A new plan takes back what former parents
+   have not got themselves; two peers might else wait for each other.
 2. A stripe's chunks are loose while there is no plan, while its parent is not there (`AWAITED` seconds are given to it
    to come) or stalled; and those not yet asked for while it has lagged behind another stripe by a quarter for `LAGS`
    seconds. Loose chunks are asked of any peer that has them, rarest first among the peers known; ties by the seed, so
@@ -9,8 +10,10 @@
 3. A peer that is no parent has as many asks open as it answers in `AHEAD` seconds, at most `window`: a chunk that
    waits behind a slow uplink could have come from elsewhere. `last` (the coordinator) is asked for loose chunks only
    where no other live peer has them, once every other connected peer has said what it has (or `GRACE` seconds have
-   passed). Its window is small, and grows only while answers come promptly: where many wait in its queue, each must ask
-   for little, or many will have asked for the same chunk before the first of them can pass it on.
+   passed), and no other has told of a new chunk of that stripe for `GRACE` seconds: a stripe that still spreads will
+   come from those, and `last` would send it twice. Its window is small, and grows only while answers come promptly:
+   where many wait in its queue, each must ask for little, or many will have asked for the same chunk before the first
+   of them can pass it on.
 4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
    which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of
    one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a stalled peer
@@ -25,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from p2p.members import Member, Stripe
+from p2p.members import Holders, Member, Stripe, bits
 
 STALL = 5.0
 SLOW = 64 << 10
@@ -33,7 +36,7 @@ SLOW = 64 << 10
 QUIET = 2.0
 SLOWER = 8
 GRACE = 0.5
-"""Seconds for a connected peer to say what it has, before `last` is asked."""
+"""Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
 AWAITED = 2.0
 """Seconds for a parent to be connected and to begin with the payload, before its stripe is loose."""
 JUDGED = 0.25
@@ -94,8 +97,7 @@ class Swarm:
         self._hungry = True
         """Whether there may be something to ask of parents; news of other chunks change nothing there."""
         self._taken_back: list[Ask] = []
-        self._rarity = {0: (1 << chunks) - 1}
-        """Number of holders -> the chunks that have so many."""
+        self._holders = Holders()
 
     @property
     def complete(self) -> bool:
@@ -114,9 +116,14 @@ class Swarm:
         for first in range(0, self.chunks, count or 1):
             each |= 1 << first
         self._stripes = [
-            Stripe(each << number & everything, parent, self._stripe_window) for number, parent in enumerate(parents)
+            Stripe(each << number & everything, parent, self._stripe_window, now)
+            for number, parent in enumerate(parents)
         ]
         self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._members}
+        for peer, member in self._members.items():
+            fed = sum(stripe.chunks for stripe in self._stripes if stripe.parent == peer)
+            for bit in bits(member.owed & ~member.has & ~fed):
+                self._excuse(peer, member, bit)
         self._judge_at, self._hungry = now, True
         self.needy = not parents
 
@@ -143,15 +150,20 @@ class Swarm:
             member = self._members[peer] = Member(progress=now)
             self._awaited.pop(peer, None)
             self._judge_at, self._hungry = now, True
-        self._count(indices & ~member.has, +1)
-        member.has |= indices
+        new = indices & ~member.has
+        self._holders.add(new)
+        member.has |= new
+        if peer != self._last and not member.stalled and (wanted := new & self.missing & ~self._shielded):
+            for stripe in self._stripes:
+                if wanted & stripe.chunks:
+                    stripe.news = now
 
     def left(self, peer: str) -> None:
         """`peer` is gone; what it owed is asked elsewhere."""
         self._silent.pop(peer, None)
         member = self._members.pop(peer, None)
         if member is not None:
-            self._count(member.has, -1)
+            self._holders.remove(member.has)
             self._taken_back = [ask for ask in self._taken_back if ask.peer != peer]
             self._recount()
             self._judge_at = -math.inf
@@ -160,7 +172,7 @@ class Swarm:
         """`peer` no longer has a chunk."""
         member = self._members.get(peer)
         if member is not None:
-            self._count(member.has & 1 << index, -1)
+            self._holders.remove(member.has & 1 << index)
             member.has &= ~(1 << index)
             if member.owed >> index & 1:
                 member.owed ^= 1 << index
@@ -271,8 +283,9 @@ class Swarm:
         last = self._members.get(self._last) if self._last is not None else None
         if self._last is None or last is None or self._silent or last.owed.bit_count() >= self._last_window:
             return
+        spreading = sum(stripe.chunks for stripe in self._stripes if now < stripe.news + GRACE)
         others = self._others()
-        while len(asks) < room and self._ask(asks, self._last, self._last_window, others, now):
+        while len(asks) < room and self._ask(asks, self._last, self._last_window, others | spreading, now):
             self._last_asked[asks[-1].index] = now
 
     def _ask(self, asks: list[Ask], peer: str, window: int, but: int, now: float) -> bool:
@@ -308,12 +321,10 @@ class Swarm:
         """The bit of one of them; 0 where there is none."""
         if not candidates:
             return 0
-        for holders in sorted(self._rarity):
-            if found := candidates & self._rarity[holders]:
-                start = self._random.randrange(self.chunks)
-                rest = found >> start << start or found
-                return rest & -rest
-        raise AssertionError("a candidate has a holder")
+        found = self._holders.rarest(candidates)
+        start = self._random.randrange(self.chunks)
+        rest = found >> start << start or found
+        return rest & -rest
 
     def _judge(self, now: float) -> None:
         """Rules 2 and 4: who is stalled, what lags, and so what is loose."""
@@ -332,6 +343,7 @@ class Swarm:
         for stripe in self._stripes:
             if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
                 self._shielded |= stripe.chunks
+                stripe.news = now
 
     def _judge_stripe(self, stripe: Stripe, ahead: int, now: float) -> None:
         """A lagging stripe's parent keeps half of what it was asked for, and half again at the next look."""
@@ -373,17 +385,6 @@ class Swarm:
         for member in self._members.values():
             if not member.stalled:
                 self._asked |= member.owed
-
-    def _count(self, indices: int, by: int) -> None:
-        """Move chunks one step of rarity, all levels at once; the order keeps a chunk from moving twice."""
-        if not indices:
-            return
-        for holders in sorted(self._rarity, reverse=by > 0):
-            moved = self._rarity[holders] & indices
-            if moved:
-                self._rarity[holders] ^= moved
-                self._rarity[holders + by] = self._rarity.get(holders + by, 0) | moved
-        self._rarity = {holders: bits for holders, bits in self._rarity.items() if bits}
 
 
 def _forgive(member: Member, index: int) -> None:

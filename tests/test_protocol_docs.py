@@ -213,7 +213,7 @@ def test_the_table_of_codes_is_that_of_the_code() -> None:
 
 def test_the_table_of_methods_names_every_method() -> None:
     (rows,) = [rows for header, *rows in tables(PAGES["requests.md"]) if header[0] == "Method"]
-    everyone = {"head", "documents", "plan", "remake", reachable.METHOD}
+    everyone = {"head", "documents", "plan", "follow", "remake", reachable.METHOD}
     assert {code(row[0]) for row in rows} == {*control.METHODS, *everyone}
 
 

@@ -1,5 +1,6 @@
 """The plan as the coordinator gives it: who is in it, what it believes, and what a liar can do."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.feeding import APART, FADE, METHOD, SETTLE, Feeding
+from coordinator.feeding import APART, FADE, FOLLOW, LOOK, METHOD, SETTLE, Feeding
 from p2p.errors import Malformed, Unreachable
 from p2p.memory import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
@@ -87,6 +88,60 @@ def test_who_left_is_nobodys_parent():
             await ask(rest[0], failed=[gone])
             answers = await ask_all(rest)
             assert all(gone not in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_else():
+    async def main():
+        async with world(8) as (network, feeding, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            before = {peer: answer.parents for peer, answer in (await ask_all(nodes)).items()}
+            told: dict[str, list[str]] = {}
+
+            def hears(node: Peer) -> None:
+                async def follow(peer: str, data: bytes) -> bytes:
+                    assert peer == "c"
+                    assert node.peer_id not in told
+                    told[node.peer_id] = decode(data, PlanAnswer).parents
+                    return b""
+
+                node.serve(FOLLOW, follow, limit=1 << 17)
+
+            for node in nodes:
+                hears(node)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(feeding.run())
+                await anyio.sleep(2 * SETTLE)
+                assert not told
+                gone = next(up for parents in before.values() for up in parents if up != "c")
+                network.kill(gone)
+                await anyio.sleep(2 * LOOK)
+                running.cancel()
+            after = feeding._planner.plan.parents
+            moved = {peer for peer, parents in after.items() if list(parents) != before[peer]}
+            assert {peer for peer, parents in before.items() if gone in parents} <= moved
+            assert told == {peer: list(after[peer]) for peer in moved}
+
+    run_fake(main)
+
+
+def test_a_node_that_does_not_take_its_place_hinders_nobody_and_is_told_again_when_it_asks():
+    async def main():
+        async with world(6) as (network, feeding, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            before = await ask_all(nodes)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(feeding.run())
+                gone = next(up for answer in before.values() for up in answer.parents if up != "c")
+                network.kill(gone)
+                await anyio.sleep(2 * SETTLE)
+                for node in nodes:
+                    if node.peer_id != gone:
+                        assert gone not in (await ask(node)).parents
+                running.cancel()
 
     run_fake(main)
 

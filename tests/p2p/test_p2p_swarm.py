@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.members import WINDOW_FIRST
+from p2p.members import WINDOW_FIRST, Holders
 from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, STALL, WINDOW_MIN, Ask, Swarm
 
 CHUNK = 1 << 20
@@ -453,6 +454,145 @@ def test_a_new_plan_leaves_open_what_was_asked_before():
     asks = s.next(1)
     assert by_peer(asks) == {"r": 8}
     assert min(indices(asks)) == 16
+
+
+def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
+    s = swarm(20)
+    s.follow(PLAN, 0)
+    s.has("p", 0b101, 0)
+    s.has("q", 0, 0)
+    s.next(0)
+    s.follow(("q", "p"), 1)
+    asks = s.next(1)
+    assert [ask.index for ask in asks if ask.peer == "q"] == [4, 6, 8, 10, 12, 14, 16, 18]
+    assert [ask.index for ask in asks if ask.peer == "p"] == [1, 3, 5, 7, 9, 11, 13, 15]
+    taken = s.take_back()
+    assert sorted(ask.index for ask in taken if ask.peer == "p") == [4, 6, 8, 10, 12, 14]
+    assert sorted(ask.index for ask in taken if ask.peer == "q") == [1, 3, 5, 7, 9, 11, 13, 15]
+
+
+def orphaned() -> Swarm:
+    """Of the even chunks the first five are here. Their parent has left; another peer has two more, the coordinator
+    all of them."""
+    s = swarm(40, last="coordinator")
+    s.follow(PLAN, 0)
+    for peer, chunks in (("p", 0x155), ("q", 0), ("other", 0x5555), ("coordinator", (1 << 40) - 1)):
+        s.has(peer, chunks, 0)
+    s.next(0)
+    for index in range(0, 10, 2):
+        s.arrived("p", index, 0)
+    s.left("p")
+    return s
+
+
+def test_the_coordinator_is_not_asked_for_what_still_spreads_among_the_others():
+    s, now = orphaned(), 0.0
+    for index in range(16, 28, 2):
+        asks = s.next(now)
+        assert "coordinator" not in by_peer(asks)
+        for ask in asks:
+            if ask.peer == "other":
+                s.arrived("other", ask.index, now)
+        now += 0.9 * GRACE
+        s.has("other", 1 << index, now)
+    s.next(now)
+    assert by_peer(s.next(now + GRACE))["coordinator"] == LAST_WINDOW_MIN
+
+
+def test_news_of_another_stripe_or_of_a_chunk_that_is_here_keep_nobody_from_the_coordinator():
+    s = orphaned()
+    s.next(0)
+    s.has("another", 0b11, GRACE / 2)
+    assert by_peer(s.next(GRACE))["coordinator"] == LAST_WINDOW_MIN
+
+
+def once(s: Swarm, now: float, open_: set[Ask]) -> list[Ask]:
+    """What is asked now. `open_`: what was asked and has not come; nothing of it may be asked again."""
+    asks = s.next(now)
+    open_.difference_update(s.take_back())
+    assert not open_.intersection(asks)
+    assert len(set(asks)) == len(asks)
+    open_.update(asks)
+    return asks
+
+
+def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_that_owes_it_too():
+    s, open_ = planned(100), set[Ask]()
+
+    def comes(peer: str, now: float) -> None:
+        ask = min((ask for ask in open_ if ask.peer == peer), key=lambda ask: ask.index)
+        open_.remove(ask)
+        s.arrived(peer, ask.index, now)
+        once(s, now, open_)
+
+    once(s, 0, open_)
+    s.has("other", sum(1 << index for index in (6, 8, 10, 12, 14)), 0)
+    comes("p", 0.1)
+    for step in range(1, 35):
+        comes("q", step / 10)
+        if step == 22:  # p has sent nothing for so long that others were asked too; now it sends again, and lags
+            comes("other", 2.21)
+            comes("other", 2.22)
+            assert sum(ask.peer == "other" for ask in open_) == 3
+            comes("p", 2.23)
+    for step in range(35, 42):
+        comes("q", step / 10)
+    assert sum(ask.peer == "p" for ask in open_) == 2
+    assert sum(ask.peer == "other" for ask in open_) == 3
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9))
+def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("LAG_MIN", "LAG_SHARE", "LAGS"):
+            patch.setattr(f"p2p.swarm.{name}", 0.1)
+        live(Random(seed), 60)
+
+
+def live(random: Random, chunks: int) -> None:
+    """Many things happen to a swarm by chance; then all that is missing comes."""
+    s, open_, now = Swarm(chunks, CHUNK, seed=1, last="x"), set[Ask](), 0.0
+    everything, lazy = (1 << chunks) - 1, random.choice("abcd")
+    for _ in range(200):
+        now += random.choice((0, 0.01, 0.1, 0.5, 3.0))
+        peer = random.choice("abcdx")
+        match random.random():
+            case chance if chance < 0.03:
+                s.left(peer)
+                open_ = {ask for ask in open_ if ask.peer != peer}
+            case chance if chance < 0.06:
+                s.follow(random.choices("abcdx", k=random.randrange(4)), now)
+            case chance if chance < 0.3:
+                s.has(peer, random.getrandbits(chunks) & random.getrandbits(chunks), now)
+        for ask in random.sample(sorted(open_, key=lambda ask: (ask.peer, ask.index)), len(open_) // 2):
+            if ask.peer != lazy or random.random() < 0.1:
+                assert s.owed(ask.peer, ask.index)
+                open_.discard(ask)
+                s.arrived(ask.peer, ask.index, now)
+        once(s, now, open_)
+        assert all(s.owed(ask.peer, ask.index) for ask in open_)
+    for peer in "abcdx":
+        s.has(peer, everything, now)
+    for _ in range(1000):
+        now += 1
+        for ask in once(s, now, open_):
+            open_.discard(ask)
+            s.arrived(ask.peer, ask.index, now)
+    assert s.complete
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 255))), st.integers(1, 255))
+def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
+    counted, holders = Counter[int](), Holders()
+    for comes, chunks in steps:
+        held = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]
+        for index in held:
+            counted[index] += 1 if comes else -1
+        (holders.add if comes else holders.remove)(sum(1 << index for index in held))
+    of = [index for index in range(8) if candidates >> index & 1]
+    fewest = min(counted[index] for index in of)
+    assert holders.rarest(candidates) == sum(1 << index for index in of if counted[index] == fewest)
 
 
 def test_no_more_is_asked_than_is_wanted():
