@@ -8,7 +8,7 @@ until the last of them holds the whole of it, verified and on disk. In one run:
     T*          W / r: no scheme beats it where all lines are alike. r is what one plain TCP stream gets on such a line
     star        everybody from the source alone: n W / r by the formula, and measured once
     libtorrent  the same file, lines and number of peers, at its best settings; from its first payload byte on
-    churn       30 % of the peers are killed when half of T* is over
+    churn       30 % of the peers are killed when half of T* is over; `NOTICED` seconds later the plan is made anew
     poison      30 % of the peers answer with chunks in which a bit is turned
 
 Where namespaces are not permitted, peers share the loopback, their uplinks are token buckets of their own, the rate
@@ -30,7 +30,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks import bench
 from benchmarks.bench import Claim
 from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
-from p2p.plan import Line, Load, fresh
+from p2p.plan import Line, Load
+from p2p.replan import Planner
 
 PEER: Final = "benchmarks.broadcast_peer"
 TORRENT: Final = "benchmarks.torrent_peer"
@@ -38,6 +39,8 @@ LATENCY: Final = 0.001
 """Seconds one way on such a line, where it is idle; given to the planner."""
 HARMED: Final = 0.3
 """Share of the peers that are killed, or lie."""
+NOTICED: Final = 1.0
+"""Seconds from a death until the plan is made anew: more than a coordinator takes that sees the connection end."""
 
 
 class Plan(NamedTuple):
@@ -128,7 +131,9 @@ class Ours:
         ]  # fmt: skip
         self.liars = range(1, liars + 1)
         met = [process.hear() for process in self.processes]
+        self._planner, self._rate = Planner(met[0]["peer"], seed=0), found.rate
         self.source = met[0]["peer"]
+        self._named = {process: one["peer"] for process, one in zip(self.processes, met, strict=True)}
         for number, process in enumerate(self.processes):
             others = met[:1] if star else met[:number]  # a connection serves both ends
             process.say(dial=[other["addresses"] for other in others] if number else [])
@@ -137,16 +142,15 @@ class Ours:
         self.processes[0].say(share=str(payload))
         self._manifest = self.processes[0].hear()["manifest"]
         if not star:
-            self._follow([one["peer"] for one in met[1:]], found.rate)
+            self._follow(self.processes[1:])
 
-    def _follow(self, peers: Sequence[str], rate: float) -> None:
-        """Tell everybody the plan, as a coordinator does that has measured their lines."""
+    def _follow(self, processes: Sequence[Process]) -> None:
+        """Tell them the plan, as a coordinator does that has measured their lines."""
         _, length, chunk, _ = self._manifest
-        lines = {peer: Line(rate, rate, LATENCY) for peer in peers}
-        plan = fresh(self.source, rate, lines, Load(length, chunk), seed=0)
-        for peer, process in zip(peers, self.processes[1:], strict=True):
-            process.say(follow=plan.parents[peer])
-            process.hear()
+        lines = {self._named[process]: Line(self._rate, self._rate, LATENCY) for process in processes}
+        plan = self._planner.update(self._rate, lines, Load(length, chunk))
+        for process in processes:
+            process.say(follow=plan.parents[self._named[process]])
 
     def broadcast(self, *, kill_after: float | None = None) -> Outcome:
         start = time.monotonic()
@@ -159,7 +163,9 @@ class Ours:
             for process in doomed:
                 process.kill()
             waiting = waiting[len(doomed) :]
-        ends = [process.hear()["end"] - start for process in waiting]
+            time.sleep(NOTICED)
+            self._follow(waiting)
+        ends = [_heard(process, "end")["end"] - start for process in waiting]
         return self._outcome(ends, waiting)
 
     def _outcome(self, ends: list[float], survivors: Sequence[Process]) -> Outcome:
@@ -167,13 +173,20 @@ class Ours:
         reports = []
         for process in (self.processes[0], *honest):
             process.say(report=True)
-            reports.append(process.hear())
+            reports.append(_heard(process, "sent"))
         return Outcome(
             ends,
             reports[0]["sent"],
             sum(report["bad_sent"] for report in reports),
             sum(report["bad_received"] for report in reports),
         )
+
+
+def _heard(process: Process, what: str) -> dict[str, Any]:
+    """The next line that says this; what it says of the plan comes when it comes."""
+    while what not in (said := process.hear()):
+        pass
+    return said
 
 
 def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome:

@@ -2,9 +2,9 @@
 
     ADDRESS FOLDER SEED [--liar] [--uplink BYTES]   -> {peer, addresses}
     {dial: [[address ...] ...]}                     -> {connected}
-    {follow: [PEER ...]}                            -> {}   (the parent of each stripe)
+    {follow: [PEER ...]}                            -> {followed}   (the parent of each stripe)
     {share: PATH}                                   -> {manifest}
-    {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}
+    {fetch: MANIFEST, last: PEER, truth: PATH}      -> {end, by_peer}, later; other orders are obeyed meanwhile
     {report: true}                                  -> {sent, bad_sent, bad_received}
 
 `truth` is the payload itself: an honest peer compares each chunk that it sends with it. A liar turns a bit of each.
@@ -67,7 +67,7 @@ async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]
         say(connected=len(await peer.peers()))
     elif "follow" in order:
         await peer.follow(order["follow"])
-        say()
+        say(followed=order["follow"])
     elif "share" in order:
         path = Path(order["share"])
         manifest = manifest_of(path)
@@ -109,8 +109,13 @@ async def main() -> None:
     running = asyncio.create_task(peer.run())
     await peer.ready()
     say(peer=peer.peer_id, addresses=await peer.addresses())
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        await obey(peer, eye, given.folder, json.loads(line))
+    async with asyncio.TaskGroup() as fetching:
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            order = json.loads(line)
+            if "fetch" in order:
+                fetching.create_task(obey(peer, eye, given.folder, order))
+            else:
+                await obey(peer, eye, given.folder, order)
     running.cancel()
 
 

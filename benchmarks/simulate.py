@@ -7,6 +7,8 @@ figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third 20/
     calm        everybody stays
     30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % come
     unplanned   as calm, with the planner switched off
+    equal       everybody, the source too, on the same line of 40 Mbit/s, as in `benchmarks.broadcast`
+    30 % killed as equal; all of them at T*/2, and their connections with them
     star        everybody from the source alone: n W / U, by its formula
 
 hop = K c / B + l, with B the rate of the plan's stripes together and l the mean latency to the source.
@@ -20,10 +22,10 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks import bench, broadcast_picture
 from benchmarks.bench import Claim
@@ -42,8 +44,9 @@ QUICK: Final = (300,)
 FULL: Final = (1_000, 10_000)
 UNPLANNED: Final = 100
 PICTURED: Final = (4, 8, 16, 32, 64, 128, 200)
-PICTURED_MBIT: Final = 40
-"""The line of everybody in the picture: that of `benchmarks.broadcast`."""
+EQUAL: Final = 16
+EQUAL_MBIT: Final = 40
+"""The line of everybody where all are alike, in the picture too: that of `benchmarks.broadcast`."""
 SEED: Final = 1
 MOST: Final = 100.0
 """T* after which a simulation is given up."""
@@ -51,7 +54,8 @@ MOST: Final = 100.0
 
 class Outcome(NamedTuple):
     """`times`: seconds from a peer's beginning until it had all, of everybody who stayed. `best`: T*. `hop`, `stripes`:
-    of the first plan. `unserved`: who never had all. `surplus`: share of chunks that came twice."""
+    of the first plan. `unserved`: who never had all. `surplus`: share of chunks that came twice. `copies`: of the
+    payload, sent by the source."""
 
     n: int
     times: list[float]
@@ -60,6 +64,7 @@ class Outcome(NamedTuple):
     stripes: int
     unserved: int
     surplus: float
+    copies: float
     cpu: float
 
     @property
@@ -90,14 +95,20 @@ def alike(n: int, uplink: float, seed: int) -> list[Place]:
 
 
 def simulated(
-    load: Load, peers: Sequence[Place], uplink: float, seed: int, *, churn: bool = False, planned: bool = True
+    load: Load,
+    peers: Sequence[Place],
+    uplink: float,
+    seed: int,
+    *,
+    trouble: Callable[[World, int, float, int], None] | None = None,
+    planned: bool = True,
 ) -> Outcome:
-    """One broadcast from beginning to end."""
+    """One broadcast from beginning to end. `trouble`: what happens on the way, given the world, n, T* and the seed."""
     began = time.process_time()
     world = World(uplink, peers, load, seed, planned=planned)
     best = bound(uplink, [Line(place.up, place.down) for place in peers], load.length)
-    if churn:
-        disturb(world, len(peers), best, seed)
+    if trouble is not None:
+        trouble(world, len(peers), best, seed)
     world.clock.run(lambda: world.waiting == 0 and world.coming == 0, MOST * best)
     plan = world.first
     return Outcome(
@@ -108,6 +119,7 @@ def simulated(
         stripes=plan.stripes,
         unserved=world.waiting,
         surplus=world.surplus / world.delivered,
+        copies=world.from_source / world.chunks,
         cpu=time.process_time() - began,
     )
 
@@ -123,6 +135,15 @@ def disturb(world: World, n: int, best: float, seed: int) -> None:
         clock.after(random.random() * best, world.come, f"late{number}", place)
 
 
+def kill(world: World, n: int, best: float, seed: int) -> None:
+    """Many at once, in the middle."""
+    for number in Random(seed + 1).sample(range(n), round(FAILING * n)):
+        world.clock.after(best / 2, world.peers[f"p{number}"].end, False)
+
+
+EQUALS: Final = {"equal": None, "30 % killed": kill}
+
+
 class Table:
     """Rows as they are simulated."""
 
@@ -130,14 +151,17 @@ class Table:
         self._load = load
         self._rows: list[Sequence[object]] = []
 
-    def run(self, what: str, n: int, *, churn: bool = False, planned: bool = True) -> Outcome:
-        found = simulated(self._load, places(n, SEED), SOURCE_UPLINK, SEED, churn=churn, planned=planned)
+    def run(self, what: str, n: int, *, equal: bool = False, **how: Any) -> Outcome:
+        uplink = EQUAL_MBIT * MBIT if equal else SOURCE_UPLINK
+        peers = alike(n, uplink, SEED) if equal else places(n, SEED)
+        found = simulated(self._load, peers, uplink, SEED, **how)
         ordered = sorted(found.times)
         p95 = ordered[int(0.95 * (len(ordered) - 1))]
         self._rows.append(
             (
-                what, n, found.stripes if planned else "", found.best, statistics.median(ordered), p95, found.last,
-                found.last / found.best, star(SOURCE_UPLINK, n, self._load.length), found.surplus, round(found.cpu),
+                what, n, found.stripes if how.get("planned", True) else "", found.best, statistics.median(ordered),
+                p95, found.last, found.last / found.best, star(uplink, n, self._load.length), found.surplus,
+                found.copies, round(found.cpu),
             )
         )  # fmt: skip
         print(f"{what}, n = {n}: {found.last:.2f} s, simulated in {found.cpu:.0f} s of CPU", file=sys.stderr)
@@ -145,7 +169,8 @@ class Table:
 
     def print(self) -> None:
         columns = (
-            "simulated", "n", "K", "T*, s", "median, s", "p95, s", "last, s", "of T*", "star, s", "surplus", "CPU s",
+            "simulated", "n", "K", "T*, s", "median, s", "p95, s", "last, s", "of T*", "star, s", "surplus",
+            "copies from the source", "CPU s",
         )  # fmt: skip
         bench.table(columns, self._rows)
 
@@ -153,10 +178,14 @@ class Table:
 def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
     table, claims = Table(load), []
     for n in sizes:
-        for what, churn in (("calm", False), ("30 % fail", True)):
-            found = table.run(what, n, churn=churn)
+        for what, trouble in (("calm", None), ("30 % fail", disturb)):
+            found = table.run(what, n, trouble=trouble)
             anchor = "2 T* + 2 ceil(log_K n) hops"
             claims.append(Claim(f"simulated, n = {n}, {what}", found.last / found.allowed, anchor, 1.0, at_most=True))
+    equal, killed = (table.run(what, EQUAL, equal=True, trouble=trouble) for what, trouble in EQUALS.items())
+    claims.append(
+        Claim(f"simulated, 30 % of {EQUAL} killed", killed.last / equal.last, "undisturbed", 1.35, at_most=True)
+    )
     unplanned = table.run("unplanned", UNPLANNED, planned=False)
     claims.append(
         Claim(f"simulated, n = {UNPLANNED}, unplanned: not served", unplanned.unserved, "none", 0, at_most=True)
@@ -167,10 +196,10 @@ def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
 
 def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> str:
     """The SVG of broadcasts over equal lines, and a table of them. Raises `LocalFault` where sizes are too few."""
-    uplink = PICTURED_MBIT * MBIT
+    uplink = EQUAL_MBIT * MBIT
     found = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
     times = {one.n: one.last / one.best for one in found}
-    said = f"{load.length / 1e6:g} MB over {PICTURED_MBIT} Mbit/s"
+    said = f"{load.length / 1e6:g} MB over {EQUAL_MBIT} Mbit/s"
     drawn = broadcast_picture.draw(times, measured, said)
     bench.table(
         ("simulated, n", "K", "T*, s", "last, s", "of T*", "star, s"),

@@ -261,6 +261,7 @@ class Peer:
         self._sending = False
         if not self.awake:
             return
+        self.world.from_source += self.name == SOURCE
         stream.getter._arriving(stream, index)
         if stream.open:
             self._offer(stream)
@@ -283,13 +284,14 @@ class Peer:
 
 class World:
     """One source, its peers, and the coordinator's planner. `waiting`: peers that are there and have not got all.
-    `coming`: who is still to come. `delivered`: chunks that arrived, `surplus` of them where they were already."""
+    `coming`: who is still to come. `delivered`: chunks that arrived, `surplus` of them where they were already.
+    `from_source`: chunks that the source sent."""
 
     def __init__(self, uplink: float, places: Sequence[Place], load: Load, seed: int, *, planned: bool = True) -> None:
         self.clock, self.random = Clock(), Random(seed)
         self.load, self.chunks = load, -(-load.length // load.chunk)
         self.batch: dict[tuple[str, Callable[..., None]], list[int]] = {}
-        self.delivered = self.surplus = self.coming = 0
+        self.delivered = self.surplus = self.from_source = self.coming = 0
         self._planner, self._planned = Planner(SOURCE, seed), planned
         self._uplink, self._made_at, self._due = uplink, -math.inf, False
         self._told: dict[str, tuple[str, ...]] = {}

@@ -1,14 +1,16 @@
 """The simulator keeps to the bound from below, serves everybody, and repeats itself."""
 
+from typing import Any
+
 import pytest
 
-from benchmarks.simulate import SOURCE_UPLINK, Outcome, alike, places, simulated
+from benchmarks.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
 from p2p.plan import Load
 
 LOAD = Load(2_000_000, 1 << 15)
 
 
-def outcome(n: int = 24, **how: bool) -> Outcome:
+def outcome(n: int = 24, **how: Any) -> Outcome:
     return simulated(LOAD, places(n, 1), SOURCE_UPLINK, 1, **how)
 
 
@@ -21,16 +23,29 @@ def test_everybody_gets_all_and_nobody_sooner_than_the_bound(how: dict[str, bool
 
 
 def test_survivors_and_newcomers_are_served_while_others_fail() -> None:
-    found = outcome(40, churn=True)
+    found = outcome(40, trouble=disturb)
     assert found.unserved == 0
     assert len(found.times) == 40 - 12 + 4
 
 
 def test_the_same_seed_gives_the_same_times() -> None:
-    assert outcome(churn=True).times == outcome(churn=True).times
+    assert outcome(trouble=disturb).times == outcome(trouble=disturb).times
 
 
 def test_equal_lines_end_soon_after_the_bound() -> None:
     found = simulated(Load(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
     assert found.best <= found.last <= 1.25 * found.best
     assert found.surplus == 0
+
+
+MBIT_40 = 5_000_000.0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_broadcast_of_which_many_die_at_half_time_takes_a_third_longer_at_most(seed: int) -> None:
+    load, peers = Load(41_943_040, 163_840), alike(16, MBIT_40, seed)
+    calm, killed = (simulated(load, peers, MBIT_40, seed, trouble=trouble) for trouble in (None, kill))
+    assert killed.unserved == 0
+    assert len(killed.times) == 16 - 5
+    assert killed.last <= 1.35 * calm.last
+    assert killed.copies <= 1.25
