@@ -6,8 +6,8 @@ Rules
 2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
 3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart.
 4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
-5. Files are stored and dropped in a thread, by one of `publish` and `retain` at a time. Versions and edges come into
-   `line` and among the edges in the event loop alone, together, once they are shared: others read them there meanwhile.
+5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
+   loop alone, together, once they are shared: others read them there while a thread is at work.
 """
 
 import asyncio
@@ -165,14 +165,14 @@ class Publisher:
     async def run(self) -> None:
         """Share what is held, and keep the Head fresh until cancelled (rule 4)."""
         await self._network.ready()
-        await self._share(list(self._edges.values()))
+        await self._offer(list(self._edges.values()))
         while True:
             await self.announce()
             await self._sleep_unless_announced(HEAD_LIFE / 3)
 
     async def remake(self) -> None:
         """Make dropped payloads again when nodes miss them, until cancelled."""
-        await self._remaking.run(self._share)
+        await self._remaking.run(self._offer)
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
         """Drop all snapshots but the first and the latest version's; then what exceeds `budget` bytes in all, or
@@ -183,10 +183,9 @@ class Publisher:
             return
         async with self._storing:
             recent = self._remaking.recent()
-            dropped = await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent)
-        for file in dropped:
-            if file.path.parent.name == "payloads":
-                await self._network.unshare(file.hash)
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent):
+                if file.path.parent.name == "payloads":
+                    await self._network.unshare(file.hash)
 
     def _collect(self, oldest: tuple[int, int], budget: int, payloads: int, recent: set[bytes]) -> list[StoredFile]:
         first, latest = ((one.era, one.version) for one in (self.line[0], self.line[-1]))
@@ -261,7 +260,12 @@ class Publisher:
         os.link(path, target)
         return target
 
+    async def _offer(self, edges: list[Edge]) -> None:
+        async with self._storing:
+            await self._share(edges)
+
     async def _share(self, edges: list[Edge]) -> None:
+        """What is here of it. The caller holds the lock: a file that is dropped meanwhile cannot be opened."""
         for edge in edges:
             path = self._store.payload(edge.payload_hash)
             if path is not None:

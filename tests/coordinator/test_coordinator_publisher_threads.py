@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -22,6 +23,9 @@ class Nobody:
     """A network without anybody else."""
 
     def serve(self, method: str, handler: Any, *, limit: int) -> None:
+        return None
+
+    async def ready(self) -> None:
         return None
 
     async def share(self, *_: object) -> None:
@@ -122,3 +126,30 @@ async def test_a_version_that_comes_while_others_are_dropped_stays(tmp_path: Pat
         assert publisher.latest is not None
         assert publisher.latest.version == 3
         assert publisher.snapshots()[publisher.latest.root].exists()
+
+
+async def test_what_is_shared_at_the_start_is_not_dropped_meanwhile(tmp_path: Path, monkeypatch: Any) -> None:
+    exports: list[Export] = []
+    for version in range(3):
+        exports.append(export(tmp_path, version, exports[-1] if exports else None))
+    with publishing(tmp_path) as (publisher, _store):
+        for one in exports:
+            await publisher.publish(1, one.version, one)
+        began, go_on, ended, there = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[bool]()
+
+        async def share(manifest: object, path: Path) -> None:
+            began.set()
+            await go_on.wait()
+            there.append(await anyio.Path(path).exists())
+            if len(there) == len(exports):
+                ended.set()
+
+        monkeypatch.setattr(publisher._network, "share", share)
+        running = asyncio.create_task(publisher.run())
+        await began.wait()
+        await publisher.retain((1, 2), 0, 0)
+        go_on.set()
+        async with asyncio.timeout(60):
+            await ended.wait()
+        running.cancel()
+        assert there == [True] * 3
