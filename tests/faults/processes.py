@@ -31,8 +31,9 @@ from p2p.identity import load_key, peer_id, public_bytes
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 90.0
-"""Seconds that anything may take: a start of torch on two busy cores takes fifteen."""
+PATIENCE = 240.0
+"""Seconds that anything may take. On two cores that twelve others want a start of torch takes up to forty, and a
+coordinator starts its scorer after its learner."""
 ROLES = {"learner": "coordinator.learner.process", "scorer": "engines.host", "engine": "engines.host"}
 """Child -> the module that its command line names."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -62,7 +63,9 @@ def make_template(folder: Path) -> Path:
         },
         "network": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
         "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
-        "leases": {"minimum_seconds": 30.0, "maximum_seconds": 60.0, "per_node": 4},
+        # A lease must outlive its node's way back: a killed node delivers once its engine has started again. It stays
+        # open so long where the group was lost with the engine, and counts as the node's.
+        "leases": {"minimum_seconds": 240.0, "maximum_seconds": 240.0, "per_node": 16},
     }  # fmt: skip
     config = setup.settings_for(TINY, flags, env={})
     warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=_SHAPE)
@@ -208,6 +211,7 @@ class Coordinator(Program):
 
     def state(self) -> RunState:
         """The picture that the page shows. Raises OSError while there is none."""
+        assert self.alive, f"the coordinator has ended: {self.last_words()}"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(f"http://127.0.0.1:{self.web}/api/v1/run", timeout=5) as answer:
             return msgspec.json.decode(answer.read(), type=RunState)

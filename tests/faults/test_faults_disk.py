@@ -12,7 +12,7 @@ from tests.faults.audit import check_books, check_draws
 from tests.faults.processes import Program, Run, running, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def ends_and_goes_on(run: Run, program: Program, home: Path, disk: Path) -> None
     """The story of either daemon."""
     ballast = fill(disk)
     assert program.wait() == Exit.TEMPORARY, program.last_words()
-    until("its children have ended", lambda: not program.orphans(), 15)
+    until("its children have ended", lambda: not program.orphans())
     assert str(home) in program.last_words()
     assert "Traceback" not in program.log.read_text()
     check_books(run)
@@ -78,5 +78,5 @@ def test_a_coordinator_without_room_ends_and_goes_on_when_there_is_room(template
         until("the node has a Receipt", run.volunteers[0].accepted)
         ends_and_goes_on(run, run.coordinator, run.coordinator.home, disk)
         run.coordinator.kill()
-        until("the learner has ended", lambda: not run.coordinator.orphans(), 15)
+        until("the learner has ended", lambda: not run.coordinator.orphans())
         assert check_draws(run.coordinator) > 2

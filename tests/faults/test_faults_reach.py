@@ -23,7 +23,7 @@ from tests.faults.hosts import Hosts
 from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LINKS = [("relay", "coord"), ("hidden", "relay"), ("coord", "office")]
 RELAY = ("/ip4/10.78.0.1/tcp/4001", "/ip4/10.78.1.2/tcp/4001")
@@ -99,8 +99,8 @@ def world(template: Path, hosts: Hosts) -> Iterator[World]:
 
 def works(node: Volunteer) -> dict[str, Any]:
     """What the node says of itself once it has followed a version over its way, and been credited."""
-    until(f"{node.name} is credited", lambda: node.accepted() >= 2, 240)
-    until(f"{node.name} follows", lambda: len(node.held()) >= 3, 240)
+    until(f"{node.name} is credited", lambda: node.accepted() >= 2)
+    until(f"{node.name} follows", lambda: len(node.held()) >= 3)
     return node.ask("status")
 
 
@@ -139,16 +139,16 @@ def test_the_volunteer_that_relays_works_meanwhile(world: World) -> None:
 def goes_on(node: Volunteer) -> dict[str, Any]:
     """What the node says of itself once more work of it was accepted than by now."""
     before = node.accepted()
-    until(f"{node.name} is credited again", lambda: node.accepted() > before + 2, 240)
+    until(f"{node.name} is credited again", lambda: node.accepted() > before + 2)
     return node.ask("status")
 
 
 def test_a_node_whose_network_is_lost_says_so_and_goes_on_when_it_is_back(world: World) -> None:
     works(world.office)
     world.hosts.cut("office", 2)
-    said = until("it is noticed", lambda: world.office.ask("status")["blocked"] or None, 240)
+    said = until("it is noticed", lambda: world.office.ask("status")["blocked"] or None)
     assert world.office.alive
-    until("it is said", lambda: "unreachable" in world.office.ask("why")["blocked"] or None, 240)
+    until("it is said", lambda: "unreachable" in world.office.ask("why")["blocked"] or None)
     world.hosts.cut("office", 2, back=True)
     assert goes_on(world.office)["way"] == "https", said
 
