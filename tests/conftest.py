@@ -17,7 +17,17 @@ settings.register_profile(
 )
 settings.load_profile("echo2")
 
+SLOW = 900
+"""Seconds that a slow test may take, unless it says otherwise: nobody waits so long but where a test hangs."""
+
 XDG_FOLDERS = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The limit of pyproject.toml is for the others."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW))
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,6 @@ def line_of(first: Snapshot, folder: Path) -> tuple[list[Snapshot], dict[Edge, P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_path: Path) -> None:
     model = tiny_model.make(tmp_path / "model")
     line, edges = line_of(Snapshot(model.snapshot), tmp_path)

@@ -12,7 +12,7 @@ from tests.faults.audit import check_books, check_draws
 from tests.faults.processes import Program, Run, running, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tests.faults.audit import check_books
 from tests.faults.processes import free_port, running, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_node_on_https_alone_works_and_outlives_a_kill_of_the_coordinator(

@@ -23,7 +23,7 @@ from tests.faults.hosts import Hosts
 from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
 from tests.quickdisk import quick_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 LINKS = [("relay", "coord"), ("hidden", "relay"), ("coord", "office")]
 RELAY = ("/ip4/10.78.0.1/tcp/4001", "/ip4/10.78.1.2/tcp/4001")
