@@ -24,7 +24,9 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 10. Of the addresses of a peer it dials the one that it heard first and no other, and for a while none after a failure:
     whoever came back at another port would stay lost. So what it knew is forgotten before each dial.
 11. A dial to a peer that is connected returns at once, also where that connection leads nowhere since this machine
-    has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced.
+    has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced; and where a peer comes by
+    a second one, as it knows of no first one, the first is looked at in the same way.
+12. Gossip ends in silence where connections come and go (p2p/libp2p_gossip.py).
 """
 
 import logging
@@ -34,7 +36,7 @@ from typing import Any
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
-from libp2p.abc import IHost, INetStream
+from libp2p.abc import IHost, INetConn, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TMuxerOptions, TProtocol
 from libp2p.network.config import ConnectionConfig
@@ -54,6 +56,7 @@ from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
 from p2p.libp2p_foreign import ForeignConn, Muxers
+from p2p.libp2p_gossip import mend, mended
 from p2p.libp2p_log import demote
 from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
@@ -150,15 +153,18 @@ class LibP2PTransport:
         self._circuits = Circuits(self._host, self._connections.gone)
         self._punch = Punch(self._host, self._circuits)
         self._circuits.arrived = self._upgrade
+        self._connections.doubled = self._look_at_older
         self._relay = Relay(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
-        self._pubsub = Pubsub(
-            self._host,
-            self._router,
-            strict_signing=True,
-            validation_timeout=VALIDATION_TIMEOUT,
-            max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
+        self._pubsub = mended(
+            Pubsub(
+                self._host,
+                self._router,
+                strict_signing=True,
+                validation_timeout=VALIDATION_TIMEOUT,
+                max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
+            )
         )
 
     @property
@@ -179,6 +185,7 @@ class LibP2PTransport:
             await self._pubsub.wait_until_ready()
             for topic, handler in self._topics.items():
                 await self._join(topic, handler, self._nursery)
+            self._nursery.start_soon(mend, self._pubsub, self._host.get_connected_peers)
             listening()
             try:
                 await trio.sleep_forever()
@@ -218,11 +225,17 @@ class LibP2PTransport:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"none of {list(addresses)} answers{why}")
 
-    async def _drop_dead(self, peer: str) -> None:
+    def _look_at_older(self, newest: INetConn) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(guarded(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
+
+    async def _drop_dead(self, peer: str, but: INetConn | None = None) -> None:
         """Rule 11. Of stock yamux nothing is asked."""
         for connection in self._connections.of(peer):
             muxed = connection.muxed_conn
-            if isinstance(muxed, MuxConn) and not muxed.is_closed and not await muxed.alive(ALIVE):
+            if connection is but or not isinstance(muxed, MuxConn) or muxed.is_closed:
+                continue
+            if not await muxed.alive(ALIVE):
                 log.info("%s gives no sign of life: its connection is replaced", peer)
                 await close_socket(connection)
                 await connection.close()

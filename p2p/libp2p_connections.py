@@ -30,6 +30,8 @@ class Connections(INotifee):
         """`now`: seconds, monotonic."""
         self._now = now
         self.open: dict[INetConn, None] = {}
+        self.doubled: Callable[[INetConn], None] = lambda newest: None
+        """Told of a connection with a peer with whom there is one."""
         self._crowd = Crowd()
         self._bans = Bans()
         self._ended = trio.Event()
@@ -53,6 +55,8 @@ class Connections(INotifee):
         if reason is not None:
             log.warning("a connection is closed: %s", reason)
             await close_socket(conn)
+        elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
+            self.doubled(conn)
 
     def _refused(self, conn: INetConn) -> str | None:
         peer = str(conn.muxed_conn.peer_id)

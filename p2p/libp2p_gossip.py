@@ -1,0 +1,58 @@
+"""Keeps gossip with connected peers alive. py-libp2p's Pubsub of 0.8 loses it in silence, for as long as they stay:
+
+1. Of two connections with a peer only the first has a gossip stream, and when that one ends the other gets none: who
+   came back before its end was noticed would hear nothing any more. So whoever is connected and has no stream on an
+   open connection gets one, at most `LOOK` seconds later.
+2. A stream that cannot be opened is not tried again, unless for two reasons. Here it is, every `AGAIN` seconds.
+3. With a stream that broke it forgets what the peer is subscribed to. A peer whose own stream is whole does not say it
+   again: while it is connected, it is remembered.
+4. It takes no message from a peer whose address record is older than the one known, as after its clock was set back.
+   The record alone is not taken: we have our own (p2p/records.py).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import trio
+from libp2p.peer.envelope import Envelope
+from libp2p.peer.id import ID
+from libp2p.pubsub.pubsub import Pubsub
+
+LOOK = 1.0
+AGAIN = 40.0
+"""Longer than upstream takes to give an attempt up."""
+
+
+def mended(pubsub: Pubsub) -> Pubsub:
+    """The same, with rules 3 and 4; before it runs."""
+    store: Any = pubsub.host.get_peerstore()
+    forget, take = pubsub._forget_all_subscriptions, store.consume_peer_record
+
+    def forget_who_left(peer_id: ID) -> None:
+        if not pubsub._peer_is_connected(peer_id):
+            forget(peer_id)
+
+    def take_newer(envelope: Envelope, ttl: int) -> bool:
+        record = envelope.record()
+        known = store.peer_record_map.get(record.peer_id)
+        return (known is not None and known.seq > record.seq) or bool(take(envelope, ttl))
+
+    pubsub._forget_all_subscriptions = forget_who_left  # type: ignore[method-assign]
+    store.consume_peer_record = take_newer
+    return pubsub
+
+
+async def mend(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> NoReturn:
+    """Rules 1 and 2, until cancelled. `peers`: those connected."""
+    missing: dict[ID, float] = {}
+    while True:
+        await trio.sleep(LOOK)
+        now, before, missing = trio.current_time(), missing, {}
+        for peer in peers():
+            stream = pubsub.peers.get(peer)
+            if stream is None:
+                missing[peer] = before.get(peer, now)
+            lost = stream.muxed_conn.is_closed if stream is not None else now - missing[peer] >= AGAIN
+            if lost:
+                missing.pop(peer, None)
+                pubsub._handle_dead_peer(peer)  # as it is connected, upstream opens a stream then
