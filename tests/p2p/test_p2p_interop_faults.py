@@ -28,8 +28,8 @@ ASK = framed(packed("a", bytes(32))) + framed(packed("w", [0]))
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What our side logs, from the level on that an operator may turn on."""
-    caplog.set_level(logging.INFO, "p2p")
+    """What our side logs, fine lines too."""
+    caplog.set_level(logging.DEBUG, "p2p")
     return caplog
 
 
