@@ -4,7 +4,7 @@
 
 Rules
 1. Parts are tasks of one group; the first that fails ends all of them, and its error names the fix.
-2. Told to finish, the node asks for no more leases, works off the one it has, delivers, waits for answers up to the
+2. Told to finish, the node asks for no more leases, works off what it has, delivers, waits for answers up to the
    owner's bound, and ends. Told twice, it ends at once: the outbox goes on at the next start.
 3. The coordinator may be absent at any time, also at the start of a node that was here before.
 """

@@ -1,8 +1,8 @@
 """The engine as the daemon sees it: one child process that does one thing at a time, and comes back when it dies.
 
 Rules
-1. Whoever wants the engine takes a `turn`. Turns are given in the order asked; a lease is asked for, generated and
-   done within one turn, so that a version never changes under it.
+1. Whoever wants the engine takes a `turn`. Turns are given in the order asked; a lease is generated within the turn in
+   which it was asked for, so that a version never changes under it.
 2. The engine is started, and the version held loaded into it, when a turn begins: after a crash as after a
    pause.
 3. The weights held are a folder that the engine steps in place (weights.rolling). An engine that dies within a step
@@ -84,6 +84,7 @@ class SupervisedEngine:
     def __init__(self, handle: EngineHandle, *, seed: int) -> None:
         self._handle, self._random = handle, random.Random(seed)
         self._lock = asyncio.Lock()
+        self._waiting = 0
         self._alive = self._loaded = False
         self._crashes = 0
         self.dtype: DType = "float32"
@@ -110,13 +111,25 @@ class SupervisedEngine:
         assert self.device is not None
         return self.device
 
+    @property
+    def wanted(self) -> bool:
+        """Somebody waits for a turn."""
+        return self._waiting > 0
+
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """The engine for this caller alone, running, with the version held loaded. Waits while the engine rests."""
-        await self._awake.wait()
-        async with self._lock:
+        self._waiting += 1
+        try:
+            await self._awake.wait()
+            await self._lock.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             await self._ready()
             yield
+        finally:
+            self._lock.release()
 
     async def forward(self, payload: Path, to: Held) -> None:
         """Within a turn, with something held: step to `to` by a diff from there (rule 3). After a crash it is done

@@ -2,8 +2,11 @@
 
 Rules
 1. A lease is asked for, worked off and handed over within one turn of the engine: the version never changes under it.
+   So that the engine need not wait for the coordinator, the next lease is asked for in the same turn, shortly before
+   the group at hand is done (node/ahead.py), unless somebody waits for the engine: a newer version comes first. Who
+   asks for it later waits for one group more, at most.
 2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, and when the run is
-   finished.
+   finished. A lease that was asked for ahead is worked off before an end, and kept over a pause while it fits.
 3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
    long as it has not expired: the tokens are the same.
 4. A refusal is waited out as long as the coordinator says, or until a newer version is held. What no repetition can
@@ -12,6 +15,7 @@ Rules
 """
 
 import asyncio
+import contextlib
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -19,6 +23,7 @@ from typing import Final
 
 import structlog
 
+from node.ahead import Ahead
 from node.clock import RunClock
 from node.courier import Courier
 from node.engine import EngineFailed, EngineLost, Held, SupervisedEngine
@@ -29,7 +34,7 @@ from node.link import CoordinatorLink, Refused
 from node.outbox import Outbox
 from node.records import Records
 from node.switch import Switch
-from p2p.errors import PeerFault, Stale, Unreachable
+from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
 
 MOST_WAIT: Final = 30.0
@@ -63,6 +68,8 @@ class Rollouts:
         self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
         self._courier, self._records, self._clock, self._switch = courier, records, clock, switch
         self._node, self._random, self._once = node, random.Random(seed), once
+        self._ahead = Ahead()
+        self._kept: Lease | None = None
         self.blocked = STARTING
         self.working = False
         self.done = 0
@@ -94,15 +101,17 @@ class Rollouts:
         return False
 
     async def _turn(self) -> float | None:
-        """One lease, worked off; or the seconds to wait before the next question."""
+        """Leases of one version, worked off; or the seconds to wait before the next question."""
         async with self._engine.turn():
             held = self._engine.held
             if held is None or self._switch.idle:
                 return 0.0
             try:
-                lease = await self._ask(held)
+                lease: Lease | None = self._fitting(held) or await self._ask(held)
                 self.blocked, self.working = "", True
-                await self._work(lease)
+                while lease is not None and not self._switch.paused:
+                    lease = await self._work_and_ask(lease, held)
+                self._kept = lease
                 return None
             except Refused as error:
                 return self._refused(error.refusal)
@@ -123,20 +132,57 @@ class Rollouts:
         assert runspec is not None
         assert device is not None
         ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
-        asked = self._clock.local()
+        asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=held.version)
         payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
         lease = check_lease(payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now())
         self._clock.observe(lease.sent, asked, signed=True)
+        self._ahead.answered(asyncio.get_running_loop().time() - began)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
+
+    def _fitting(self, held: Held) -> Lease | None:
+        """What was kept over a pause, if it still binds the version held."""
+        kept, self._kept = self._kept, None
+        if kept is None or (kept.era, kept.version, kept.root) != (held.era, held.version, held.root):
+            return None
+        return kept if self._clock.now() < kept.expires else None
+
+    async def _work_and_ask(self, lease: Lease, held: Held) -> Lease | None:
+        """Work a lease off; the next one, where it was asked for in time."""
+        done = asyncio.Event()
+        asking = asyncio.create_task(self._ask_ahead(held, done))
+        try:
+            await self._work(lease)
+            done.set()
+            return await asking
+        finally:
+            asking.cancel()
+
+    async def _ask_ahead(self, held: Held, done: asyncio.Event) -> Lease | None:
+        """The second half of rule 1. Whatever comes in between, the next turn asks anyway."""
+        if self._once or self._ahead.wait is None:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ahead.wait):
+                await done.wait()
+                return None
+        if self._engine.wanted or self._switch.idle or self._outbox.full:
+            return None
+        try:
+            return await self._ask(held)
+        except (Refused, P2PError) as error:
+            _log.debug("no lease ahead", reason=str(error))
+            return None
 
     async def _work(self, lease: Lease) -> None:
         runspec = self._records.trusted.runspec
         assert runspec is not None
         while True:
+            began = asyncio.get_running_loop().time()
             try:
                 samples = await self._engine.generate(job_of(lease, runspec))
+                self._ahead.made(asyncio.get_running_loop().time() - began)
                 break
             except EngineFailed as error:
                 raise Stale(f"the engine cannot work for this lease: {error}") from error
