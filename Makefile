@@ -51,8 +51,8 @@ pytest: setup ## the tests that are not slow
 test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests (installs about 90 MB more)
 	$(BIN)/python -m pytest -q
 
-interop: .interop/.installed setup ## a peer on js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
-	$(BIN)/python -m pytest -q -rs tests/p2p/test_p2p_interop_js.py
+interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
+	$(BIN)/python -m pytest -q -rs tests/p2p/test_p2p_interop_py.py tests/p2p/test_p2p_interop_js.py
 
 .interop/.installed: tests/p2p/interop_js/package.json tests/p2p/interop_js/package-lock.json
 	mkdir -p .interop
