@@ -315,19 +315,29 @@ def _tell(console: Console, crew: Crew, fault: Exception) -> None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
+    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away; also where Ctrl-C is ignored, as in what a
+    script starts in the background."""
+
+    def end(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    with _handled(signal.SIGTERM, end):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Clearing away is bounded in time, and not to be interrupted half-way."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with _handled(signal.SIGINT, signal.SIG_IGN), _handled(signal.SIGTERM, signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    before = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)

@@ -150,22 +150,32 @@ def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("story", "when", "number"),
+    ("story", "when", "number", "ctrl_c"),
     [
-        ("long making", "making the run", signal.SIGINT),
-        ("endless", "late-lynx joins late", signal.SIGINT),
-        ("endless", "late-lynx joins late", signal.SIGTERM),
+        ("long making", "making the run", signal.SIGINT, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGINT, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGTERM, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGTERM, signal.SIG_IGN),
+        ("long making", "making the run", signal.SIGTERM, signal.SIG_IGN),
     ],
-    ids=["Ctrl-C while the model is made", "Ctrl-C in the middle", "SIGTERM in the middle"],
+    ids=[
+        "Ctrl-C while the model is made",
+        "Ctrl-C in the middle",
+        "SIGTERM in the middle",
+        "SIGTERM in the middle, in the background of a script",
+        "SIGTERM while the model is made, in the background of a script",
+    ],
 )
 def test_an_interrupted_demo_leaves_no_process_and_no_folder(
-    story: str, when: str, number: signal.Signals, tmp_path: Path
+    story: str, when: str, number: signal.Signals, ctrl_c: signal.Handlers, tmp_path: Path
 ) -> None:
+    """`ctrl_c`: what whoever starts the demo has set; these tests themselves may run in the background."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(STAND_INS), "demo", story]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    before = signal.signal(signal.SIGINT, ctrl_c)  # inherited
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         for line in process.stdout:
             if when in line:
