@@ -205,7 +205,14 @@ class WebSection(Section):
 class LeasesSection(Section):
     """How work is given out."""
 
-    per_node: Annotated[int, Field(ge=1, le=1024, description="Most leases that a node holds at a time.")] = 2
+    per_node: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            description="Most leases that a node holds: one in work, one asked for ahead, one that a crash left.",
+        ),
+    ] = 3
     minimum_seconds: Annotated[float, Field(gt=0, description="Shortest life of a lease, seconds.")] = 30.0
     maximum_seconds: Annotated[float, Field(gt=0, description="Longest life of a lease, seconds.")] = 900.0
 

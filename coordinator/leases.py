@@ -42,7 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     group_size: int
     limit: int
     engines: list[str]
-    per_node: int = 2
+    per_node: int = 3
     first_ms: int = 300_000
     least_ms: int = 20_000
     most_ms: int = 3_600_000
