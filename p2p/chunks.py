@@ -72,12 +72,3 @@ def scan(path: Path, size: int) -> tuple[list[bytes], bytes, int]:
             whole.update(chunk)
             length += len(chunk)
     return leaves, whole.digest(), length
-
-
-def hash_of(path: Path) -> bytes:
-    """BLAKE3 of a file. Raises `OSError`."""
-    whole, buffer = blake3(), bytearray(CHUNK_SIZE_MAX)
-    with path.open("rb", buffering=0) as file:
-        while length := file.readinto(buffer):
-            whole.update(memoryview(buffer)[:length])
-    return whole.digest()

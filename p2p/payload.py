@@ -4,8 +4,9 @@
    a disk that decays makes a chunk "gone", never a bad chunk from us.
 2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
    Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
-3. Finished means: the whole file hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
-   is fsynced. The open file stays readable under its new name.
+3. Finished means: what was stored hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
+   is fsynced. The open file stays readable under its new name. The whole is hashed while chunks come: each one that is
+   next from memory, and one more of those that came early from the file, so that little is left for the end.
 
 4. Methods block on the disk, and may be called from several threads; but `prove` never, and `read` not where it is told
    so: what the system has in memory is read in less time than another thread takes to wake.
@@ -19,8 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from blake3 import blake3
+
 from p2p import merkle
-from p2p.chunks import check, chunk_count, chunk_span, digest, hash_of, leaf_digest, scan
+from p2p.chunks import check, chunk_count, chunk_span, digest, leaf_digest, scan
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 
@@ -111,6 +114,9 @@ class PartialPayload(Payload):
         super().__init__(manifest, path, tree, descriptor)
         self._record = 1 + 32 * merkle.depth(self.chunks)
         self._lock = threading.Lock()
+        self._whole = blake3()
+        self._hashed = 0
+        """Chunks from the first one on that are in `_whole`."""
         self._resume()
 
     def put(self, index: int, data: bytes, proof: list[bytes]) -> bool:
@@ -133,14 +139,17 @@ class PartialPayload(Payload):
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
             _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
             self.have |= 1 << index
+            if index == self._hashed:
+                self._hash(data)
+            self._hash_stored(1)
         return True
 
     def finish(self) -> None:
         """Make the complete part the payload (rule 3). Raises `Malformed` when the chunks are right but the whole is
         not, which is the manifest's fault; the part is then removed."""
-        with _disk_faults(self._part):
-            whole = hash_of(self._part)
-        if not self.complete or whole != self.manifest.hash:
+        with self._lock, _disk_faults(self._part):
+            self._hash_stored(self.chunks)
+        if not self.complete or self._whole.digest() != self.manifest.hash:
             self.discard()
             raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")
         with _disk_faults(self.path):
@@ -172,6 +181,16 @@ class PartialPayload(Payload):
             return False
         return self._tree.add(index, leaf_digest(data), proof)
 
+    def _hash(self, data: bytes) -> None:
+        self._whole.update(data)
+        self._hashed += 1
+
+    def _hash_stored(self, most: int) -> None:
+        while most > 0 and self.have >> self._hashed & 1:
+            offset, length = chunk_span(self.manifest, self._hashed)
+            self._hash(os.pread(self._descriptor, length, offset))
+            most -= 1
+
     def _resume(self) -> None:
         with _disk_faults(self._part):
             for index in range(self.chunks):
@@ -181,8 +200,11 @@ class PartialPayload(Payload):
                     continue
                 proof = [record[1 + 32 * i : 33 + 32 * i] for i in range(count)]
                 offset, length = chunk_span(self.manifest, index)
-                if self._verify(index, os.pread(self._descriptor, length, offset), proof):
+                data = os.pread(self._descriptor, length, offset)
+                if self._verify(index, data, proof):
                     self.have |= 1 << index
+                    if index == self._hashed:
+                        self._hash(data)
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:

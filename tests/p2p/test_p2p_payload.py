@@ -5,10 +5,11 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from p2p import merkle, wire
-from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, hash_of, leaf_digest, manifest_of
+from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, leaf_digest, manifest_of
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 from p2p.payload import PartialPayload, Payload
@@ -307,5 +308,33 @@ def test_a_leaf_is_hashed_as_the_tree_does():
     assert leaf_digest(b"chunk") == merkle.leaf_hash(b"chunk", digest)
 
 
-def test_the_hash_of_a_file_is_that_of_its_manifest(whole):
-    assert hash_of(whole.path) == whole.manifest.hash
+ORDERS = {
+    "in order": (range(7), ()),
+    "the last first": (range(6, -1, -1), ()),
+    "in stripes": ((0, 2, 4, 6, 1, 3, 5), ()),
+    "resumed in the middle": ((0, 1, 2), (6, 5, 4, 3)),
+    "resumed with a gap": ((0, 2, 5), (1, 6, 4, 3)),
+    "resumed with all": (range(7), ()),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), ORDERS.values(), ids=ORDERS.keys())
+def test_the_whole_is_hashed_in_whatever_order_the_chunks_come(whole, tmp_path, before, after):
+    started(whole, tmp_path / "p", *before).close()
+    partial = PartialPayload(whole.manifest, tmp_path / "p")
+    for index in after:
+        assert partial.put(index, *whole.read(index))
+    partial.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+
+
+@pytest.mark.parametrize(("before", "after"), ORDERS.values(), ids=ORDERS.keys())
+def test_right_chunks_of_a_wrong_whole_are_the_manifests_fault(whole, tmp_path, before, after):
+    lie = msgspec.structs.replace(whole.manifest, hash=bytes(32))
+    chunks = [whole.read(index) for index in range(whole.chunks)]
+    partial = PartialPayload(lie, tmp_path / "p")
+    for index in (*before, *after):
+        partial.put(index, *chunks[index])
+    with pytest.raises(Malformed, match="do not make up the payload"):
+        partial.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]
