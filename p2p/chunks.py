@@ -21,7 +21,7 @@ def digest(data: bytes) -> bytes:
     return blake3(data).digest()
 
 
-def leaf_digest(chunk: bytes) -> bytes:
+def leaf_digest(chunk: bytes | memoryview) -> bytes:
     """`merkle.leaf_hash` of a chunk, without a copy of it."""
     return blake3(merkle.LEAF).update(chunk).digest()
 

@@ -150,7 +150,7 @@ class Download:
                 await self._store(peer, index, data, list(proof))
         self._pump()
 
-    async def _store(self, peer: str, index: int, data: bytes, proof: list[bytes]) -> None:
+    async def _store(self, peer: str, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         try:
             self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
         except BadChunk as fault:

@@ -216,7 +216,7 @@ class HttpsServer:
         await answer.prepare(request)
         for index in range(first, last + 1):
             found = await anyio.to_thread.run_sync(payload.read, index)
-            message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), found[0])
+            message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), memoryview(found[0]))
             await self._send(answer, _name(request), https_wire.framed(message))
             self._sent[_name(request)] += len(found[0]) if found else 0
         return await self._listener.finish(answer)

@@ -324,7 +324,7 @@ class MuxConn(IMuxedConn):
                 self._news()
                 if frames:
                     began = trio.current_time()
-                    await self.secured_conn.write(b"".join(frames))
+                    await self.secured_conn.send(*frames)
                     prompt = trio.current_time() - began <= PROMPT
                     batch = min(2 * batch, BATCH) if prompt else max(batch // 2, BATCH_MIN)
                 else:

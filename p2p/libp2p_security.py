@@ -30,6 +30,7 @@ from multiaddr import Multiaddr
 
 from p2p.errors import Malformed
 from p2p.libp2p_socket import RawBytes
+from p2p.mux import Bytes
 from p2p.noise import Opener, Sealer
 
 log = logging.getLogger("p2p")
@@ -122,13 +123,17 @@ class NoiseSession(BaseSession):
         return bytes(found[:n])
 
     async def write(self, data: bytes) -> None:
-        """All of `data`, whoever is cancelled meanwhile. Raises `ConnectionClosedError`."""
+        """See `send`."""
+        await self.send(data)
+
+    async def send(self, *pieces: Bytes) -> None:
+        """All of them, whoever is cancelled meanwhile. Raises `ConnectionClosedError`."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            sealed = memoryview(self._sealer.seal(data))
+            sealed = self._sealer.seal(*pieces)
             if left := sealed[self._raw.send_now(sealed) :]:
                 await self._send(left)
             else:

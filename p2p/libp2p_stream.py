@@ -71,15 +71,16 @@ class LibP2PStream:
         """See `Stream`."""
         return self._peer
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, *pieces: Bytes) -> None:
         """See `Stream`. Where the caller is cancelled, the frame leaves whole all the same."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         if self._finished:
             raise LocalFault("a frame was sent after the stream's finish")
         try:
-            self._pipe.put(len(frame).to_bytes(LENGTH, "big"))
-            self._pipe.put(frame)
+            self._pipe.put(sum(map(len, pieces)).to_bytes(LENGTH, "big"))
+            for piece in pieces:
+                self._pipe.put(piece)
         except Exception as error:
             self._break(f"{error!r}")
         await self._flush()

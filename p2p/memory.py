@@ -310,7 +310,8 @@ class _MemoryStream:
     def peer(self) -> str:
         return self._far.peer_id
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, *pieces: bytes | memoryview) -> None:
+        frame = b"".join(pieces)
         await self._until_room(len(frame))
         self._post(frame)
 

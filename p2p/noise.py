@@ -7,6 +7,7 @@
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -27,21 +28,38 @@ class Sealer:
         self._aead = ChaCha20Poly1305(key)
         self._count = count
 
-    def seal(self, data: bytes) -> bytearray:
-        """The messages that carry `data`. They must be sent, whole and in this order."""
-        view = memoryview(data)
-        messages = -(-len(view) // MESSAGE_MAX)
-        out = bytearray(len(view) + messages * (_LENGTH.size + TAG))
-        into, at = memoryview(out), 0
-        for start in range(0, len(view), MESSAGE_MAX):
-            part = view[start : start + MESSAGE_MAX]
-            length = len(part) + TAG
+    def seal(self, *pieces: bytes | memoryview) -> memoryview:
+        """The messages that carry the pieces. They must be sent, whole and in this order."""
+        size = sum(map(len, pieces))
+        # Two neighbours among the messages are more than one that is full.
+        out, at = memoryview(bytearray(size + (2 * size // MESSAGE_MAX + 2) * (_LENGTH.size + TAG))), 0
+        for plain in _messages(pieces):
+            length = len(plain) + TAG
             _LENGTH.pack_into(out, at, length)
             at += _LENGTH.size
-            self._aead.encrypt_into(_NONCE.pack(self._count), part, None, into[at : at + length])
+            self._aead.encrypt_into(_NONCE.pack(self._count), plain, None, out[at : at + length])
             self._count += 1
             at += length
-        return out
+        return out[:at]
+
+
+def _messages(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The pieces in messages, as many together as fit: each is put together just before it is encrypted, so that it
+    lies in the processor's cache."""
+    held: list[bytes | memoryview] = []
+    room = MESSAGE_MAX
+    for piece in pieces:
+        if len(piece) > room and held:
+            yield b"".join(held)
+            held, room = [], MESSAGE_MAX
+        while len(piece) > MESSAGE_MAX:
+            yield piece[:MESSAGE_MAX]
+            piece = memoryview(piece)[MESSAGE_MAX:]
+        if piece:
+            held.append(piece)
+            room -= len(piece)
+    if held:
+        yield b"".join(held)
 
 
 class Opener:

@@ -119,17 +119,17 @@ class PartialPayload(Payload):
         """Chunks from the first one on that are in `_whole`."""
         self._resume()
 
-    def put(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+    def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
         """Verify and store a chunk; False when it was here already. Raises `BadChunk`, `LocalFault` (the disk)."""
         self.prove(index, data, proof)
         return self.store(index, data, proof)
 
-    def prove(self, index: int, data: bytes, proof: list[bytes]) -> None:
+    def prove(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         """Raises `BadChunk`."""
         if not 0 <= index < self.chunks or not self._verify(index, data, proof):
             raise BadChunk(f"chunk {index} does not lead to the chunk root")
 
-    def store(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+    def store(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
         """Store a chunk that was proven; False when it was here already. Raises `LocalFault` (the disk)."""
         if self.have >> index & 1:
             return False
@@ -176,12 +176,12 @@ class PartialPayload(Payload):
                 os.close(self._proofs)
                 self._proofs = -1
 
-    def _verify(self, index: int, data: bytes, proof: list[bytes]) -> bool:
+    def _verify(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
         if len(data) != chunk_span(self.manifest, index)[1]:
             return False
         return self._tree.add(index, leaf_digest(data), proof)
 
-    def _hash(self, data: bytes) -> None:
+    def _hash(self, data: bytes | memoryview) -> None:
         self._whole.update(data)
         self._hashed += 1
 
@@ -207,7 +207,7 @@ class PartialPayload(Payload):
                         self._hash(data)
 
 
-def _write(descriptor: int, data: bytes, offset: int) -> None:
+def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
     while data:
         written = os.pwrite(descriptor, data, offset)
         data, offset = data[written:], offset + written

@@ -14,7 +14,7 @@ from p2p.payload import PartialPayload
 
 ROOM = 4 << 20
 
-Proven = tuple[int, bytes, list[bytes]]
+Proven = tuple[int, bytes | memoryview, list[bytes]]
 """Index, data and proof of a chunk."""
 
 
@@ -30,7 +30,7 @@ class Shelf:
         """Of what waits or is being written."""
         self._filled, self._emptied = anyio.Event(), anyio.Event()
 
-    async def put(self, index: int, data: bytes, proof: list[bytes]) -> None:
+    async def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
         """Have a chunk written; returns when there is room for another."""
         self._waiting.append((index, data, proof))
         self._nbytes += len(data)

@@ -27,8 +27,8 @@ class Stream(Protocol):
     def peer(self) -> str:
         """The authenticated peer id of the other side."""
 
-    async def send(self, frame: bytes) -> None:
-        """Send one frame. Raises `Unreachable`."""
+    async def send(self, *pieces: bytes | memoryview) -> None:
+        """Send one frame, given in pieces that must not change later. Raises `Unreachable`."""
 
     async def receive(self, limit: int) -> bytes | None:
         """One frame, or None when the other side finished. Raises `TooLong` when it is longer than

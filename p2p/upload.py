@@ -172,7 +172,7 @@ class Upload:
             await self._send(wire.Gone(index))
             return
         data, proof = found
-        await self._send(wire.Chunk(index, tuple(proof), data))
+        await self._send_frame(*wire.encode_chunk(index, proof, data))
         self._sent[self._stream.peer] += len(data)
 
     async def _idle(self, wait: float | None) -> None:
@@ -184,5 +184,8 @@ class Upload:
             await self._send(wire.New())
 
     async def _send(self, message: wire.FromHolder) -> None:
+        await self._send_frame(wire.encode(message))
+
+    async def _send_frame(self, *pieces: bytes | memoryview) -> None:
         with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
-            await self._stream.send(wire.encode(message))
+            await self._stream.send(*pieces)

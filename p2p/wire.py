@@ -8,6 +8,7 @@ A message is a MessagePack array: the name's letter, then the fields in order; l
 is absent has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -65,7 +66,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
     index: Index
     proof: Annotated[tuple[Digest, ...], msgspec.Meta(max_length=20)]
-    data: Annotated[bytes, msgspec.Meta(max_length=CHUNK_SIZE_MAX)]
+    data: Annotated[memoryview, msgspec.Meta(max_length=CHUNK_SIZE_MAX)]
+    """Of a frame that was decoded: a view of it."""
 
 
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag="g"):
@@ -77,6 +79,9 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="g"):
 FromDownloader = Ask | Want | Cancel
 FromHolder = Have | New | Chunk | Gone
 
+_BIN_8 = 0xC4
+"""MessagePack's type byte of up to 255 bytes; those of up to 2**16 - 1 and 2**32 - 1 follow it."""
+
 _encode = msgspec.msgpack.Encoder().encode
 _from_downloader: msgspec.msgpack.Decoder[FromDownloader] = msgspec.msgpack.Decoder(FromDownloader)
 _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(FromHolder)
@@ -85,6 +90,13 @@ _from_holder: msgspec.msgpack.Decoder[FromHolder] = msgspec.msgpack.Decoder(From
 def encode(message: FromDownloader | FromHolder) -> bytes:
     """The frame of a message."""
     return _encode(message)
+
+
+def encode_chunk(index: int, proof: Sequence[bytes], data: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
+    """The frame of a `Chunk`, in two pieces, so that the data is not copied."""
+    head = _encode(Chunk(index, tuple(proof), memoryview(b"")))
+    width = 1 if len(data) < 1 << 8 else 2 if len(data) < 1 << 16 else 4
+    return head[:-2] + bytes([_BIN_8 + width // 2]) + len(data).to_bytes(width, "big"), data
 
 
 def decode_from_downloader(frame: bytes) -> FromDownloader:

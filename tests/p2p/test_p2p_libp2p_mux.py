@@ -21,7 +21,7 @@ from libp2p.stream_muxer.exceptions import (
 from p2p import libp2p_mux, mux
 from p2p.libp2p_mux import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
 from p2p.libp2p_security import STUCK, NoiseSession
-from p2p.mux import HEADER
+from p2p.mux import HEADER, Bytes
 from p2p.noise import Opener, Sealer
 
 KEYS = bytes(32), bytes(range(32))
@@ -380,14 +380,14 @@ def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(
         async with connected() as (near, far):
             one, other = await opened(near, far)
             slow, sizes = 0.0, []
-            honest = near.secured_conn.write
+            honest = near.secured_conn.send
 
-            async def write(data: bytes) -> None:
-                sizes.append(len(data))
+            async def send(*pieces: Bytes) -> None:
+                sizes.append(sum(map(len, pieces)))
                 await trio.sleep(slow)
-                await honest(data)
+                await honest(*pieces)
 
-            monkeypatch.setattr(near.secured_conn, "write", write)
+            monkeypatch.setattr(near.secured_conn, "send", send)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read_all, other)
                 await one.write(bytes(8 << 20))

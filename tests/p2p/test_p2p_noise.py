@@ -1,6 +1,7 @@
 """Noise's messages after the handshake."""
 
 import contextlib
+import itertools
 from random import Random
 
 import pytest
@@ -26,6 +27,25 @@ def test_bytes_arrive_however_they_are_cut(length):
     assert b"".join(found) == data
 
 
+@pytest.mark.parametrize(
+    "lengths",
+    {
+        "nothing": (),
+        "empty pieces": (0, 0, 1, 0),
+        "frames with their headers": (4, 9, MESSAGE_MAX - 9, 9, MESSAGE_MAX - 9, 9, 100),
+        "a frame after control frames": (9, 9, 9, MESSAGE_MAX - 9, 9, MESSAGE_MAX - 9),
+        "neighbours that do not fit together": (1, MESSAGE_MAX, 1, MESSAGE_MAX, 1, MESSAGE_MAX),
+        "longer than a message": (5, 3 * MESSAGE_MAX + 7, 5, 2 * MESSAGE_MAX),
+        "many small ones": (100,) * 5000,
+    }.values(),
+)
+def test_pieces_leave_as_few_messages_as_their_neighbours_fit_into(lengths):
+    pieces = [Random(number).randbytes(length) for number, length in enumerate(lengths)]
+    opened = Opener(KEY).open(Sealer(KEY).seal(*pieces))
+    assert b"".join(opened) == b"".join(pieces)
+    assert all(len(one) + len(other) > MESSAGE_MAX for one, other in itertools.pairwise(opened))
+
+
 def test_the_wire_is_that_of_upstream():
     from noise.connection import NoiseConnection
 
@@ -37,7 +57,7 @@ def test_the_wire_is_that_of_upstream():
     other.read_message(one.write_message())
     one.read_message(other.write_message())
     state = one.noise_protocol.cipher_state_encrypt
-    sealed = bytes(Sealer(state.k, state.n).seal(b"first") + Sealer(state.k, 1).seal(b"second"))
+    sealed = bytes(Sealer(state.k, state.n).seal(b"first")) + bytes(Sealer(state.k, 1).seal(b"second"))
     length = int.from_bytes(sealed[:2], "big")
     assert other.decrypt(sealed[2 : 2 + length]) == b"first"
     assert other.decrypt(sealed[4 + length :]) == b"second"

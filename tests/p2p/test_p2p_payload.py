@@ -265,6 +265,12 @@ def test_the_longest_messages_fit_into_their_limits():
         assert len(wire.encode(message)) <= wire.HOLDER_LIMIT
 
 
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 65535, 65536, wire.CHUNK_SIZE_MAX])
+def test_a_chunk_in_pieces_is_the_same_frame(length):
+    data, proof = memoryview(bytes(length)), (bytes(32), bytes(range(32)))
+    assert b"".join(wire.encode_chunk(300, proof, data)) == wire.encode(wire.Chunk(300, proof, data))
+
+
 def test_a_message_with_a_later_field_is_still_understood():
     assert wire.decode_from_holder(b"\x93\xa1g\x09\xa5later") == wire.Gone(9)
 
