@@ -30,6 +30,10 @@ from p2p.network import Manifest
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
+PIECE = 128 << 10
+"""Bytes that are read at once only to be hashed: few enough to stay in the processor's cache."""
+
+
 class Payload:
     """A complete payload file, ready to answer with chunks and proofs."""
 
@@ -188,7 +192,9 @@ class PartialPayload(Payload):
     def _hash_stored(self, most: int) -> None:
         while most > 0 and self.have >> self._hashed & 1:
             offset, length = chunk_span(self.manifest, self._hashed)
-            self._hash(os.pread(self._descriptor, length, offset))
+            for start in range(offset, offset + length, PIECE):
+                self._whole.update(os.pread(self._descriptor, min(PIECE, offset + length - start), start))
+            self._hashed += 1
             most -= 1
 
     def _resume(self) -> None:
