@@ -311,9 +311,8 @@ class _MemoryStream:
         return self._far.peer_id
 
     async def send(self, *pieces: bytes | memoryview) -> None:
-        frame = b"".join(pieces)
-        await self._until_room(len(frame))
-        self._post(frame)
+        await self._until_room(sum(map(len, pieces)))
+        self._post(b"".join(pieces))
 
     async def receive(self, limit: int) -> bytes | None:
         with self._watchdog():
