@@ -142,7 +142,7 @@ def spelled(kind: Any) -> str:
             return "float"
         case inspect.StrType():
             return "text" + bounds(kind.min_length, kind.max_length)
-        case inspect.BytesType():
+        case inspect.BytesType() | inspect.MemoryViewType():
             return "bytes" + bounds(kind.min_length, kind.max_length)
         case inspect.ListType() | inspect.VarTupleType():
             return f"list{bounds(kind.min_length, kind.max_length)} of {spelled(kind.item_type)}"
