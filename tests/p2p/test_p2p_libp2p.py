@@ -355,10 +355,10 @@ async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monk
             """What is written to the connection of now is lost from here on, as on a line that is no more."""
             [found] = transport._connections.open
 
-            async def lost(data: bytes) -> None:
+            async def lost(*pieces: bytes) -> None:
                 pass
 
-            found.muxed_conn.secured_conn.write = lost
+            found.muxed_conn.secured_conn.send = lost
 
         first = await on_trio(b, connection)
         assert await b.dial(addresses) == a.peer_id
