@@ -95,7 +95,7 @@ class Swarm:
         """What live members owe."""
         self._judge_at = -math.inf
         self._hungry = True
-        """Whether there may be something to ask of parents; news of other chunks change nothing there."""
+        """Whether there may be something to ask; news of what was asked already change nothing there."""
         self._taken_back: list[Ask] = []
         self._holders = Holders()
 
@@ -138,11 +138,11 @@ class Swarm:
 
     def waits(self, peer: str) -> None:
         """`peer` is there, and has nothing to say (yet)."""
-        self._silent.pop(peer, None)
+        self._hungry |= self._silent.pop(peer, None) is not None
 
     def has(self, peer: str, indices: int, now: float) -> None:
         """`peer` says that it has these chunks, in addition to what it said before; it may be fetching the others."""
-        self._silent.pop(peer, None)
+        self._hungry |= self._silent.pop(peer, None) is not None
         if self.dropped(peer):
             return
         member = self._members.get(peer)
@@ -153,7 +153,9 @@ class Swarm:
         new = indices & ~member.has
         self._holders.add(new)
         member.has |= new
-        if peer != self._last and not member.stalled and (wanted := new & self.missing & ~self._shielded):
+        wanted = new & self.missing & ~self._shielded
+        self._hungry |= wanted & ~self._asked != 0
+        if wanted and peer != self._last and not member.stalled:
             for stripe in self._stripes:
                 if wanted & stripe.chunks:
                     stripe.news = now
@@ -226,13 +228,13 @@ class Swarm:
         if now >= self._judge_at:
             self._judge(now)
         room = self.chunks if most is None else most
-        asks = self._ask_parents(room, now) if self._hungry else []
-        self._hungry = most is not None
-        if self.missing & ~self._asked & ~self._shielded:
-            self._ask_others(asks, room, now)
-            self.needy = self.missing & ~self._asked & ~self._shielded != 0
-        else:
-            self.needy = False
+        asks: list[Ask] = []
+        if self._hungry:
+            asks = self._ask_parents(room, now)
+            if self.missing & ~self._asked & ~self._shielded:
+                self._ask_others(asks, room, now)
+            self._hungry = most is not None
+        self.needy = self.missing & ~self._asked & ~self._shielded != 0
         return asks
 
     def take_back(self) -> list[Ask]:
