@@ -15,10 +15,11 @@
    where many wait in its queue, each must ask for little, or many will have asked for the same chunk before the first
    of them can pass it on.
 4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
-   which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of
-   one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a stalled peer
-   owes may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live again: who is
-   slow is never banned. What came from elsewhere is taken back.
+   which its chunks came so far (`HASTY` times while nothing is left to ask: the last chunks may be with the slowest,
+   and to ask for them twice costs little), at least `QUIET` seconds; before its first chunk `STALL` seconds and the
+   time of one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a
+   stalled peer owes may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live
+   again: who is slow is never banned. What came from elsewhere is taken back.
 5. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
 6. A peer that comes back after it left is a new peer, except that rule 5 remembers.
 """
@@ -34,7 +35,7 @@ STALL = 5.0
 SLOW = 64 << 10
 """Bytes per second of the slowest line from which a first chunk is awaited in full."""
 QUIET = 2.0
-SLOWER = 8
+SLOWER, HASTY = 8, 2
 GRACE = 0.5
 """Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
 AWAITED = 2.0
@@ -373,7 +374,8 @@ class Swarm:
 
     def _patience(self, member: Member) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
-        known = self._first_patience if member.interval is None else max(QUIET, SLOWER * member.interval)
+        slower = SLOWER if self.missing & ~self._asked else HASTY
+        known = self._first_patience if member.interval is None else max(QUIET, slower * member.interval)
         return known if member.owed & member.has else 2 * known
 
     def _excuse(self, peer: str, member: Member, bit: int) -> None:
