@@ -11,7 +11,6 @@ Rules
 3. A kill at any moment leaves a whole version there, old or new, and the next scorer goes on from that.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,7 +25,7 @@ from engines.engine import Loaded
 from weights.documents import Edge
 from weights.errors import DiskFull, WeightsError
 from weights.path import path_to
-from weights.rolling import Rolling, take_place
+from weights.rolling import Rolling, remove, settle, take_place
 from weights.snapshot import Snapshot
 
 _SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
@@ -118,7 +117,8 @@ class ScorerWeights:
         return None
 
     def _is_there(self) -> bool:
-        take_place(self._made, self._path)
+        remove(self._made)
+        settle(self._path)
         return (self._path / "origin").exists()
 
     async def _mend(self, error: ChildError, faults: int) -> None:
@@ -129,7 +129,7 @@ class ScorerWeights:
             raise error
         log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
         if faults == 2:
-            await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._path, ignore_errors=True))
+            await anyio.to_thread.run_sync(remove, self._path)
 
     async def _remade(self, root: bytes | None) -> bool:
         """Rule 2; False where nothing leads to `root`."""

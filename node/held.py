@@ -11,13 +11,12 @@ Rules
    before needs no copy.
 """
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from weights.documents import Edge
 from weights.errors import DiskFull, WeightsError
-from weights.rolling import Rolling, take_place
+from weights.rolling import Rolling, remove, settle, take_place
 
 
 class BadChain(Exception):
@@ -32,9 +31,11 @@ class HeldWeights:
         self.path, self._made = folder / "held", folder / "made"
 
     def root(self) -> bytes | None:
-        """Content root of what is here, None for nothing. Finishes what a kill has torn; what is damaged is removed."""
+        """Content root of what is here, None for nothing. Finishes what a kill has torn; removes what is damaged or
+        half made."""
         try:
-            take_place(self._made, self.path)
+            remove(self._made)
+            settle(self.path)
             return Rolling(self.path).root
         except FileNotFoundError:
             return None
@@ -63,7 +64,7 @@ class HeldWeights:
 
     def drop(self) -> None:
         """Hold nothing."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove(self.path)
 
     def nbytes(self) -> int:
         """Bytes on disk."""

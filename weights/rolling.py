@@ -21,8 +21,8 @@ its journal gets its name.
 Memory beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half done: hold
 it off meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload again.
 
-A folder that a full payload makes anew (`unpack`) stands beside the old one until `take_place` renames it: whoever
-opens the place finds the old weights or the new ones.
+A folder that a full payload makes anew (`unpack`) stands beside the old one until it has come to its last version; then
+`take_place` renames it, which decides. Whoever opens the place, after `settle`, finds the old weights or the new ones.
 """
 
 import contextlib
@@ -263,17 +263,32 @@ class Rolling:
 
 
 def take_place(made: Path, place: Path) -> None:
-    """Put the folder `made`, which is whole, in the place of another, or finish what a kill left of that. Both have one
-    parent. Nothing is done where there is no `made`, or only the half of one."""
+    """Put the folder `made`, which is whole, in the place of another. Both have one parent."""
+    settle(place)
+    made.rename(_next(place))
+    settle(place)
+
+
+def settle(place: Path) -> None:
+    """Finish what a kill has left of `take_place`."""
     retired = place.with_name(f"{place.name}.retired")
-    if (made / "origin").exists():
+    if _next(place).exists():
         if place.exists():
             shutil.rmtree(retired, ignore_errors=True)
             place.rename(retired)
-        made.rename(place)
+        _next(place).rename(place)
         sync_folder(place.parent)
-    if place.exists():
-        shutil.rmtree(retired, ignore_errors=True)
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder. `origin` is what makes it one, and goes first: what a kill leaves of the rest is not opened."""
+    (folder / "origin").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _next(place: Path) -> Path:
+    return place.with_name(f"{place.name}.next")
 
 
 def _ends(journal: Path) -> tuple[bytes, bytes]:
@@ -298,9 +313,8 @@ def _number(journal: Path) -> int:
 
 
 def _cleared(folder: Path) -> None:
-    """`origin` is what makes a folder one: it goes first, and is written last."""
-    (folder / "origin").unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    """`origin` is written last."""
+    remove(folder)
     for name in ("undo", "redo"):
         (folder / name).mkdir(parents=True)
 

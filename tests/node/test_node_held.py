@@ -1,5 +1,6 @@
 """The weights a node holds: stepped in place, torn by kills at every place, replaced as a whole."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from p2p.identity import generate_key
 from p2p.memory import MemoryNetwork
 from tests.bigram import nudged, random_table, write_table
 from tests.clock import run_fake
+from tests.cuts import cuts
 from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until
+from tests.quickdisk import quick_folder
 from tests.swarm import working
 from weights.diff import Payload, encode
 from weights.documents import Edge
@@ -144,26 +147,29 @@ def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_p
     assert held.nbytes() >= snapshots[2].nbytes
 
 
-@pytest.mark.parametrize("torn", ["half made", "before the old goes", "before the new comes", "before the old is gone"])
-def test_a_replacement_that_was_torn_leaves_the_old_or_the_new(tmp_path: Path, torn: str) -> None:
-    chain, snapshots = chain_of(tmp_path, 1)
-    held = HeldWeights(tmp_path / "weights")
-    held.make(chain[:1], 1 << 20)
-    held.put_made()
-    held.make(chain, 1 << 20)
-    made, retired = tmp_path / "weights" / "made", tmp_path / "weights" / "held.retired"
-    if torn == "half made":
-        (made / "origin").unlink()
-    if torn in ("before the new comes", "before the old is gone"):
-        held.path.rename(retired)
-    if torn == "before the old is gone":
-        made.rename(held.path)
-    again = HeldWeights(tmp_path / "weights")
-    assert again.root() == snapshots[0 if torn == "half made" else 1].root
-    assert not retired.exists()
-    again.make(chain, 1 << 20)
-    again.put_made()
-    assert again.root() == snapshots[1].root
+def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 3)
+    with quick_folder() as folder:
+        held = HeldWeights(folder / "weights")
+
+        def life() -> Iterator[set[bytes | None]]:
+            yield {held.root()}
+            for way in (chain[:2], chain[:1], chain):
+                held.make(way, 1 << 20)
+                held.put_made()
+                yield {held.root()}
+            held.drop()
+            yield {None, snapshots[3].root}
+
+        for cut in cuts(life(), folder):
+            found = HeldWeights(folder / "weights")
+            assert found.root() in cut.before | cut.after, cut.where
+            if (root := found.root()) is not None:
+                assert Snapshot(Rolling(found.path).path).root == root, cut.where
+            assert {path.name for path in (folder / "weights").iterdir()} <= {"held"}, cut.where
+            found.make(chain, 1 << 20)
+            found.put_made()
+            assert found.root() == snapshots[3].root, cut.where
 
 
 def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:

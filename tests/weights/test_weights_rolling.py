@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from blake3 import blake3
 
+from tests.children import child
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 from weights import rolling as module
 from weights.diff import encode, encode_full
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
@@ -223,6 +227,71 @@ def test_a_journal_that_rotted_is_not_applied(chain: list[Snapshot], tmp_path: P
     assert bytes(data[:8]) == module._MAGIC
 
 
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
+
+
+class Stand(NamedTuple):
+    root: bytes
+    behind: list[bytes]
+    ahead: list[bytes]
+
+
+def stand(rolling: Rolling) -> Stand:
+    return Stand(rolling.root, rolling.behind(), rolling.ahead())
+
+
+def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kept_can_be_made(
+    chain: list[Snapshot], quick: Path
+) -> None:
+    folder = quick / "rolling"
+    versions = {snapshot.root: snapshot for snapshot in chain}
+    payloads = {(a, b): payload_between(chain, a, b) for a, b in ((0, 1), (1, 2), (2, 3), (1, 4), (4, 5))}
+    nothing = Stand(b"", [], [])
+
+    def life() -> Iterator[Stand]:
+        yield nothing
+        rolling = Rolling.create(folder, chain[0])
+        yield stand(rolling)
+        for old, new in ((0, 1), (1, 2), (2, 3)):
+            rolling.apply(payloads[old, new], chain[new].root, keep=3)
+            yield stand(rolling)
+        for move in (rolling.back, rolling.back, rolling.again, rolling.again, rolling.back, rolling.back):
+            move()
+            yield stand(rolling)
+        rolling.apply(payloads[1, 4], chain[4].root, keep=2)
+        yield stand(rolling)
+        rolling.apply(payloads[4, 5], chain[5].root)
+        yield stand(rolling)
+        rolling = Rolling.create(folder, chain[0])
+        yield stand(rolling)
+
+    for cut in cuts(life(), folder):
+        try:
+            rolling = Rolling(folder)
+        except FileNotFoundError:
+            # Made anew in place of what was there: `take_place` is for who must not lose that.
+            anew = (cut.before.root, cut.after.root) == (chain[5].root, chain[0].root)
+            assert anew or cut.before == nothing, cut.where
+            continue
+        found = stand(rolling)
+        if found.root == cut.after.root:
+            assert found.behind[: len(cut.after.behind)] == cut.after.behind, cut.where
+            assert found.ahead == cut.after.ahead, cut.where
+        else:
+            assert (found.root, found.behind) == (cut.before.root, cut.before.behind), cut.where
+            assert found.ahead == cut.before.ahead[: len(found.ahead)], cut.where
+        assert_is(rolling, versions[found.root])
+        for root in found.behind:
+            assert rolling.back() == root, cut.where
+            assert_is(rolling, versions[root])
+        for root in rolling.ahead():
+            assert rolling.again() == root, cut.where
+            assert_is(rolling, versions[root])
+
+
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
     chain: list[Snapshot], tmp_path: Path, kills: int
@@ -235,15 +304,15 @@ def test_killed_at_random_moments_it_is_always_one_version_and_goes_on(
     rng, seen = random.Random(kills), set()
     command = [sys.executable, str(WORKER), str(tmp_path), str(VERSIONS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
         for kill in range(kills):
             worker.stdin.write(f"{kill}\n")
             worker.stdin.flush()
-            child = int(worker.stdout.readline())
+            pid = int(worker.stdout.readline())
             time.sleep(rng.random() * 0.15)
-            os.kill(child, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             assert worker.stdout.readline() == "dead\n"
             rolling = Rolling(tmp_path / "rolling")
             assert_is(rolling, chain[numbers[rolling.root]])

@@ -1,0 +1,185 @@
+"""A folder as SIGKILL or a power cut would have left it, before each system call that changes its files.
+
+A life is a generator: it works in a folder, and yields what the folder then holds for good. It is lived once; before
+each of its system calls, and each statement of SQLite, the folder is copied. Then every copy is put back, one after the
+other, and the test opens it and looks: it must find what was there before the step under way, or what was there behind.
+
+1. What a kill leaves is all that was written. Bytes that Python still buffers are lost.
+2. What a power cut leaves lacks the bytes that were not yet fsynced; names come and go in the order of the calls, as on
+   every file system with a journal. What was yielded must be there with no name that changed after the last fsync.
+3. SQLite is taken at its word: its files are copied, and never cut short.
+"""
+
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+from unittest import mock
+
+State = TypeVar("State")
+
+_CALLS = (
+    "fsync", "ftruncate", "link", "mkdir", "pwrite", "remove", "rename", "replace", "rmdir", "symlink", "truncate",
+    "unlink", "write",
+)  # fmt: skip
+"""Of `os`, which pathlib and shutil call as well."""
+_SQLITE = (".sqlite", "-wal", "-shm")
+
+
+class Cut(NamedTuple, Generic[State]):
+    """`before`, `after`: what the life had yielded, and what it went on to yield. `where`: the call, for a message."""
+
+    before: State
+    after: State
+    where: str
+
+
+class _File(NamedTuple):
+    """`data`: None for a folder. `inode`: so that hard links stay such."""
+
+    data: bytes | None
+    mode: int
+    inode: int
+
+
+class _Copy(NamedTuple):
+    """`files`: path below the folder -> file, a folder before what is in it."""
+
+    files: dict[str, _File]
+    where: str
+
+
+def cuts(life: Iterator[State], folder: Path) -> Iterator[Cut[State]]:
+    """Live `life`, then put back what each cut leaves in `folder`, which must not be opened by anybody by then. The
+    first thing that the life yields is how `folder` was found."""
+    with _Watch(folder) as watch:
+        before = next(life)
+        lived: list[tuple[State, State, list[_Copy]]] = []
+        watch.copies.clear()
+        for after in life:
+            watch.take("the end of the step")
+            lived.append((before, after, watch.copies))
+            watch.copies, before = [], after
+            lived.append((after, after, [watch.lasting()]))
+    seen: set[object] = set()
+    for number, (before, after, copies) in enumerate(lived):
+        for copy in copies:
+            mark = (number, frozenset((path, file.data) for path, file in copy.files.items()))
+            if mark not in seen:
+                seen.add(mark)
+                _put_back(copy, folder)
+                yield Cut(before, after, f"step {number}: {copy.where}")
+
+
+class _Watch:
+    """Copies `folder` before each call of this process that changes files, while it is entered."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._patches = ExitStack()
+        self._connect = sqlite3.connect
+        self._synced: dict[int, bytes] = {}
+        self._mutex = threading.RLock()
+        self._busy = False
+        self._lasting: dict[str, _File] = {}
+        """As the last fsync left it, without what was not synced."""
+        self.copies: list[_Copy] = []
+
+    def __enter__(self) -> "_Watch":
+        for name in _CALLS:
+            self._patches.enter_context(mock.patch.object(os, name, self._watched(name, getattr(os, name))))
+        self._patches.enter_context(mock.patch.object(sqlite3, "connect", self._connected))
+        self._synced = {file.inode: file.data for file in self._files().values() if file.data is not None}
+        self._lasting = self._files()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._patches.close()
+
+    def take(self, where: str) -> None:
+        """Keep what a kill here leaves, and what a power cut leaves."""
+        with self._alone() as entered:
+            if entered:
+                files = self._files()
+                self.copies.append(_Copy(files, f"killed before {where}"))
+                self.copies.append(_Copy(self._without_unsynced(files), f"power cut before {where}"))
+
+    def lasting(self) -> _Copy:
+        """What there is at least after a power cut here."""
+        files = {path: file for path, file in self._lasting.items() if not path.endswith(_SQLITE)}
+        files |= {path: file for path, file in self._files().items() if path.endswith(_SQLITE)}
+        return _Copy(files, "power cut behind the step")
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            with self._mutex:
+                self.take(f"os.{name}({', '.join(map(str, arguments))})")
+                result = call(*arguments, **named)
+                self._note(arguments[0] if name == "fsync" else None)
+                return result
+
+        return watched
+
+    def _connected(self, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = self._connect(*arguments, **named)
+        connection.set_trace_callback(lambda statement: self.take(f"SQL {statement}"))
+        return connection
+
+    def _note(self, fsynced: int | None) -> None:
+        with self._alone() as entered:
+            if not entered:
+                return
+            files = self._files()
+            inodes = {file.inode: file.data for file in files.values() if file.data is not None}
+            # The number of a file that is gone may go to another one.
+            self._synced = {inode: data for inode, data in self._synced.items() if inode in inodes}
+            if fsynced is not None:
+                inode = os.fstat(fsynced).st_ino
+                self._synced |= {inode: inodes[inode]} if inode in inodes else {}
+                self._lasting = self._without_unsynced(files)
+
+    def _files(self) -> dict[str, _File]:
+        return {str(path.relative_to(self._folder)): _read(path) for path in sorted(self._folder.rglob("*"))}
+
+    def _without_unsynced(self, files: dict[str, _File]) -> dict[str, _File]:
+        return {
+            path: file._replace(data=self._synced.get(file.inode, b""))
+            if file.data is not None and not path.endswith(_SQLITE)
+            else file
+            for path, file in files.items()
+        }
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """False where it is our own copying that calls."""
+        with self._mutex:
+            busy, self._busy = self._busy, True
+            try:
+                yield not busy
+            finally:
+                self._busy = busy
+
+
+def _read(path: Path) -> _File:
+    found = path.stat()
+    return _File(None if path.is_dir() else path.read_bytes(), found.st_mode & 0o7777, found.st_ino)
+
+
+def _put_back(copy: _Copy, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    first: dict[int, Path] = {}
+    for name, file in copy.files.items():
+        path = folder / name
+        if file.data is None:
+            path.mkdir()
+        elif file.inode in first:
+            path.hardlink_to(first[file.inode])
+        else:
+            path.write_bytes(file.data)
+            path.chmod(file.mode)
+            first[file.inode] = path
