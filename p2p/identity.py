@@ -2,11 +2,12 @@
 
 Rules
 1. A key file is PEM (PKCS #8), mode 0600 or stricter, owned by this user; anything looser is refused.
-2. A key file is created once, exclusively, and never overwritten.
+2. A key file is created once, exclusively, and never overwritten. It is whole or absent, whenever the power fails.
 """
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import base58
@@ -55,25 +56,26 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
     if passphrase:
         encryption = serialization.BestAvailableEncryption(passphrase.encode())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    draft = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        if path.exists():
-            raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
-        raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
             file.flush()
             os.fsync(file.fileno())
+        os.link(draft, path)  # unlike a rename, never over another
+        draft.unlink()
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:  # half a key file could neither be read nor made again
-        path.unlink(missing_ok=True)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        if isinstance(error, FileExistsError) and path.exists():
+            raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
         raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
 
 

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from p2p.errors import LocalFault, Malformed
 from p2p.identity import generate_key, load_key, load_or_create_key, peer_id, public_bytes, public_key, write_key
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
@@ -107,6 +109,19 @@ def test_a_disk_that_fills_leaves_no_half_key_file(tmp_path: Path, monkeypatch: 
     with pytest.raises(LocalFault, match="No space left"):
         write_key(tmp_path / "key", KEY)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_file_is_whole_or_absent_whenever_it_is_cut(tmp_path: Path) -> None:
+    with quick_folder() as folder:
+
+        def life() -> Iterator[bytes]:
+            yield b""
+            yield public_bytes(load_or_create_key(folder / "home" / "key"))
+
+        for cut in cuts(life(), folder):
+            found = public_bytes(load_or_create_key(folder / "home" / "key"))
+            assert found == cut.after or cut.before == b"", cut.where
+            assert mode(folder / "home" / "key") == 0o600, cut.where
 
 
 def encrypted(path: Path) -> None:
