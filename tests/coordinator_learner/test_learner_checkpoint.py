@@ -1,6 +1,6 @@
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +10,8 @@ import torch
 from coordinator.learner import checkpoint
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base, CheckpointError, State
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 from weights.errors import DiskFull
 
 
@@ -130,6 +132,28 @@ def test_leftovers_of_an_interrupted_save_are_removed(folder: Path) -> None:
         shutil.copytree(folder / "checkpoint-000000000003-000000000003", folder / name)
     assert checkpoint.load(folder, silent) is not None
     assert not list(folder.glob(".*"))
+
+
+def test_cut_at_any_moment_the_newest_checkpoint_is_the_one_before_or_the_one_saved() -> None:
+    with quick_folder() as folder:
+
+        def life() -> Iterator[int]:
+            yield 0
+            for step in (1, 2, 3, 4):
+                saved(folder, state(step), tensors(step))
+                yield step
+
+        for cut in cuts(life(), folder):
+            found = checkpoint.load(folder, silent)
+            if found is None:
+                assert cut.before == 0, cut.where
+            else:
+                assert found.state in (state(cut.before), state(cut.after)), cut.where
+                assert torch.equal(found.tensors["master.w"], tensors(found.state.step)["master.w"]), cut.where
+            saved(folder, state(5), tensors(5))
+            again = checkpoint.load(folder, silent)
+            assert again is not None
+            assert again.state == state(5), cut.where
 
 
 def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The trusted set: what it takes, and every lie that it refuses, under its own error."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +14,8 @@ from p2p.envelope import document_hash, seal
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, public_bytes
 from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 from weights.documents import Edge, EdgeIndex, TensorEntry, Version
 
 RUN, NOW, YEAR = b"r" * 32, 1_000_000, 1 << 45
@@ -331,6 +333,47 @@ def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> 
     )  # fmt: skip
     with pytest.raises(Rollback):
         again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
+
+
+def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_back() -> None:
+    operator = Operator()
+    roots = [operator.root_document()]
+    five = operator.version(5)
+    heads = [operator.head(five, 5, sequence) for sequence in (50, 51)]
+    operator.channel = generate_key()
+    roots.append(operator.root_document(1))
+    six = operator.version(6)
+    heads.append(operator.head(six, 6, 60))
+    pin = hashlib.sha256(roots[0]).digest()
+
+    def held(trusted: TrustedSet) -> tuple[int, int]:
+        """Roots, version."""
+        return len(trusted.roots), trusted.version.version if trusted.version else -1
+
+    with quick_folder() as folder:
+
+        def life() -> Iterator[tuple[int, int]]:
+            yield (0, -1)
+            records = Records(folder, RUN, pin)
+            records.update_roots(roots[:1], NOW)
+            yield held(records.trusted)
+            records.update_runspec(operator.runspec())
+            yield held(records.trusted)
+            records.update_version(heads[0], five, NOW)
+            yield held(records.trusted)
+            records.offer_head(heads[1], NOW)
+            yield held(records.trusted)
+            records.update_roots(roots, NOW)
+            yield held(records.trusted)
+            records.update_version(heads[2], six, NOW)
+            yield held(records.trusted)
+
+        for cut in cuts(life(), folder):
+            records = Records(folder, RUN, pin)
+            assert held(records.trusted) in (cut.before, cut.after), cut.where
+            records.update_roots(roots, NOW)
+            records.update_version(heads[2], six, NOW)
+            assert held(Records(folder, RUN, pin).trusted) == (2, 6), cut.where
 
 
 def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:

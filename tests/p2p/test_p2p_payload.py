@@ -13,7 +13,9 @@ from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, leaf_
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 from p2p.payload import PartialPayload, Payload
+from tests.cuts import cuts
 from tests.peers import payload_file
+from tests.quickdisk import quick_folder
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "chunks.json").read_text())
 KIB = 1 << 10
@@ -145,6 +147,34 @@ def test_a_download_resumes_with_the_chunks_that_still_verify(whole, tmp_path):
     again = PartialPayload(whole.manifest, tmp_path / "p")
     assert again.have == 0b100101
     assert again.read(5) == whole.read(5)
+
+
+def test_cut_at_any_moment_a_download_goes_on_from_chunks_that_verify_or_is_whole(whole):
+    with quick_folder() as folder:
+        path = folder / "p"
+
+        def life():
+            yield None
+            partial = PartialPayload(whole.manifest, path)
+            for index in range(whole.chunks):
+                partial.put(index, *whole.read(index))
+            yield None
+            partial.finish()
+            partial.close()
+            yield "whole"
+
+        for cut in cuts(life(), folder):
+            if path.exists():
+                assert cut.after == "whole", cut.where
+            else:
+                assert cut.before is None, cut.where
+                partial = PartialPayload(whole.manifest, path)
+                for index in range(whole.chunks):
+                    if not partial.have >> index & 1:
+                        assert partial.put(index, *whole.read(index))
+                partial.finish()
+                partial.close()
+            Payload.open(whole.manifest, path).close()
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:

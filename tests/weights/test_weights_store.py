@@ -9,12 +9,16 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.children import child
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 from weights.durable import writing
 from weights.errors import BadPayload, StoreBusy, StoreCorrupt
 from weights.store import Store, StoreReader
@@ -183,7 +187,7 @@ def run_until_killed(folder: Path, first: int, reports: int) -> list[str]:
     """What the worker reported until it was killed, at some moment after its `reports`-th line."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(WORKER), str(folder), str(first)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with child(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(reports)]
         process.send_signal(signal.SIGKILL)
@@ -221,6 +225,52 @@ def test_a_store_killed_at_24_moments_keeps_every_promise(tmp_path: Path) -> Non
             store.abandon(set())
         number = max(found | payloads.keys() | snapshots.keys(), default=-1) + 1
     assert number > 24
+
+
+class Shelves(NamedTuple):
+    documents: set[bytes]
+    payloads: set[bytes]
+    snapshots: set[bytes]
+
+
+def shelves(store: Store) -> Shelves:
+    """What a store holds, each file of which is looked at."""
+    files = [*store.payloads(), *store.snapshots()]
+    on_disk = {path for name in ("payloads", "snapshots", "scratch") for path in (store.folder / name).iterdir()}
+    assert on_disk == {file.path for file in files}
+    for file in files:
+        assert file.path.read_bytes() == content(file.version)
+    documents = {document.sealed for document in store.documents("version")}
+    return Shelves(documents, {one.hash for one in store.payloads()}, {one.hash for one in store.snapshots()})
+
+
+def test_cut_at_any_moment_a_store_holds_what_it_held_before_or_behind(tmp_path: Path) -> None:
+    with quick_folder() as folder:
+
+        def life() -> Iterator[Shelves]:
+            yield Shelves(set(), set(), set())
+            with Store(folder / "store") as store:
+                yield shelves(store)
+                for number in (1, 2, 3, 3):
+                    put_payload(store, number, content(number))
+                    yield shelves(store)
+                    put_snapshot(store, number, content(number))
+                    yield shelves(store)
+                    document = store.put_document("version", 1, number, b"%d" % number)
+                    yield shelves(store)
+                store.collect({(1, 3)}, 30_000)
+                yield shelves(store)
+                store.drop_document(document)
+                yield shelves(store)
+            with Store(folder / "store") as store:
+                yield shelves(store)
+
+        for cut in cuts(life(), folder):
+            with Store(folder / "store") as store:
+                for found, before, behind in zip(shelves(store), cut.before, cut.after, strict=True):
+                    assert before & behind <= found <= before | behind, cut.where
+                put_payload(store, 9, content(9))
+                assert blake3(content(9)).digest() in shelves(store).payloads, cut.where
 
 
 FULL_DISK = """
