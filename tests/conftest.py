@@ -1,6 +1,7 @@
 """What every test stands on: one torch thread, no hub, nothing of the owner's settings, the same examples each time."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# What a script runs in the background inherits that Ctrl-C is ignored, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every machine and every run; `deadline` would measure the neighbours on a shared core.
 settings.register_profile(

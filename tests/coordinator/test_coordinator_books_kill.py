@@ -14,6 +14,7 @@ import pytest
 from coordinator.database import Database
 from coordinator.ledger import Ledger
 from coordinator.verdicts import LeaseEnd
+from tests.children import child
 
 KILLS = 30
 
@@ -21,7 +22,7 @@ KILLS = 30
 def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
     """The whole lines that the worker printed before it was killed."""
     command = [sys.executable, "-m", "tests.coordinator.books_worker", str(folder), str(folder / "checkpoint.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stderr is not None
         first = worker.stdout.readline()

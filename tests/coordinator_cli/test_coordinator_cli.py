@@ -25,6 +25,7 @@ from coordinator.state import BroadcastView, CapacityView, RunState
 from p2p.errors import BadSignature, LocalFault, Unreachable
 from p2p.exits import Exit
 from p2p.invite import Invite
+from tests.children import child
 from tests.coordinator_cli.conftest import NOW
 from weights.errors import DiskFull
 
@@ -371,13 +372,13 @@ def test_a_signal_lets_the_daemon_finish_what_it_must(
     number: signal.Signals, code: int, home: Path, repository: Path
 ) -> None:
     program = DAEMON.format(now=NOW, home=str(home))
-    with subprocess.Popen(
+    with child(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("drained\n", code)
     assert "Traceback" not in err
 

@@ -1,4 +1,4 @@
-"""A stand-in for a node: `node_stand_in.py HOME STORY`. On SIGINT it ends as a drained node does."""
+"""A stand-in for a node: `node_stand_in.py HOME STORY`. Once HOME is there, it ends on SIGINT as a drained node."""
 
 import signal
 import subprocess
@@ -18,6 +18,7 @@ def node(home: str, story: str) -> None:
             sys.exit(130)
 
     signal.signal(signal.SIGINT, drain)
+    Path(home).mkdir()
     while story != "leaving" or not (Path(home).parent / "finished").exists():
         time.sleep(0.02 if story == "leaving" else 600)
 
