@@ -176,7 +176,7 @@ class Publisher:
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
         """Drop all snapshots but the first and the latest version's; then what exceeds `budget` bytes in all, or
-        `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from a snapshot to
+        `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the first to
         version `oldest` and on from there, unless they can be made again. Nothing while a version is being published:
         its files are in the store before it is in `line`."""
         if not self.line or self._storing.locked():
@@ -195,9 +195,11 @@ class Publisher:
         return dropped + self._store.collect({first, latest}, budget, spare=spare)
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
-        """Payloads that lead to `oldest` from a snapshot, and to every version since."""
+        """Payloads that lead to `oldest` from the first version's snapshot, and to every version since. The latest
+        version's is no start: no edge gives it to a node that joins."""
         since = [version for version in self.line if (version.era, version.version) >= oldest]
-        way = path_to(self.at_hand(), self.snapshots(), since[0].root) if since else None
+        starts = {self.line[0].root} & self.snapshots().keys()
+        way = path_to(self.at_hand(), starts, since[0].root) if since else None
         held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
         return held | {edge.payload_hash for edge in way or []}
 

@@ -1,0 +1,90 @@
+"""The publisher, cut at every system call: what it has published stays so, and the rest is published again, once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.learner.calls import Export
+from coordinator.publisher import Publisher, Signing
+from p2p.envelope import open_sealed
+from p2p.identity import public_bytes
+from p2p.messages import Head, decode
+from tests.coordinator.test_coordinator_publisher_threads import Nobody, export, no_addresses
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
+from weights.documents import EdgeIndex
+from weights.path import path_to
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+RUN, KEY = bytes(32), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+@contextmanager
+def publishing(folder: Path) -> Iterator[Publisher]:
+    nobody: Any = Nobody()
+    signing = Signing(run=RUN, policy=KEY, channel=KEY, root_serial=1)
+    with Store(folder / "store") as store:
+        yield Publisher(
+            signing, store, nobody, head_file=folder / "head", addresses=no_addresses, clock=lambda: 1_000.0
+        )
+
+
+def head_of(publisher: Publisher) -> Head | None:
+    sealed = publisher.sealed_head
+    return None if sealed is None else decode(open_sealed(sealed, "head", RUN, {public_bytes(KEY)}), Head)
+
+
+def check(publisher: Publisher, exports: list[Export]) -> None:
+    """That the versions are those of `exports`, and the last can be come to by what its Head names."""
+    assert [(one.version, one.root) for one in publisher.line] == [(one.version, one.root) for one in exports]
+    for one in exports:
+        assert Snapshot(Path(one.snapshot)).root == one.root, "the learner's own file"
+    latest, head, store = publisher.latest, head_of(publisher), publisher._store
+    assert latest is not None
+    assert head is not None
+    assert (head.version, head.version_hash, head.index_hash) == (
+        latest.version, latest.version_hash, latest.index_hash,
+    )  # fmt: skip
+    index = store.document(head.index_hash)
+    assert store.document(head.version_hash) is not None
+    assert index is not None
+    payloads = {file.hash for file in store.payloads()} | publisher._remaking.possible()
+    edges = [publisher._edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
+    assert path_to([edge for edge in edges if edge.payload_hash in payloads], [], latest.root) is not None
+    assert Snapshot(publisher.snapshots()[latest.root]).root == latest.root
+
+
+def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_once() -> None:
+    with quick_folder() as folder:
+        exports: list[Export] = []
+        for version in range(3):
+            exports.append(export(folder, version, exports[-1] if exports else None))
+
+        def life() -> Iterator[int]:
+            """How many versions are published."""
+            yield 0
+            with publishing(folder) as publisher:
+                for one in exports:
+                    anyio.run(publisher.publish, 1, one.version, one)
+                    yield len(publisher.line)
+                anyio.run(publisher.retain, (1, 2), 1 << 30, 0)
+                yield len(publisher.line)
+
+        for cut in cuts(life(), folder):
+            with publishing(folder) as publisher:
+                assert cut.before <= len(publisher.line) <= cut.after, cut.where
+                before = head_of(publisher)
+                assert before is None or before.version < len(publisher.line), cut.where
+                for one in exports[max(0, cut.before - 1) :]:
+                    anyio.run(publisher.publish, 1, one.version, one)
+                head = head_of(publisher)
+                assert head is not None
+                assert before is None or head.sequence > before.sequence, cut.where
+                check(publisher, exports)
+            with publishing(folder) as publisher:
+                check(publisher, exports)
