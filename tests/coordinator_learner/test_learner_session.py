@@ -19,6 +19,8 @@ from coordinator.learner.calls import Export, Hyper
 from coordinator.learner.session import WrongOrder, check_hyper
 from tests.coordinator_learner.lives import Life
 from tests.coordinator_learner.tiny import Main, batch
+from tests.cuts import cuts
+from tests.quickdisk import quick_folder
 from weights.diff import apply
 from weights.snapshot import Snapshot
 
@@ -301,6 +303,34 @@ def zygote(repository: Path) -> Iterator[Popen[bytes]]:
             yield process
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
+    whole = Main(tmp_path / "whole", model_folder, HYPER)
+    session = whole.open()
+    for number in (1, 2):
+        whole.step(session, number)
+    with quick_folder() as folder:
+        main = Main(folder / "learner", model_folder, HYPER)
+
+        def life() -> Iterator[int]:
+            """How many versions are published."""
+            yield 0
+            session = main.open()
+            yield 1
+            for number in (1, 2):
+                main.step(session, number)
+                yield number + 1
+
+        for cut in cuts(life(), folder):
+            found = Main(folder / "learner", model_folder, HYPER)
+            found.published = main.published[: cut.before]
+            session = found.open()
+            assert found.reports == [], cut.where
+            assert cut.before <= len(found.published) <= cut.after, cut.where
+            for number in range(session.opened().step + 1, 3):
+                found.step(session, number)
+            assert contents(found) == contents(whole), cut.where
 
 
 def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
