@@ -52,8 +52,8 @@ async def test_two_peers_that_know_only_the_relay_ask_each_other():
         assert address[0] in await target.addresses()
         assert await source.dial(address) == target.peer_id
         assert "/p2p-circuit" in await source.remote(target.peer_id)
-        assert await source.request(target.peer_id, "echo", b"x", timeout=10) == source.peer_id.encode() + b":x"
-        assert await target.request(source.peer_id, "echo", b"y", timeout=10) == target.peer_id.encode() + b":y"
+        assert await source.request(target.peer_id, "echo", b"x", timeout=60) == source.peer_id.encode() + b":x"
+        assert await target.request(source.peer_id, "echo", b"y", timeout=60) == target.peer_id.encode() + b":y"
 
 
 async def test_a_chunk_fetch_through_a_relay_is_verified_and_keeps_to_the_relays_rate(tmp_path):
@@ -233,4 +233,4 @@ async def test_a_relay_survives_whatever_a_stranger_asks():
         other.serve("echo", echo, limit=100)
         async with running(other):
             assert await other.dial(relayed(target, await relay.addresses())) == target.peer_id
-            assert await other.request(target.peer_id, "echo", b"x", timeout=10)
+            assert await other.request(target.peer_id, "echo", b"x", timeout=60)

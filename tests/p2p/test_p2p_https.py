@@ -21,7 +21,7 @@ from p2p.pace import BURST
 from p2p.payload import Payload
 from p2p.peer import Peer
 from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
-from tests.peers import payload_file
+from tests.peers import IP6, payload_file
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "https.json").read_text())
 MB = 1_000_000
@@ -61,7 +61,7 @@ async def said(server, request: bytes) -> bytes:
     async with raw(server) as (reader, writer):
         writer.write(request)
         with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await reader.read()
         return b""
 
@@ -104,10 +104,10 @@ def test_a_path_that_names_no_chunks_is_malformed(rest):
 # --- who answers
 
 
-@pytest.mark.parametrize("listen", [LOOPBACK, "/ip6/::1/tcp/0"])
+@pytest.mark.parametrize("listen", [LOOPBACK, IP6])
 async def test_a_request_is_answered_over_ipv4_and_ipv6(listen):
     async with served(listen, echo=echo) as server, client_of(server) as client:
-        assert await client.request("coordinator", "echo", b"hello", timeout=10) == b"https:hello"
+        assert await client.request("coordinator", "echo", b"hello", timeout=60) == b"https:hello"
         assert (await client.peers(), await client.way("coordinator")) == (["coordinator"], "https")
 
 
@@ -134,7 +134,7 @@ async def test_a_key_that_changes_while_connected_is_refused_at_the_next_connect
         async with served(echo=echo, identity=shown("stranger")) as impostor:
             client._origin = client._origin.replace(address.split("/")[4], (await address_of(impostor)).split("/")[4])
             with pytest.raises(WrongIdentity):
-                await client.request("coordinator", "echo", b"", timeout=10)
+                await client.request("coordinator", "echo", b"", timeout=60)
 
 
 async def test_a_renewed_certificate_under_the_same_key_is_the_same_coordinator(tmp_path):
@@ -142,7 +142,7 @@ async def test_a_renewed_certificate_under_the_same_key_is_the_same_coordinator(
     pem = tmp_path / "new.crt"
     pem.write_bytes(certificate.certificate(old.key, "coordinator", NOW + certificate.LIFE))
     async with served(echo=echo, identity=Shown(old.key, pem, old.pin)) as server, client_of(server) as client:
-        assert await client.request("coordinator", "echo", b"1", timeout=10) == b"https:1"
+        assert await client.request("coordinator", "echo", b"1", timeout=60) == b"https:1"
 
 
 async def test_an_address_with_another_peer_id_is_not_that_coordinator():
@@ -169,12 +169,12 @@ async def test_nobody_there_is_unreachable():
 async def test_what_goes_wrong_with_a_request_is_said_and_nothing_else():
     async with served(echo=echo, fail=fail) as server, client_of(server) as client:
         with pytest.raises(Malformed, match=r"\(413\): a request may have 1000 bytes"):
-            await client.request("coordinator", "echo", bytes(1001), timeout=10)
+            await client.request("coordinator", "echo", bytes(1001), timeout=60)
         with pytest.raises(Unreachable, match=r"\(404\): no such method"):
-            await client.request("coordinator", "ohce", b"", timeout=10)
+            await client.request("coordinator", "ohce", b"", timeout=60)
         with pytest.raises(Unreachable, match=r"\(500\): the request failed$"):
-            await client.request("coordinator", "fail", b"", timeout=10)
-        assert await client.request("coordinator", "echo", bytes(1000), timeout=10)
+            await client.request("coordinator", "fail", b"", timeout=60)
+        assert await client.request("coordinator", "echo", bytes(1000), timeout=60)
 
 
 async def test_a_slow_answer_is_given_up_and_the_coordinator_dialled_again():
@@ -190,7 +190,7 @@ async def test_a_slow_answer_is_given_up_and_the_coordinator_dialled_again():
         await started.wait()
         assert await client.peers() == []
         await client.dial([await address_of(server)])
-        assert await client.request("coordinator", "echo", b"", timeout=10) == b"https:"
+        assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
 
 
 @pytest.mark.parametrize(
@@ -258,17 +258,17 @@ async def test_who_reads_too_slowly_is_cut_off_and_others_are_served():
     async def much(peer, data):
         return bytes(40 * MB)
 
-    limits = Limits(patience=0.3)
+    limits = Limits(patience=2.0)
     async with (
         served(much=much, echo=echo, limits=limits) as server,
         client_of(server) as client,
         raw(server) as (_, writer),
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         writer.write(b"POST /echo2/1/rpc/much HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         writer.transport.pause_reading()
         while len(server._listener._hosts) > 1:
-            assert await client.request("coordinator", "echo", b"", timeout=10) == b"https:"
+            assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
             await asyncio.sleep(0.02)
 
 
@@ -276,7 +276,7 @@ async def test_a_handshake_that_never_comes_is_given_up():
     async with served(echo=echo, limits=Limits(handshake=0.2)) as server:
         port = int((await address_of(server)).split("/")[4])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
@@ -299,15 +299,15 @@ async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
 async def test_more_requests_than_one_visitor_may_make_are_put_off():
     async with served(echo=echo, limits=Limits(rate=0.1, burst=3)) as server, client_of(server) as client:
         for _ in range(2):
-            await client.request("coordinator", "echo", b"", timeout=10)
+            await client.request("coordinator", "echo", b"", timeout=60)
         with pytest.raises(Unreachable, match=r"\(429\): too many requests"):
-            await client.request("coordinator", "echo", b"", timeout=10)
+            await client.request("coordinator", "echo", b"", timeout=60)
 
 
 async def test_a_client_that_asks_too_much_is_served_later_and_keeps_its_line():
     async with served(echo=echo, limits=Limits(rate=20.0, burst=3)) as server, client_of(server) as client:
         for _ in range(5):
-            assert await client.request("coordinator", "echo", b"", timeout=10) == b"https:"
+            assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
         assert await client.peers() == ["coordinator"]
 
 
@@ -339,7 +339,7 @@ async def test_news_is_heard_at_once_each_once_and_late_comers_hear_the_last():
         client = HttpsClient("node", shown().pin)
         client.subscribe("echo2/abc/head", hear)
         await server.publish("echo2/abc/head", b"one")
-        async with running(client), asyncio.timeout(10):
+        async with running(client), asyncio.timeout(60):
             await client.dial([await address_of(server)])
             assert await heard.get() == ("coordinator", b"one")
             await server.publish("echo2/other/head", b"not for us")

@@ -158,7 +158,7 @@ async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> 
         told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
         answer = messages.decode(bytes.fromhex(told["answer"]), messages.HeadAnswer)  # type: ignore[index]
         assert answer.head == sealed_head(7)
-        assert await one.peer.request(name, "reverse", b"abc", timeout=30) == b"cba"
+        assert await one.peer.request(name, "reverse", b"abc", timeout=60) == b"cba"
         assert await one.peer.request(name, "reverse", bytes(1 << 20), timeout=60) == bytes(1 << 20)
         assert await one.peer.request(name, "slow", b"x", timeout=60) == b"x"  # signs of life meanwhile
 
@@ -170,9 +170,9 @@ async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
             told = await other.obey("ask", peer=one.peer.peer_id, method=method, request=request)
             assert told["status"] == status  # type: ignore[index]
         with pytest.raises(Declined, match="no such method"):
-            await one.peer.request(name, "nonsense", b"", timeout=30)
+            await one.peer.request(name, "nonsense", b"", timeout=60)
         with pytest.raises(Malformed, match="the limit is 16"):
-            await one.peer.request(name, "slow", bytes(17), timeout=30)
+            await one.peer.request(name, "slow", bytes(17), timeout=60)
 
 
 @on_trio

@@ -144,7 +144,7 @@ async def test_requests_are_answered_both_ways(dialler: str) -> None:
         answer = await other.ask(one.peer.peer_id, "head", b"\x80")
         assert answer[0] == 0
         assert messages.decode(answer[1:], messages.HeadAnswer).head == sealed_head(7)
-        assert await one.peer.request(other.peer_id, "reverse", b"abc", timeout=30) == b"cba"
+        assert await one.peer.request(other.peer_id, "reverse", b"abc", timeout=60) == b"cba"
 
 
 @BOTH_WAYS
@@ -155,7 +155,7 @@ async def test_refusals_are_understood_both_ways(dialler: str) -> None:
         assert (await other.ask(one.peer.peer_id, "head", bytes(1025)))[0] == 1
         assert (await other.ask(one.peer.peer_id, "nonsense", b""))[0] == 2
         with pytest.raises(Declined, match="no such method"):
-            await one.peer.request(other.peer_id, "nonsense", b"", timeout=30)
+            await one.peer.request(other.peer_id, "nonsense", b"", timeout=60)
 
 
 @BOTH_WAYS

@@ -17,7 +17,7 @@ from p2p import libp2p, rpc
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.identity import generate_key
 from p2p.threaded import ThreadedPeer
-from tests.peers import payload_file
+from tests.peers import IP6, payload_file
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 MB = 1_000_000
@@ -46,7 +46,7 @@ async def running(*peers: ThreadedPeer, line: bool = False) -> AsyncIterator[Non
 
 async def until_connected(one: ThreadedPeer, other: ThreadedPeer) -> None:
     """Who was dialled learns of it a little later than who dialled."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while other.peer_id not in await one.peers():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -65,8 +65,8 @@ async def test_two_peers_ask_each_other():
     for peer in (a, b):
         peer.serve("echo", echo, limit=100)
     async with running(a, b):
-        assert await a.request(b.peer_id, "echo", b"x", timeout=5) == a.peer_id.encode() + b":x"
-        assert await b.request(a.peer_id, "echo", b"y", timeout=5) == b.peer_id.encode() + b":y"
+        assert await a.request(b.peer_id, "echo", b"x", timeout=60) == a.peer_id.encode() + b":x"
+        assert await b.request(a.peer_id, "echo", b"y", timeout=60) == b.peer_id.encode() + b":y"
         assert await a.peers() == [b.peer_id]
 
 
@@ -77,15 +77,16 @@ async def test_a_large_answer_arrives_whole():
     a, b = made(), made()
     a.serve("large", large, limit=100)
     async with running(a, b):
-        assert await b.request(a.peer_id, "large", b"", timeout=30) == bytes(range(256)) * (8 << 12)
+        assert await b.request(a.peer_id, "large", b"", timeout=60) == bytes(range(256)) * (8 << 12)
 
 
-async def test_addresses_over_ip6_can_be_dialled():
-    a, b = made(listen="/ip6/::1/tcp/0"), made()
+@pytest.mark.parametrize("listen", [IP6])
+async def test_addresses_over_ip6_can_be_dialled(listen):
+    a, b = made(listen=listen), made()
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         assert "/ip6/::1/" in (await a.addresses())[0]
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 async def test_only_noise_is_offered():
@@ -111,7 +112,7 @@ async def test_a_stream_that_is_reset_does_not_end_the_host():
                 await stream.reset()
 
         await on_trio(b, open_and_reset)
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 async def test_an_exception_in_a_handler_does_not_end_the_host():
@@ -123,8 +124,8 @@ async def test_an_exception_in_a_handler_does_not_end_the_host():
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         with pytest.raises(Unreachable):
-            await b.request(a.peer_id, "crash", b"", timeout=5)
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+            await b.request(a.peer_id, "crash", b"", timeout=60)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 GARBAGE = {
@@ -160,7 +161,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
                 await stream.close()
 
         await on_trio(b, send_garbage)
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
         await publish_until(heard, c)
 
 
@@ -186,7 +187,7 @@ async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
 
 async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
     """A head every half second, as each stands alone: the first may come before the mesh has formed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for number in itertools.count():
             await peer.publish("heads", b"head %d" % number)
             with contextlib.suppress(TimeoutError):
@@ -195,10 +196,10 @@ async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
 
 
 async def test_a_frozen_peer_is_noticed_by_the_watchdog():
-    a, b = made(), made(patience=1.0)
+    a, b = made(), made(patience=3.0)
     a.serve("echo", echo, limit=100)
     async with running(a, b):
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
         frozen, thaw = threading.Event(), threading.Event()
 
         async def freeze(transport) -> None:
@@ -221,7 +222,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
     a.serve("echo", echo, limit=1000)
     async with running(a, b):
         with pytest.raises(Malformed, match="1000 bytes"):
-            await b.request(a.peer_id, "echo", bytes(20 * MB), timeout=10)
+            await b.request(a.peer_id, "echo", bytes(20 * MB), timeout=60)
 
         async def announce(transport) -> int:
             """Announce 1 GB, send none of it: the refusal comes all the same."""
@@ -231,7 +232,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
             return len(await stream.receive(1000))
 
         assert await on_trio(b, announce) < 100
-        assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
@@ -251,7 +252,7 @@ async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
         await a.share(manifest, tmp_path / "a")
         fetches = [asyncio.create_task(peer.fetch(manifest, tmp_path / name)) for peer, name in ((b, "b"), (c, "c"))]
         await asyncio.sleep(0)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (tmp_path / "c").exists() and time.monotonic() < deadline:
             time.sleep(2)  # noqa: ASYNC251 - the daemon's loop is busy; trio's threads are not
         assert (tmp_path / "c").exists()
@@ -317,11 +318,11 @@ async def test_a_peer_that_left_can_be_dialled_again():
     async with running(a):
         async with running(b):
             await b.dial(await a.addresses())
-            assert await b.request(a.peer_id, "echo", b"x", timeout=5)
+            assert await b.request(a.peer_id, "echo", b"x", timeout=60)
         again = ThreadedPeer(b._key, [LOOPBACK])
         async with running(again):
             await again.dial(await a.addresses())
-            assert await again.request(a.peer_id, "echo", b"x", timeout=5)
+            assert await again.request(a.peer_id, "echo", b"x", timeout=60)
 
 
 async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
@@ -389,7 +390,7 @@ async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with asyncio.timeout(rpc.BEAT + 2):
+        async with asyncio.timeout(60):
             await ended.wait()
 
 

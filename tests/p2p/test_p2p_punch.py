@@ -27,14 +27,14 @@ async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goe
             return await source.way(target.peer_id) == await target.way(source.peer_id) == "direct"
 
         await until(direct)
-        assert await source.request(target.peer_id, "echo", b"x", timeout=10)
+        assert await source.request(target.peer_id, "echo", b"x", timeout=60)
 
         async def circuits() -> bool:
             return await relay._call(lambda peer: _circuits(peer)) == 0
 
         await until(circuits)
-        assert await source.request(target.peer_id, "echo", b"x", timeout=10), "the direct one carries on"
-        assert await target.request(source.peer_id, "echo", b"y", timeout=10)
+        assert await source.request(target.peer_id, "echo", b"x", timeout=60), "the direct one carries on"
+        assert await target.request(source.peer_id, "echo", b"y", timeout=60)
 
 
 async def _circuits(peer) -> int:
@@ -62,7 +62,7 @@ async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
         await until(tried)
         assert came_of_it == [False]
         assert await source.way(target.peer_id) == "relay"
-        assert await source.request(target.peer_id, "echo", b"x", timeout=10)
+        assert await source.request(target.peer_id, "echo", b"x", timeout=60)
 
 
 def connect(*addresses: str) -> HolePunch:

@@ -9,6 +9,7 @@ from p2p.errors import Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.reachable import METHOD, DialBack, ip_of, multiaddress, ports_of
 from tests.p2p.test_p2p_libp2p import made, running
+from tests.peers import IP6
 
 
 class Seen:
@@ -89,10 +90,10 @@ def test_what_is_no_ip_address_makes_no_multiaddress():
         multiaddress("/etc/passwd", 7, "x")
 
 
-@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"])
+@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", IP6])
 async def test_real_peers_dial_back(listen):
     a, b = made(listen=listen), made(listen=listen)
     async with running(a, b):
         ports = ports_of(await a.addresses())
-        found = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=10), Reachable)
+        found = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=60), Reachable)
         assert found == Reachable(observed=listen.split("/")[2], ports=ports)

@@ -53,7 +53,7 @@ async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -
 
 
 async def asked(ways: Ways) -> bytes:
-    return await ways.request("coordinator", "which", b"", timeout=5)
+    return await ways.request("coordinator", "which", b"", timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ async def test_a_way_by_which_a_question_is_declined_still_stands():
         for address in (w.address, DIRECT):
             await w.ways.dial([address])
             with pytest.raises(Declined):
-                await w.ways.request("coordinator", "unknown", b"", timeout=5)
+                await w.ways.request("coordinator", "unknown", b"", timeout=60)
             assert await w.ways.peers() == ["coordinator"]
 
 
@@ -181,6 +181,6 @@ async def test_a_cancelled_fetch_lets_go_of_the_part(tmp_path):
 
 
 async def arrived(network, nbytes: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await network.traffic()).received < nbytes:  # noqa: ASYNC110 - what is waited for raises no event
             await asyncio.sleep(0)
