@@ -108,7 +108,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
                 if not keep:
                     shutil.rmtree(folder, ignore_errors=True)
     if keep:
-        console.print(Text(f"The run, its keys and all logs are in {folder}"))
+        console.print(Text(f"The run, its keys and all logs are in {folder}"), soft_wrap=True)
     return code
 
 

@@ -50,13 +50,6 @@ def refused(*words: str | Path) -> tuple[int, str]:
     return code, err.removeprefix("echo2-coord: ").strip()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_init_prints_an_invite_and_how_to_take_root_offline(tmp_path: Path, model: Path) -> None:
     words = ("--model", model, "--name", "mine", "--task", "add", "--steps", "9", "--set", "run.staleness=6", "--yes")
     code, out, _ = said("init", tmp_path / "run", *words)
@@ -180,7 +173,7 @@ def test_run_refuses_a_folder_in_which_a_coordinator_runs(home: Path) -> None:
     ],
 )
 def test_run_refuses_a_port_that_is_taken(setting: str, fix: str, home: Path) -> None:
-    free = (f"web.port={free_port()}", "network.listen=/ip4/127.0.0.1/tcp/0", "https.listen=[]")
+    free = ("web.port=0", "network.listen=/ip4/127.0.0.1/tcp/0", "https.listen=[]")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -298,7 +291,9 @@ def test_status_knows_what_is_no_coordinator(
 
 
 def test_status_of_a_coordinator_that_does_not_run_says_how_to_start_one() -> None:
-    code, line = refused("status", "--url", f"http://127.0.0.1:{free_port()}")
+    with socket.socket() as silent:  # bound, so that nobody else takes the port, and not listening
+        silent.bind(("127.0.0.1", 0))
+        code, line = refused("status", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert code == Exit.UNREACHABLE
     assert "start one with `echo2-coord run`" in line
 
