@@ -5,7 +5,7 @@ Rules
    web page can reach it.
 2. A line is bounded; a client that says nothing for `PATIENCE` seconds is dropped.
 3. The path must fit into a socket address: a home folder that is too deep gets a short folder in the system's place for
-   temporary files, mode 0700, named for the user and the home.
+   temporary files, or in /tmp where that is too deep as well, mode 0700, named for the user and the home.
 """
 
 import asyncio
@@ -39,7 +39,9 @@ def socket_path(home: Path) -> Path:
     if len(os.fsencode(path)) <= _LONGEST_PATH:
         return path
     digest = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"echo2-{os.geteuid()}" / f"{digest}.sock"
+    short = Path(f"echo2-{os.geteuid()}") / f"{digest}.sock"
+    path = tempfile.gettempdir() / short
+    return path if len(os.fsencode(path)) <= _LONGEST_PATH else "/tmp" / short
 
 
 class ControlServer:

@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -134,6 +135,15 @@ def test_a_home_that_is_deep_gets_a_short_socket_of_its_own(tmp_path: Path) -> N
     assert len(os.fsencode(socket_path(deep))) <= 100
     assert socket_path(deep) != socket_path(other)
     assert socket_path(deep) == socket_path(deep)
+
+
+def test_where_temporary_files_lie_deep_the_socket_of_a_deep_home_lies_in_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("z" * 90)))
+    path = socket_path(tmp_path / ("x" * 90))
+    assert len(os.fsencode(path)) <= 100
+    assert path.parent.parent == Path("/tmp")
 
 
 def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> None:

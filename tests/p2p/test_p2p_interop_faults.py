@@ -73,7 +73,8 @@ async def test_a_stream_that_is_reset_at_any_byte_ends_that_stream_only(protocol
             await stream.write(bytes_[:end])
             await stream.reset()
         await lives(one, other)
-    assert "reset" in said.text.lower()
+    # A reset that overtakes what was read of the frame before it shows as the end of that.
+    assert "reset" in said.text.lower() or "ended in the middle of a frame" in said.text
     assert not [record for record in said.records if record.levelno > logging.INFO and record.name == "p2p"]
 
 

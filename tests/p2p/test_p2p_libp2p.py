@@ -373,9 +373,10 @@ async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monk
 
 
 async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
-    ended = asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     async def slow(peer: str, request: bytes) -> bytes:
+        started.set()
         try:
             await asyncio.sleep(60)
         finally:
@@ -386,7 +387,7 @@ async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
     a.serve("slow", slow, limit=100)
     async with running(a, b):
         task = asyncio.create_task(b.request(a.peer_id, "slow", b"", timeout=60))
-        await asyncio.sleep(0.5)
+        await started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
