@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 from unittest import mock
@@ -143,7 +143,10 @@ class _Watch:
                 self._lasting = self._without_unsynced(files)
 
     def _files(self) -> dict[str, _File]:
-        return {str(path.relative_to(self._folder)): _read(path) for path in sorted(self._folder.rglob("*"))}
+        while True:
+            # What a thread of another language writes meanwhile, as safetensors does, may be renamed under our hands.
+            with suppress(FileNotFoundError):
+                return {str(path.relative_to(self._folder)): _read(path) for path in sorted(self._folder.rglob("*"))}
 
     def _without_unsynced(self, files: dict[str, _File]) -> dict[str, _File]:
         return {
