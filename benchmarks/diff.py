@@ -3,7 +3,7 @@
 Claims, per stream of real versions: bytes against the full weights and the two codecs in use elsewhere, both at their
 best; against the entropy of a change given the old exponent; 16 missed versions at once against one by one. And on the
 stream tiled to 256 MB, one core: encode, and decode and write into the weights, against memcpy of the same buffer;
-and two threads against one, where two cores are free.
+and two threads against one, where two cores are free, beside two processes that share nothing.
 
 Where the versions come from: `--stream FILE ...`, recorded (format: `benchmarks.diff_streams`); `--snapshots FOLDER`,
 the snapshots of a run of one's own, in the order of their names (era, version); with neither, a short run of the
@@ -23,6 +23,7 @@ from typing import Final
 
 from benchmarks import bench, diff_picture
 from benchmarks.bench import Claim
+from benchmarks.diff_cores import cores
 from benchmarks.diff_memory import anonymous, memory
 from benchmarks.diff_sizes import COLUMNS, MISSED, row, size_claims, sizes
 from benchmarks.diff_speed import speeds
@@ -97,7 +98,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
     if arguments.sizes:
         return claims
     for stream in streams:
-        claims += speeds(stream, 3 if arguments.quick else 7)
+        claims += speeds(stream, 3 if arguments.quick else 7) + cores(stream)
     for stream in streams if anonymous() else []:
         claims += memory(stream, folder)
     return claims

@@ -1,12 +1,9 @@
 """How fast is the diff codec? On a stream tiled to 256 MB, against memcpy of the same buffer. For `benchmarks.diff`."""
 
 import math
-import os
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -22,12 +19,14 @@ from weights.order import in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 TILED: Final = 256 << 20
-CORES_BAR: Final = 1.8
-ATTEMPTS: Final = 30
-QUIET: Final = 5
-"""Turns, at least, in which both cores were free."""
-WAITED: Final = 0.02
-"""Share of its time that a thread waits for a core in a turn that counts."""
+
+
+def waited() -> float:
+    """Seconds that the calling thread could have run so far and had no core; NaN where the system does not tell."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return math.nan
 
 
 class Tiled:
@@ -130,63 +129,8 @@ def speeds(stream: Stream, repeats: int) -> list[Claim]:
     ]
     print(f"{stream.name}: one step, tiled to {tiled.old.nbytes >> 20} MiB, one core")
     bench.table(["what", "GB of model per CPU second", "of memcpy"], rows)
-    claims = [
+    return [
         Claim(f"{stream.name}, {which} {what}", ratios[f"{which}, {what}"], "memcpy", bar)
         for (which, what), bar in BARS.items()
         if which in builds()
     ]
-    return claims + cores(tiled, stream.name)
-
-
-# -- two cores ------------------------------------------------------------
-
-
-class Turn(NamedTuple):
-    """`waited`: the share of `seconds`, by the clock, in which a thread had no core, because other work had it."""
-
-    seconds: float
-    waited: float
-
-
-def cores(tiled: Tiled, name: str) -> list[Claim]:
-    """Two threads against one, by the clock; of the turns in which two cores were free. No claim where there were too
-    few, for a turn without a core to run on says nothing about the codec."""
-    bodies = tiled.encode()
-    works: dict[str, Callable[[int], Any]] = {
-        "memcpy": tiled.copied,
-        "encode": tiled.encode,
-        "decode+apply": lambda threads: tiled.decode(bodies, threads),
-    }
-    claims, lines = [], []
-    for what, work in works.items():
-        turns = [(turn_of(tiled, work, 1), turn_of(tiled, work, 2)) for _ in range(ATTEMPTS)]
-        quiet = [(one.seconds, two.seconds) for one, two in turns if max(one.waited, two.waited) < WAITED]
-        least = min(max(one.waited, two.waited) for one, two in turns)
-        lines.append(f"{what} {len(quiet)} of {len(turns)} turns quiet (least waiting {least:.1%})")
-        if len(quiet) < QUIET:
-            print(f"{name}, {what} on two cores against one: not judged, other work had them")
-            continue
-        ratio = statistics.median(one for one, _ in quiet) / statistics.median(two for _, two in quiet)
-        if what == "memcpy":
-            lines[-1] += f", {ratio:.2f} x"
-        else:
-            claims.append(Claim(f"{name}, {what} on two cores", ratio, "one", CORES_BAR))
-    print(f"two threads against one (load {os.getloadavg()[0]:.1f}): {'; '.join(lines)}\n")
-    return claims
-
-
-def turn_of(tiled: Tiled, work: Callable[[int], Any], threads: int) -> Turn:
-    """`waited` is a share of the time of all threads."""
-    tiled.waits.clear()
-    start = time.perf_counter()
-    work(threads)
-    seconds = time.perf_counter() - start
-    return Turn(seconds, sum(tiled.waits) / (threads * seconds))
-
-
-def waited() -> float:
-    """Seconds that the calling thread could have run so far and had no core; NaN where the system does not tell."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return math.nan

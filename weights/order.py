@@ -1,34 +1,68 @@
 """Work on frames by several threads, results in the order of the frames."""
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class _Task(Generic[Item, Result]):
+    """Work on one item, by whoever claims it first."""
+
+    def __init__(self, work: Callable[[Item], Result], item: Item) -> None:
+        self.result: Future[Result] = Future()
+        self._work, self._item, self._claimed = work, item, threading.Lock()
+
+    def claim(self) -> bool:
+        return self._claimed.acquire(blocking=False)
+
+    def run(self) -> None:
+        try:
+            self.result.set_result(self._work(self._item))
+        except BaseException as error:  # raised again where the result is taken
+            self.result.set_exception(error)
+
+    def run_if_free(self) -> None:
+        if self.claim():
+            self.run()
+
+
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> Iterator[Result]:
-    """`work` of each item, in order. At most `threads` (None: one a core that this process may use) are in work or
-    wait to be taken, so memory does not grow with the number of items. An error ends the iteration."""
+    """`work` of each item, in order, by `threads` (None: one a core that this process may use), of which the caller's
+    is one: it works where it would wait, so no core is taken from another. At most twice as many items as threads are
+    in work or wait, so memory does not grow with the number of items. An error ends the iteration."""
     threads = threads or _cores()
     if threads == 1:
         yield from map(work, items)
         return
-    under_way: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    tasks: deque[_Task[Item, Result]] = deque()
+    with ThreadPoolExecutor(threads - 1) as pool:
         try:
             for item in items:
-                under_way.append(pool.submit(work, item))
-                if len(under_way) == threads:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
+                tasks.append(_Task(work, item))
+                pool.submit(tasks[-1].run_if_free)
+                if len(tasks) == 2 * threads:
+                    yield _first(tasks)
+            while tasks:
+                yield _first(tasks)
         finally:
-            for future in under_way:
-                future.cancel()
+            for task in tasks:
+                task.claim()
+
+
+def _first(tasks: deque[_Task[Item, Result]]) -> Result:
+    """The result of the first, which is taken from `tasks`; until it is there, the caller works on those that nobody
+    has claimed."""
+    for task in tasks:
+        if tasks[0].result.done():
+            break
+        task.run_if_free()
+    return tasks.popleft().result.result()
 
 
 def _cores() -> int:

@@ -4,9 +4,10 @@
 lost where there is none. ctypes lets go of the interpreter's lock while C runs, so frames run on all cores.
 """
 
+import contextlib
 import ctypes
 import platform
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
 _DENSE: Final = -7
 _WORK: Final = 64 << 20
-"""Bytes that a thread keeps for its work, and of which it touches what it needs: about 20 for each change."""
+"""Bytes that a call has for its work, and of which it touches what it needs: about 20 for each change."""
 _WORK_AT_LEAST: Final = 1 << 20
 _REFUSALS: Final = {
     -2: "its heads contradict each other or its size",
@@ -46,7 +47,7 @@ class Native:
             pointer, size, pointer, size, number, number, pointer, pointer, size, pointer, size,
         ]  # fmt: skip
         self._write.argtypes = [pointer, pointer, size, pointer, size, size]
-        self._own = threading.local()
+        self._spare: list[NDArray[np.uint8]] = []
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
         """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
@@ -55,26 +56,27 @@ class Native:
             raise ValueError("frames of two lengths")
         # The second is enough whatever changes; up to `PIECE` more than `most` are listed before they are counted.
         for room in (_WORK, _WORK_AT_LEAST + 48 * (min(most, len(old)) + 8192)):
-            work, body = self._work(room), ctypes.c_void_p()
-            length = self._encode(
-                old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work),
-                ctypes.byref(body),
-            )  # fmt: skip
-            if length != _ROOM:
-                break
-        else:
-            raise MemoryError
-        return None if length == _DENSE else ctypes.string_at(body, length) if length else b""
+            with self._work(room) as work:
+                body = ctypes.c_void_p()
+                length = self._encode(
+                    old.ctypes.data, new.ctypes.data, len(old), *layout, most, work.ctypes.data, len(work),
+                    ctypes.byref(body),
+                )  # fmt: skip
+                if length == _DENSE:
+                    return None
+                if length != _ROOM:
+                    return ctypes.string_at(body, length) if length else b""
+        raise MemoryError
 
     def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
         """(positions, ascending; new bits). `changes`: as the heads claim. Raises `BadPayload`."""
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
-        work = self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old)))
-        found = self._decode(
-            data.ctypes.data, len(data), old.ctypes.data, len(old), *layout, index.ctypes.data, bits.ctypes.data,
-            changes, work.ctypes.data, len(work),
-        )  # fmt: skip
+        with self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old))) as work:
+            found = self._decode(
+                data.ctypes.data, len(data), old.ctypes.data, len(old), *layout, index.ctypes.data, bits.ctypes.data,
+                changes, work.ctypes.data, len(work),
+            )  # fmt: skip
         if found == _ROOM:
             raise MemoryError
         if found < 0:
@@ -91,13 +93,20 @@ class Native:
         if self._write(index.ctypes.data, bits.ctypes.data, count, data, first, len(held)) < count:
             raise IndexError("a change beyond the frame")
 
-    def _work(self, room: int) -> NDArray[np.uint8]:
-        """Memory for one call: the thread's own, or new where that is too small. Pages are taken when touched."""
+    @contextlib.contextmanager
+    def _work(self, room: int) -> Iterator[NDArray[np.uint8]]:
+        """Memory for one call: what an earlier one left, or new. Pages are taken when touched."""
         if room > _WORK:
-            return np.empty(room, np.uint8)
-        if not hasattr(self._own, "work"):
-            self._own.work = np.empty(_WORK, np.uint8)
-        return self._own.work  # type: ignore[no-any-return]
+            yield np.empty(room, np.uint8)
+            return
+        try:
+            work = self._spare.pop()
+        except IndexError:
+            work = np.empty(_WORK, np.uint8)
+        try:
+            yield work
+        finally:
+            self._spare.append(work)
 
 
 def builds() -> list[Native]:

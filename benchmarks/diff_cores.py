@@ -1,0 +1,129 @@
+"""What do two cores give the diff codec? Two threads against one, by the clock; for `benchmarks.diff`.
+
+How much two cores can give depends on the machine: they share its memory, and perhaps more with other guests of its
+owner. So two processes that share nothing, each with weights of its own, do the same in turn with the two threads:
+what they gain is what the machine gives to any program.
+"""
+
+import multiprocessing
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+from benchmarks import bench
+from benchmarks.bench import Claim
+from benchmarks.diff_speed import Tiled
+from benchmarks.diff_streams import Stream
+
+Work = Callable[[int], Any]
+"""Of so many threads."""
+BAR: Final = 1.8
+CLAIMED: Final = ("encode", "decode+apply")
+TURNS: Final = 30
+QUIET: Final = 5
+"""Turns, at least, in which both cores were free."""
+WAITED: Final = 0.02
+"""Share of its time that a thread waits for a core in a turn that counts."""
+
+
+class Took(NamedTuple):
+    """`waited`: the share of `seconds`, by the clock, in which a thread had no core, because other work had it."""
+
+    seconds: float
+    waited: float
+
+
+class Turn(NamedTuple):
+    """The same work by one thread, by two, and by two processes at once, each of which does all of it."""
+
+    one: Took
+    two: Took
+    both: Took
+
+    @property
+    def quiet(self) -> bool:
+        return max(took.waited for took in self) < WAITED
+
+
+def cores(stream: Stream) -> list[Claim]:
+    """Two threads against one; of the turns in which two cores were free. No claim where there were too few, for a
+    turn without a core to run on says nothing about the codec."""
+    tiled = Tiled(stream)
+    claims: list[Claim] = []
+    rows: list[tuple[object, ...]] = []
+    with _other(stream) as other:
+        for what, work in _works(tiled).items():
+            turns = [_turn(tiled, what, work, other) for _ in range(TURNS)]
+            quiet = [turn for turn in turns if turn.quiet]
+            if len(quiet) < QUIET:
+                rows.append((what, len(quiet), "not judged", "not judged"))
+                continue
+            threads, processes = _gains(quiet)
+            rows.append((what, len(quiet), threads, processes))
+            if what in CLAIMED:
+                claims.append(Claim(f"{stream.name}, {what} on two cores", threads, "one", BAR))
+    print(f"{stream.name}: two cores against one, by the clock (load {os.getloadavg()[0]:.1f})")
+    bench.table(["what", f"quiet turns of {TURNS}", "two threads", "two processes"], rows)
+    return claims
+
+
+def _gains(turns: list[Turn]) -> tuple[float, float]:
+    """What two threads and what two processes do in the time in which one thread does one."""
+    one, two, both = (statistics.median(took.seconds for took in each) for each in zip(*turns, strict=True))
+    return one / two, 2 * one / both
+
+
+def _works(tiled: Tiled) -> dict[str, Work]:
+    bodies = tiled.encode()
+    return {
+        "memcpy": tiled.copied,
+        "encode": tiled.encode,
+        "decode+apply": lambda threads: tiled.decode(bodies, threads),
+    }
+
+
+def _turn(tiled: Tiled, what: str, work: Work, other: Connection) -> Turn:
+    one, two = _took(tiled, work, 1), _took(tiled, work, 2)
+    other.send(what)
+    ours, theirs = _took(tiled, work, 1), other.recv()
+    return Turn(one, two, Took(max(ours.seconds, theirs.seconds), max(ours.waited, theirs.waited)))
+
+
+def _took(tiled: Tiled, work: Work, threads: int) -> Took:
+    """`waited` is a share of the time of all threads."""
+    tiled.waits.clear()
+    start = perf_counter()
+    work(threads)
+    seconds = perf_counter() - start
+    return Took(seconds, sum(tiled.waits) / (threads * seconds))
+
+
+@contextmanager
+def _other(stream: Stream) -> Iterator[Connection]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(stream, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+        yield ours
+    finally:
+        ours.close()
+        process.join()
+
+
+def _serve(stream: Stream, pipe: Connection) -> None:
+    """The other process: does what it is told to, and says how long it took, until nobody listens."""
+    tiled = Tiled(stream)
+    works = _works(tiled)
+    pipe.send(None)
+    while True:
+        try:
+            what = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_took(tiled, works[what], 1))
