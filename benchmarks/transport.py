@@ -65,10 +65,10 @@ def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[Turn], float]
 def claims(turns: Turns) -> list[Claim]:
     """The bars."""
     found = []
-    for subject, https, stock in ((STREAM, HTTPS, STOCK), (FETCH, HTTPS_STORED, STOCK_STORED)):
+    for subject, https in ((STREAM, HTTPS), (FETCH, HTTPS_STORED)):
         found.append(Claim(f"{subject} throughput", ratio(turns, subject, https, Turn.speed), https, 0.9))
         found.append(Claim(f"{subject} CPU", ratio(turns, subject, https, Turn.cost), https, 1.2, at_most=True))
-        found.append(Claim(f"{subject} throughput", ratio(turns, subject, stock, Turn.speed), stock, 3.5))
+    found.append(Claim(f"{STREAM} throughput", ratio(turns, STREAM, STOCK, Turn.speed), STOCK, 3.5))
     return found
 
 
@@ -95,6 +95,8 @@ def main() -> int:
     turns = take_turns(list(CANDIDATES), chunks, repeats)
     print(f"{repeats} turns of {chunks * CHUNK >> 20} MiB{' (quick)' if quick else ''}; medians\n")
     bench.table(["candidate", "MB/s", "best", "sender CPU s/GB", "receiver", "both"], rows(turns))
+    gained = ratio(turns, FETCH, STOCK_STORED, Turn.speed)
+    print(f"{FETCH} throughput: ratio {gained:.2f} against {STOCK_STORED}, reported, no bar")
     return bench.close(claims(turns))
 
 

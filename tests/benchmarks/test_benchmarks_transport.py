@@ -26,7 +26,7 @@ def test_a_ratio_is_the_median_of_the_ratios_within_turns() -> None:
 
 def test_each_bar_is_claimed_against_the_anchor_that_does_the_same_work() -> None:
     speeds = {name: 100.0 for name in transport.CANDIDATES}
-    speeds |= {transport.STREAM: 95.0, transport.HTTPS_STORED: 50.0, transport.STOCK_STORED: 40.0}
+    speeds |= {transport.STREAM: 95.0, transport.HTTPS_STORED: 50.0}
     turns = {name: [turn(wall=1 / speed, cpu=1 / speed)] for name, speed in speeds.items()}
     found = {(claim.name, claim.anchor): (claim.ratio, claim.ok) for claim in transport.claims(turns)}
     assert found == {
@@ -35,7 +35,6 @@ def test_each_bar_is_claimed_against_the_anchor_that_does_the_same_work() -> Non
         ("stream throughput", transport.STOCK): (pytest.approx(0.95), False),
         ("fetch throughput", transport.HTTPS_STORED): (pytest.approx(2.0), True),
         ("fetch CPU", transport.HTTPS_STORED): (pytest.approx(0.5), True),
-        ("fetch throughput", transport.STOCK_STORED): (pytest.approx(2.5), False),
     }
 
 
