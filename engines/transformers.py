@@ -6,7 +6,8 @@
 3. Scoring is teacher-forced: one pass over prompt and one over all samples of a group, the head on
    `HEAD_ROWS` positions at a time.
 4. Weights are computed with in float32 unless told otherwise: bf16 snapshots are cast up, without loss. In fp32 a
-   decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch.
+   decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch. On a CPU the products of
+   large layers are oneDNN's (engines.packed).
 5. A step of the version is made on disk first, then in the live tensors, by the same list of changes. Where the second
    fails nothing is held any more: what is on disk is whole, and is loaded again.
 6. No code comes with a model: config.json names an architecture of the installed library.
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from engines import sampling
+from engines import packed, sampling
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.kvcache import growing_cache
 from engines.rollout import Rollout
@@ -74,6 +75,7 @@ class TransformersEngine:
         with _translated():
             built = _build(model, self._dtype).to(self._device)
             load_into(built, opened)
+            packed.pack(built)
             _check_head(built)
         self._texts = {}
         self._held = _Held(built, model, rolling, _loaded(built, opened.root, rolling))
@@ -149,6 +151,7 @@ class TransformersEngine:
         held, self._held = self._loaded(), None
         with _translated():
             patch(held.model, changes, rolling.snapshot.aliases)
+            packed.forget(held.model)
         self._held = held._replace(loaded=_loaded(held.model, rolling.root, rolling))
         return self._held.loaded
 

@@ -1,10 +1,11 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
-from engines import sampling
+from engines import packed, sampling
 from engines.engine import EngineError, Job, Sample
 from engines.transformers import TransformersEngine, _parts
 from tasks import registry
@@ -19,9 +20,17 @@ MARGIN = 5e-4
 DRIFT = 5e-5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
+@pytest.fixture(scope="module", autouse=True, params=["plain", "packed"])
+def layers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of it with layers as PyTorch has them, and packed ones, which so small a model would not have."""
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "packed":
+            patch.setattr(packed, "LEAST", 1)
+            patch.setattr(packed, "PLAIN", 0)
+            if not packed.pack(torch.nn.Sequential(torch.nn.Linear(64, 64))):
+                pytest.skip("this processor or PyTorch packs no layers")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,93 @@
+"""Linear layers on a CPU whose weights are laid out as oneDNN reads them: the same products, to rounding, in half the
+time or less. PyTorch hands float32 products to MKL, which is slow with few rows and on processors not of its maker; ADR
+8 has the figures.
+
+1. The plain weights stay: loading and patching write to them, and what shares them sees the same. The packed copy takes
+   as much memory again, and is made at the third product after a change: a version of which one group is scored, in two
+   passes, is not worth it.
+2. Layers are packed where that gains: large ones, in float32, on an x86 processor; and only where the copies take no
+   more than half of the memory that is free.
+3. The operations are those of PyTorch's own compiler, and not public. Where they are missing, or give another product
+   than the plain layer, nothing is packed.
+"""
+
+import platform
+from typing import Final
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+ROWS: Final = 8
+"""That the layout is chosen for: a decode step's. It serves one and hundreds as well (ADR 8)."""
+LEAST: Final = 1 << 17
+"""Weights of a layer. An operation costs 10 us more than a plain one, which smaller layers do not win back."""
+PLAIN: Final = 2
+"""Products after a change that are computed as the plain layer does."""
+_TOLERANCE: Final = 1e-4
+
+
+class PackedLinear(nn.Linear):
+    """Holds the parameters of the plain layer that it is made of, and computes the same."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight, self.bias = plain.weight, plain.bias
+        self.forget()
+
+    def forget(self) -> None:
+        """The weights have changed."""
+        self._packed: Tensor | None = None
+        self._products = 0
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[..., in_features] -> [..., out_features]."""
+        self._products += 1
+        if self._products <= PLAIN:
+            return super().forward(rows)
+        if self._packed is None:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), ROWS)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
+        return product
+
+
+def pack(model: nn.Module) -> int:
+    """Let the layers of a model compute packed that rules 2 and 3 allow. How many do."""
+    plain = {name: module for name, module in model.named_modules() if type(module) is nn.Linear and _gains(module)}
+    nbytes = sum(layer.weight.nbytes for layer in plain.values())
+    if not plain or 2 * nbytes > psutil.virtual_memory().available or not _right(next(iter(plain.values()))):
+        return 0
+    for name, layer in plain.items():
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, PackedLinear(layer))
+    return len(plain)
+
+
+def forget(model: nn.Module) -> None:
+    """The weights have changed."""
+    for module in model.modules():
+        if isinstance(module, PackedLinear):
+            module.forget()
+
+
+def _gains(layer: nn.Linear) -> bool:
+    weight = layer.weight
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and weight.numel() >= LEAST
+        and platform.machine() in ("x86_64", "AMD64")
+    )
+
+
+@torch.inference_mode()
+def _right(plain: nn.Linear) -> bool:
+    """Rule 3."""
+    rows = torch.linspace(-1, 1, ROWS * plain.in_features).view(ROWS, -1)
+    try:
+        layer = PackedLinear(plain)
+        product = [layer(rows) for _ in range(PLAIN + 1)][-1]
+    except (AttributeError, RuntimeError):  # the operation is missing, or not for this processor
+        return False
+    return torch.allclose(product, plain(rows), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
