@@ -21,7 +21,7 @@ from torch import Tensor, nn
 ROWS: Final = 8
 """That the layout is chosen for: a decode step's. It serves one and hundreds as well (ADR 8)."""
 LEAST: Final = 1 << 16
-"""Weights that a layer has more than: an operation costs 10 us more than a plain one, which small ones do not win back."""
+"""Weights that a layer has more than: an operation costs 10 us more than a plain one, too much for small ones."""
 PLAIN: Final = 2
 """Products after a change that are computed as the plain layer does."""
 _TOLERANCE: Final = 1e-4
