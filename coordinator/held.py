@@ -123,8 +123,6 @@ class ScorerWeights:
 
     async def _mend(self, error: ChildError, faults: int) -> None:
         """Look at the folder again, then make it anew, then give up."""
-        if error.kind == "DiskFull":
-            raise DiskFull(str(error)) from error
         if error.kind not in _SPOILED or faults > 2:
             raise error
         log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)

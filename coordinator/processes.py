@@ -29,7 +29,8 @@ log = structlog.get_logger("coordinator")
 
 
 class Learner(Protocol):
-    """coordinator.learner.calls, asynchronously. Every call may raise `ChildDied`; `open` comes first after one."""
+    """coordinator.learner.calls, asynchronously. Every call may raise `ChildDied`, after which `open` comes first,
+    and `DiskFull`."""
 
     async def open(self, order: calls.Open) -> calls.Opened: ...
 
@@ -38,7 +39,7 @@ class Learner(Protocol):
 
 class Scorer(Protocol):
     """An engine that re-scores and evaluates, under one version at a time: engines.engine.Engine, asynchronously. Every
-    call may raise `ChildDied` and `ChildError`."""
+    call may raise `ChildDied`, `ChildError` and `DiskFull`."""
 
     @property
     def held(self) -> Loaded | None:

@@ -8,8 +8,8 @@
     generate_many  GenerateManyCall  -> list[list[Sample]]
     score          ScoreCall         -> list[SampleScore]
 
-Errors come back as engines.child.ChildError; its `kind` is the name of a class of engines.engine, engines.devices,
-weights.errors or tasks. Paths are absolute.
+Errors but a full disk come back as engines.child.ChildError; its `kind` is the name of a class of engines.engine,
+engines.devices, weights.errors or tasks. Paths are absolute.
 """
 
 from typing import Literal

@@ -6,7 +6,8 @@ Rules
 2. A child ends by itself, at once, when its pipe closes, whatever it is computing: no daemon leaves an orphan. It
    ignores SIGINT and leads a session of its own, so that Ctrl-C in the daemon's terminal reaches only the daemon.
 3. When a child dies, every call under way raises `ChildDied`; a call is never left waiting.
-4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`.
+4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`; a
+   full disk as the `DiskFull` that it was: it is the whole machine's, and no other work of the child gets round it.
 5. A child that sends what is no frame is killed: nothing that follows on such a pipe can be trusted.
 6. A child computes on one thread and waits passively unless told otherwise, by variables that stand before torch is
    imported: with torch's defaults two busy cores slow a decode step thirtyfold.
@@ -25,6 +26,8 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 import structlog
+
+from weights.errors import DiskFull
 
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
@@ -73,6 +76,11 @@ class _Garbage(Exception):
 
 
 _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
+
+
+def _raised(fault: _Fault) -> Exception:
+    """What the parent raises for it (rule 4)."""
+    return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
 
 
 def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body: object) -> bytes:
@@ -131,7 +139,8 @@ class Child:
         *,
         timeout: float | None = None,
     ) -> T:
-        """The handler's answer, as `type_`. Raises ChildError, ChildDied, TimeoutError (the child then works on)."""
+        """The handler's answer, as `type_`. Raises ChildError, DiskFull, ChildDied, TimeoutError (the child then works
+        on)."""
         process, loop = self._running(), asyncio.get_running_loop()
         self._last_id += 1
         call_id = self._last_id
@@ -234,8 +243,7 @@ class Child:
         if answer is None or answer.done():
             return  # its caller was cancelled or timed out
         if frame.kind == "error":
-            fault = msgspec.msgpack.decode(frame.body, type=_Fault)
-            answer.set_exception(ChildError(fault.kind, fault.message))
+            answer.set_exception(_raised(msgspec.msgpack.decode(frame.body, type=_Fault)))
         else:
             answer.set_result(bytes(frame.body))
 

@@ -1,6 +1,7 @@
 """An engine in a child process, seen from a daemon's event loop: engines.engine.Engine with `await`.
 
-Any call raises engines.child.ChildError (the engine refused) or ChildDied (it is gone: start a new one).
+Any call raises engines.child.ChildError (the engine refused), weights.errors.DiskFull, or ChildDied (it is gone: start
+a new one).
 """
 
 import os

@@ -54,7 +54,8 @@ DType = Literal["float32", "bfloat16"]
 
 
 class EngineHandle(Protocol):
-    """One engine. Every method may raise `EngineLost`, and `EngineFailed` where the engine itself refuses."""
+    """One engine. Every method may raise `EngineLost`, `EngineFailed` where the engine itself refuses, and
+    `weights.errors.DiskFull`."""
 
     async def start(self, dtype: DType) -> Device: ...
 

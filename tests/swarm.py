@@ -29,7 +29,7 @@ from tasks.text import char_tokenizer
 from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.node.fake_coordinator import Node, make_node, until
 from weights.diff import encode, encode_full
-from weights.errors import WeightsError
+from weights.errors import DiskFull, WeightsError
 from weights.snapshot import Snapshot
 from weights.store import Store
 
@@ -142,10 +142,12 @@ class BigramScorer:
         self._held = None
 
     def _moved(self, call: Callable[[], Loaded]) -> Loaded:
-        """As the pipe has it: errors come as `ChildError`, and what is then held is to be found out."""
+        """As the pipe has it: errors but a full disk come as `ChildError`, and what is then held is to be found out."""
         self._held = None
         try:
             self._held = call()
+        except DiskFull:
+            raise
         except (EngineError, WeightsError, FileNotFoundError) as error:
             raise ChildError(type(error).__name__, str(error)) from error
         return self._held

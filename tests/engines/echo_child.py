@@ -8,6 +8,7 @@ import time
 import msgspec
 
 from engines.child import Pipe
+from weights.errors import DiskFull
 
 
 class Text(msgspec.Struct):
@@ -24,6 +25,9 @@ def main() -> None:
 
     def fail(body: Text) -> None:
         raise LookupError(body.text)
+
+    def fill(body: Text) -> None:
+        raise DiskFull(body.text)
 
     def tell(body: Text) -> Text:
         for word in body.text.split():
@@ -55,9 +59,9 @@ def main() -> None:
 
     pipe.serve(
         {
-            "echo": (Text, echo), "fail": (Text, fail), "tell": (Text, tell), "wait_flag": (None, wait_flag),
-            "compute": (Text, compute), "grumble": (Text, grumble), "rubbish": (None, rubbish),
-            "environment": (Text, environment),
+            "echo": (Text, echo), "fail": (Text, fail), "fill": (Text, fill), "tell": (Text, tell),
+            "wait_flag": (None, wait_flag), "compute": (Text, compute), "grumble": (Text, grumble),
+            "rubbish": (None, rubbish), "environment": (Text, environment),
         },
         on_notify=lambda method, body: flags.append(method),
     )  # fmt: skip

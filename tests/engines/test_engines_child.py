@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from engines.child import MAX_FRAME, Child, ChildDied, ChildError
+from weights.errors import DiskFull
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -97,6 +98,13 @@ async def test_an_error_in_the_child_crosses_typed(method: str, body: Text | Non
             await child.call(method, body, Text)
         assert raised.value.kind == kind
         assert message in raised.value.message
+        assert (await child.call("echo", Text("alive"), Text)).text == "alive"
+
+
+async def test_a_full_disk_crosses_as_what_it_is_and_leaves_the_child_usable() -> None:
+    async with running() as child:
+        with pytest.raises(DiskFull, match="no room to write here"):
+            await child.call("fill", Text("no room to write here"), Text)
         assert (await child.call("echo", Text("alive"), Text)).text == "alive"
 
 
