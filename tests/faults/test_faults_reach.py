@@ -54,6 +54,9 @@ class World:
             "ECHO2_COORD_NETWORK_LISTEN": json.dumps([f"/ip4/{COORDINATOR}/tcp/4310"]),
             "ECHO2_COORD_NETWORK_RELAYS": json.dumps([f"{address}/p2p/{relay}" for address in RELAY]),
             "ECHO2_COORD_HTTPS_LISTEN": json.dumps([f"/ip4/{HTTPS}/tcp/4311"]),
+            # Steps so large that the learner wants more than three nodes make. Where two fill its buffer, several small
+            # versions a second come, and only who holds the newest has a lease: never the one whose way is slow.
+            "ECHO2_COORD_RUN_BATCH_GROUPS": "16",
         }
         for name, program in (("coord", self.coordinator), *((one.name, one) for one in self.volunteers)):
             program.within = hosts.within(name)
