@@ -223,7 +223,7 @@ class LibP2PTransport:
                     return await (self._circuits.dial(address) if CIRCUIT in address else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
-        raise Unreachable(f"none of {list(addresses)} answers{why}")
+        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}{why}")
 
     def _look_at_older(self, newest: INetConn) -> None:
         if self._nursery is not None:

@@ -179,7 +179,7 @@ class MemoryTransport:
             if other is not None and other is not self:
                 self._connected[peer] = other._connected[self._peer_id] = None
                 return peer
-        raise Unreachable(f"none of {list(addresses)} answers")
+        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}")
 
     def remote(self, peer: str) -> str | None:
         """See `Transport`. Addresses of this network have no IP address in them."""
