@@ -8,8 +8,12 @@
    again: while it is connected, it is remembered.
 4. It takes no message from a peer whose address record is older than the one known, as after its clock was set back.
    The record alone is not taken: we have our own (p2p/records.py).
+5. It numbers its messages from the second in which it began. Who said more than one a second and comes back uses
+   numbers again, and is not heard by those who heard them: its messages are taken for the old ones, until the numbers
+   are new. So they begin at the nanosecond.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -24,7 +28,7 @@ AGAIN = 40.0
 
 
 def mended(pubsub: Pubsub) -> Pubsub:
-    """The same, with rules 3 and 4; before it runs."""
+    """The same, with rules 3 to 5; before it runs."""
     store: Any = pubsub.host.get_peerstore()
     forget, take = pubsub._forget_all_subscriptions, store.consume_peer_record
 
@@ -39,6 +43,7 @@ def mended(pubsub: Pubsub) -> Pubsub:
 
     pubsub._forget_all_subscriptions = forget_who_left  # type: ignore[method-assign]
     store.consume_peer_record = take_newer
+    pubsub.counter = time.time_ns()
     return pubsub
 
 
