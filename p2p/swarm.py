@@ -15,11 +15,12 @@
    where many wait in its queue, each must ask for little, or many will have asked for the same chunk before the first
    of them can pass it on.
 4. A peer that owes chunks which it has, and has sent none for its patience, is stalled: `SLOWER` times the interval in
-   which its chunks came so far (`HASTY` times while nothing is left to ask: the last chunks may be with the slowest,
-   and to ask for them twice costs little), at least `QUIET` seconds; before its first chunk `STALL` seconds and the
-   time of one chunk at `SLOW`. A parent that owes only what it has not got itself is given twice as long. What a
-   stalled peer owes may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live
-   again: who is slow is never banned. What came from elsewhere is taken back.
+   which its chunks came so far, at least `QUIET` seconds; before its first chunk `STALL` seconds and the time of one
+   chunk at `SLOW`; twice as long where a parent owes only what it has not got itself. Once all that is missing has been
+   asked for, `HASTY` times the interval, at least `QUIET_END` seconds, at most `STALL_END` and the time of one chunk at
+   `SLOW_END`: the last chunks may be with the slowest, and to ask for them twice costs little. What a stalled peer owes
+   may be asked elsewhere, `last` included. Its asks stay open, and a chunk that comes makes it live again: who is slow
+   is never banned. What came from elsewhere is taken back.
 5. Two chunks from one peer that fail their proof, and it is dropped for good. One is not enough: a disk may fail.
 6. A peer that comes back after it left is a new peer, except that rule 5 remembers.
 """
@@ -36,6 +37,7 @@ SLOW = 64 << 10
 """Bytes per second of the slowest line from which a first chunk is awaited in full."""
 QUIET = 2.0
 SLOWER, HASTY = 8, 2
+QUIET_END, STALL_END, SLOW_END = 0.5, 1.0, 512 << 10
 GRACE = 0.5
 """Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
 AWAITED = 2.0
@@ -78,6 +80,7 @@ class Swarm:
         self._last = last
         self._random = Random(seed)
         self._first_patience = STALL + chunk_size / SLOW
+        self._most_patience_end = STALL_END + chunk_size / SLOW_END
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
         self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
         self._last_window = LAST_WINDOW_MIN
@@ -94,6 +97,8 @@ class Swarm:
         """Missing chunks that are not loose."""
         self._asked = 0
         """What live members owe."""
+        self._owed = 0
+        """What stalled members owe, too."""
         self._judge_at = -math.inf
         self._hungry = True
         """Whether there may be something to ask; news of what was asked already change nothing there."""
@@ -273,7 +278,7 @@ class Swarm:
         peers = [
             peer
             for peer, member in self._members.items()
-            if member.has & loose and peer != self._last and member.owed.bit_count() < member.ahead
+            if member.has & loose and peer != self._last and 4 * member.owed.bit_count() <= 3 * member.ahead
         ]
         self._random.shuffle(peers)
         slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags} if peers else {}
@@ -305,6 +310,7 @@ class Swarm:
             member.progress = now
         member.owed |= bit
         self._asked |= bit
+        self._owed |= bit
         return Ask(peer, bit.bit_length() - 1)
 
     def _widen(self, waited: float) -> None:
@@ -374,8 +380,10 @@ class Swarm:
 
     def _patience(self, member: Member) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
-        slower = SLOWER if self.missing & ~self._asked else HASTY
-        known = self._first_patience if member.interval is None else max(QUIET, slower * member.interval)
+        if not self.missing & ~self._owed:
+            hasty = math.inf if member.interval is None else max(QUIET_END, HASTY * member.interval)
+            return min(hasty, self._most_patience_end)
+        known = self._first_patience if member.interval is None else max(QUIET, SLOWER * member.interval)
         return known if member.owed & member.has else 2 * known
 
     def _excuse(self, peer: str, member: Member, bit: int) -> None:
@@ -385,8 +393,9 @@ class Swarm:
         self._taken_back.append(Ask(peer, index))
 
     def _recount(self) -> None:
-        self._asked, self._hungry = 0, True
+        self._asked, self._owed, self._hungry = 0, 0, True
         for member in self._members.values():
+            self._owed |= member.owed
             if not member.stalled:
                 self._asked |= member.owed
 
