@@ -5,7 +5,9 @@
    way in which a repaired plan is less than interior-disjoint), else the one that is least overloaded by it.
 2. Only those edges change. When the predicted time has risen by more than `WORSE` over what a fresh plan gave (both by
    the bound T* of their day), or more than `MANY` of the peers changed, the plan is made afresh.
-3. Nobody is given a parent that it said does not feed it, while there is another.
+3. The planner counts on all of the source's uplink but `SPARE` of it, where the bound T* grows to `CHEAP` times at most
+   by that: what a plan leaves undone is asked of the source, and where that has no time for it, the plan suffers.
+4. Nobody is given a parent that it said does not feed it, while there is another.
 """
 
 from collections import Counter, deque
@@ -17,6 +19,7 @@ from p2p.plan import Line, Load, Plan, bound, fresh, predicted, slots
 
 WORSE = 1.3
 MANY = 0.25
+SPARE, CHEAP = 0.25, 1.03
 
 
 class Planner:
@@ -33,6 +36,7 @@ class Planner:
         """The plan for these peers. `uplink`: the source's. `apart`: peer -> parents that do not feed it."""
         apart = apart or {}
         old = self.plan
+        uplink = _planned(uplink, lines, load)
         changed = len(old.parents.keys() ^ lines.keys())
         if changed <= MANY * len(lines) and old.parents:
             plan = repaired(old, uplink, lines, load, apart)
@@ -45,6 +49,13 @@ class Planner:
             plan = repaired(plan, uplink, lines, load, apart)
         self.plan = plan
         return plan
+
+
+def _planned(uplink: float, lines: Mapping[str, Line], load: Load) -> float:
+    """Rule 3."""
+    without = (1 - SPARE) * uplink
+    soonest = bound(uplink, lines.values(), load.length)
+    return without if bound(without, lines.values(), load.length) <= CHEAP * soonest else uplink
 
 
 def repaired(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.plan import Line, Load, Plan, bound, fresh, predicted, slots, star
-from p2p.replan import Planner, repaired
+from p2p.replan import SPARE, Planner, repaired
 
 MB = 1_000_000
 LOAD = Load(40 * MB, 40 * MB // 256)
@@ -156,6 +156,26 @@ def test_a_long_run_of_churn_stays_within_reach_of_a_fresh_plan():
         plan = planner.update(10 * MB, lines, LOAD)
         check(plan, lines)
         assert plan.seconds < 1.5 * bound(10 * MB, lines.values(), LOAD.length)
+
+
+def from_source(plan: Plan) -> float:
+    """Bytes per second that the source sends by this plan."""
+    return sum(ups.count("source") for ups in plan.parents.values()) * plan.rate / plan.stripes
+
+
+def test_a_quarter_of_the_source_is_left_to_those_who_ask_beside_the_plan_where_others_make_up_for_it():
+    planner, lines = Planner("source", 1), network(100, uplink=3.0 * MB)
+    planner.update(10 * MB, lines, LOAD)
+    assert from_source(planner.plan) <= (1 - SPARE) * 10 * MB
+    planner.update(10 * MB, {peer: line for peer, line in lines.items() if peer != "p0"}, LOAD)
+    assert from_source(planner.plan) <= (1 - SPARE) * 10 * MB
+
+
+@pytest.mark.parametrize("lines", [network(16), network(4, uplink=1.0 * MB)], ids=["equal", "few and weak"])
+def test_all_of_the_source_is_planned_where_a_broadcast_needs_it(lines):
+    planner = Planner("source", 1)
+    planner.update(10 * MB, lines, LOAD)
+    assert from_source(planner.plan) > (1 - SPARE) * 10 * MB
 
 
 def test_a_parent_that_does_not_feed_a_peer_is_replaced_for_that_peer_alone():
