@@ -11,7 +11,8 @@ Rules
    place.
 4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
    plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
-5. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
+5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/pace.py), if that is limited.
+6. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
 
 import asyncio
@@ -161,6 +162,8 @@ class Feeding:
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
         self._due = self._made_at + max(SETTLE, (self._made_at - now) / SHARE)
+        source = self._network.peer_id
+        await self._network.follow((), [peer for peer, parents in plan.parents.items() if source in parents])
         log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
 
     def _believe(self, shown: dict[str, float]) -> None:

@@ -97,9 +97,10 @@ class Broadcast:
         self._feeds.pop(manifest.hash, None)
         return feeds.fetched(anyio.current_time())
 
-    def follow(self, parents: Sequence[str]) -> None:
+    def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `Network.follow`."""
         self._parents = tuple(parents)
+        self._turns.favour(children)
         for download in self._downloads:
             download.follow(self._parents)
 

@@ -190,7 +190,7 @@ class HttpsClient:
             self._fetching.discard(manifest.hash)
         return feeds.fetched(anyio.current_time())
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """No peers, no plan."""
 
     async def traffic(self) -> Traffic:

@@ -152,9 +152,9 @@ class HttpsServer:
         """See `Network`."""
         return await self._beside.fetch(manifest, path, last=last)
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `Network`."""
-        await self._beside.follow(parents)
+        await self._beside.follow(parents, children)
 
     async def traffic(self) -> Traffic:
         """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""

@@ -110,8 +110,9 @@ class Network(Protocol):
         `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
         then shared. Retries peers until cancelled. Tells who sent it."""
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """The plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
-        stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan."""
+        stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan.
+        `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
 
     async def traffic(self) -> Traffic: ...

@@ -5,14 +5,21 @@
 2. Peers that wait at a limited uploader take turns by bytes (start-time fair queueing, Goyal et al. 1996): first who
    was sent least since it came, however many streams it has and however large its chunks are. Who comes, or comes back,
    begins level with the one that is served then, and has no claim to what it missed.
+3. Where it is known whom a plan lets this machine feed, these go before others: all others together are one peer in
+   line, and get about `OTHERS` of the uplink. Whoever feeds a branch would else be starved by those who ask because
+   their branch has nothing.
 """
 
 import math
+from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
+OTHERS = 0.25
+_OTHERS = ""
+"""In place of their ids."""
 
 S = TypeVar("S")
 
@@ -42,20 +49,28 @@ class Turns(Generic[S]):
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._line: list[tuple[float, int, S]] = []
-        self._waiting: dict[S, tuple[float, int, str, int]] = {}
+        self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
         self._sent: dict[str, float] = {}
         """Peer -> what it has been sent and is in line for, counted from where it came."""
         self._served = 0.0
         self._number = 0
+        self._children = frozenset[str]()
+
+    def favour(self, children: Collection[str]) -> None:
+        """Rule 3 for these, from now on; none: all are alike."""
+        self._children = frozenset(children)
 
     def line_up(self, stream: S, peer: str, size: int) -> None:
         """`stream`, to `peer`, has `size` bytes to send; no effect while it is in line."""
         if stream in self._waiting:
             return
         self._number += 1
+        weight = 1.0
+        if self._children and peer not in self._children:
+            peer, weight = _OTHERS, max(len(self._children) * OTHERS / (1 - OTHERS), 1.0)
         start = max(self._served, self._sent.get(peer, 0.0))
-        self._sent[peer] = start + size
-        self._waiting[stream] = (start, self._number, peer, size)
+        self._sent[peer] = start + size / weight
+        self._waiting[stream] = (start, self._number, peer, size / weight, size)
         heappush(self._line, (start, self._number, stream))
 
     def leave(self, stream: S) -> bool:
@@ -83,7 +98,7 @@ class Turns(Generic[S]):
 
     def take(self, stream: S, now: float) -> list[S]:
         """`stream` sends now what it is in line with; the streams that are to look again."""
-        start, _, _, size = self._waiting.pop(stream)
+        start, _, _, _, size = self._waiting.pop(stream)
         self._pace.book(size, now)
         self._served = max(self._served, start)
         if len(self._sent) > 2 * len(self._waiting) + 64:

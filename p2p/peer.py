@@ -127,9 +127,9 @@ class Peer:
         """See `Network`."""
         return await self._broadcast.fetch(manifest, path, last=last)
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `Network`."""
-        self._broadcast.follow(parents)
+        self._broadcast.follow(parents, children)
 
     async def turn(self, peer: str, nbytes: int) -> None:
         """Wait until `nbytes` may leave this machine to `peer` by another way than this one: the uplink is one."""

@@ -138,9 +138,9 @@ class ThreadedPeer:
         """See `Network`."""
         return await self._call(lambda peer: peer.fetch(manifest, path, last=last))
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `Network`."""
-        await self._call(lambda peer: peer.follow(parents))
+        await self._call(lambda peer: peer.follow(parents, children))
 
     async def turn(self, peer: str, nbytes: int) -> None:
         """See `Peer.turn`."""

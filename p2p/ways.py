@@ -157,10 +157,10 @@ class Ways:
         await self.share(manifest, path)
         return fetched
 
-    async def follow(self, parents: Sequence[str]) -> None:
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `Network`."""
         for network in self._all:
-            await network.follow(parents)
+            await network.follow(parents, children)
 
     async def traffic(self) -> Traffic:
         """See `Network`."""

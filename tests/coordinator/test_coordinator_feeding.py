@@ -77,6 +77,28 @@ def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_thei
     run_fake(main)
 
 
+def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch):
+    favoured: list[set[str]] = []
+
+    async def follow(peer: Peer, parents, children=()) -> None:
+        assert peer.peer_id == "c"
+        assert not parents
+        favoured.append(set(children))
+
+    monkeypatch.setattr(Peer, "follow", follow)
+
+    async def main():
+        async with world(8) as (_, feeding, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            answers = await ask_all(nodes)
+            fed = {peer for peer, answer in answers.items() if "c" in answer.parents}
+            assert fed
+            assert favoured[-1] == fed
+
+    run_fake(main)
+
+
 def test_who_left_is_nobodys_parent():
     async def main():
         async with world(6) as (network, _, nodes):

@@ -6,7 +6,7 @@ import pytest
 
 from p2p.errors import Malformed
 from p2p.orders import LATER, QUEUE, Orders
-from p2p.pace import Pace, Turns
+from p2p.pace import BURST, Pace, Turns
 
 
 def test_chunks_that_are_here_are_sent_in_the_order_asked():
@@ -94,6 +94,35 @@ def test_who_comes_late_begins_level_and_does_not_starve_the_others():
     served(turns, {"one": ("a", 100)}, 500)
     sent = served(turns, {"one": ("a", 100), "two": ("b", 100)}, 100)
     assert abs(sent["a"] - sent["b"]) <= 200
+
+
+def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
+    turns = Turns[str](Pace(1000.0))
+    turns.favour(["a", "b", "c"])
+    strangers = {name: (name, 100) for name in "defghijkl"}
+    sent = served(turns, {name: (name, 100) for name in "abc"} | strangers, 1200)
+    for child in "abc":
+        assert sent[child] == pytest.approx(sum(sent[name] for name in strangers), rel=0.05)
+    assert max(sent[name] for name in strangers) <= 1.2 * min(sent[name] for name in strangers)
+
+
+def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_all_are_alike():
+    turns = Turns[str](Pace(1000.0))
+    turns.favour(["a"])
+    assert served(turns, {"one": ("d", 100), "two": ("e", 100)}, 90).total() == 9000
+    turns = Turns[str](Pace(1000.0))
+    turns.favour([])
+    sent = served(turns, {"a": ("a", 100), "d": ("d", 100), "e": ("e", 100)}, 90)
+    assert max(sent.values()) - min(sent.values()) <= 200
+
+
+def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
+    turns = Turns[str](Pace(100.0))
+    turns.favour([f"child{number}" for number in range(30)])
+    turns.line_up("one", "stranger", 1000)
+    turns.take("one", 0.0)
+    turns.line_up("one", "stranger", 1000)
+    assert turns.wait("one", 0.0) == pytest.approx(10.0 - BURST)
 
 
 def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
