@@ -14,7 +14,7 @@ stream (p2p/orders.py), whose turn it is at an uplink (p2p/pace.py), and how lon
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -98,6 +98,7 @@ class Peer:
     def _tick(self) -> None:
         if self.awake and self.done is None:
             self._pump()
+            self._look()
             self.clock.after(download.LOOK, self._tick)
 
     def _look(self) -> None:
@@ -111,6 +112,7 @@ class Peer:
 
     def _pump(self) -> None:
         assert self.swarm is not None
+        needy = self.swarm.needy
         asks = self.swarm.next(self.clock.now)
         for ask in self.swarm.take_back():
             self._batch(ask.peer, ask.index, Peer._cancel)
@@ -118,7 +120,7 @@ class Peer:
         for ask in asks:
             self._batch(ask.peer, ask.index, Peer._want)
         self._flush()
-        if self.swarm.needy:
+        if self.swarm.needy and not needy:
             self._look()
 
     def _batch(self, peer: str, index: int, do: Callable[..., None]) -> None:
@@ -193,6 +195,10 @@ class Peer:
             self._pump()
 
     # As a holder.
+
+    def favour(self, children: Collection[str]) -> None:
+        """Whom the plan lets it feed."""
+        self._turns.favour(children)
 
     def _asked(self, stream: Stream) -> None:
         if not self.awake:
@@ -387,3 +393,4 @@ class World:
                 name: {parent for parent, until in found.items() if until > now} for name, found in self._apart.items()
             }
             self._planner.update(self._uplink, self._here, self.load, apart)
+            self.peers[SOURCE].favour({peer for peer, parents in self.plan.parents.items() if SOURCE in parents})
