@@ -3,9 +3,16 @@
 A set of chunks is an integer: bit i is chunk i.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+STALL = 5.0
+SLOW = 64 << 10
+"""Bytes per second of the slowest line from which a first chunk is awaited in full."""
+QUIET = 2.0
+SLOWER, HASTY = 8, 2
+QUIET_END, STALL_END, SLOW_END = 0.5, 1.0, 512 << 10
 WINDOW_FIRST = 2
 """Asks open at a peer that is no parent and has not sent a chunk yet."""
 
@@ -22,6 +29,23 @@ class Member:
     stalled: bool = False
     ahead: int = WINDOW_FIRST
     """Asks that may be open, unless it is a stripe's parent (rule 3)."""
+
+
+class Patience:
+    """Seconds without a chunk after which a peer is stalled (p2p/swarm.py, rule 4)."""
+
+    def __init__(self, chunk_size: int) -> None:
+        """`chunk_size`: bytes."""
+        self._first = STALL + chunk_size / SLOW
+        self._most_at_end = STALL_END + chunk_size / SLOW_END
+
+    def __call__(self, member: Member, *, ending: bool) -> float:
+        """`ending`: all that is missing has been asked for."""
+        if ending:
+            hasty = math.inf if member.interval is None else max(QUIET_END, HASTY * member.interval)
+            return min(hasty, self._most_at_end)
+        known = self._first if member.interval is None else max(QUIET, SLOWER * member.interval)
+        return known if member.owed & member.has else 2 * known
 
 
 @dataclass

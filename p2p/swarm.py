@@ -30,14 +30,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from p2p.members import Holders, Member, Stripe, bits
+from p2p.members import Holders, Member, Patience, Stripe, bits
 
-STALL = 5.0
-SLOW = 64 << 10
-"""Bytes per second of the slowest line from which a first chunk is awaited in full."""
-QUIET = 2.0
-SLOWER, HASTY = 8, 2
-QUIET_END, STALL_END, SLOW_END = 0.5, 1.0, 512 << 10
 GRACE = 0.5
 """Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
 AWAITED = 2.0
@@ -79,8 +73,7 @@ class Swarm:
         """Whether more peers are wanted than the plan's parents: some loose chunk was asked of nobody yet."""
         self._last = last
         self._random = Random(seed)
-        self._first_patience = STALL + chunk_size / SLOW
-        self._most_patience_end = STALL_END + chunk_size / SLOW_END
+        self._patience_of = Patience(chunk_size)
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
         self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
         self._last_window = LAST_WINDOW_MIN
@@ -380,11 +373,7 @@ class Swarm:
 
     def _patience(self, member: Member) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
-        if not self.missing & ~self._owed:
-            hasty = math.inf if member.interval is None else max(QUIET_END, HASTY * member.interval)
-            return min(hasty, self._most_patience_end)
-        known = self._first_patience if member.interval is None else max(QUIET, SLOWER * member.interval)
-        return known if member.owed & member.has else 2 * known
+        return self._patience_of(member, ending=not self.missing & ~self._owed)
 
     def _excuse(self, peer: str, member: Member, bit: int) -> None:
         index = bit.bit_length() - 1

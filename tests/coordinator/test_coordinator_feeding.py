@@ -88,7 +88,7 @@ def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch
     monkeypatch.setattr(Peer, "follow", follow)
 
     async def main():
-        async with world(8) as (_, feeding, nodes):
+        async with world(8) as (_, _, nodes):
             await ask_all(nodes)
             await anyio.sleep(SETTLE)
             answers = await ask_all(nodes)

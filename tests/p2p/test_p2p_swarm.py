@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.members import WINDOW_FIRST, Holders
-from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_MIN, Ask, Swarm
+from p2p.members import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Holders
+from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, WINDOW_MIN, Ask, Swarm
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
