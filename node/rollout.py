@@ -9,8 +9,8 @@ Rules
    finished. A lease that was asked for ahead is worked off before an end, and kept over a pause while it fits.
 3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
    long as it has not expired: the tokens are the same.
-4. A refusal is waited out as long as the coordinator says, or until a newer version is held. What no repetition can
-   change ends the node.
+4. A refusal is waited out as long as the coordinator says, or until a newer version is held. Where it speaks of a
+   version that this node has not heard of, the newest Head is asked for. What no repetition can change ends the node.
 5. What blocks now is in `blocked`, one sentence; empty while work goes on.
 """
 
@@ -42,6 +42,7 @@ MOST_WAIT: Final = 30.0
 STARTING: Final = "starting"
 _ENDS: Final = {"banned", "engine", "task-version", "protocol"}
 """Codes of refusals after which asking again is pointless."""
+_OTHER_VERSION: Final = {"wrong-version", "stale-version", "newer-version"}
 
 _log = structlog.get_logger("node")
 
@@ -81,6 +82,8 @@ class Rollouts:
             self._follower.changed.clear()
             pause = await self._turn()
             if pause is not None:
+                if self._told_of_news():
+                    await self._follower.search()
                 await self._wait(pause)
 
     async def _allowed(self) -> bool:
@@ -209,6 +212,14 @@ class Rollouts:
         _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
         wait = MOST_WAIT if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
         return wait * self._random.uniform(1.0, 1.2)
+
+    def _told_of_news(self) -> bool:
+        """Whether the last refusal speaks of another version than any that this node has heard of: then gossip does not
+        reach it, and nothing but asking would tell."""
+        held, newest = self._follower.held, self._follower.newest
+        if held is None or newest is None or not self.refusals or self.refusals[-1].code not in _OTHER_VERSION:
+            return False
+        return (newest.era, newest.version) == (held.era, held.version)
 
     async def _wait(self, seconds: float) -> None:
         """Sleep, but wake for a newer version or an order of the owner."""

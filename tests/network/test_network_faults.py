@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.ledger import Ledger
 from p2p.identity import generate_key
-from p2p.memory import Link
+from p2p.memory import Link, MemoryTransport
 from tests.clock import run_fake
 from tests.node.fake_coordinator import InProcessEngine, Node, make_node, until
 from tests.swarm import Swarm, accepted, make_swarm, wall, working
@@ -86,6 +86,19 @@ def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> N
         swarm.network.heal()
 
     story(tmp_path, tell, late=3)
+
+
+def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence(self: MemoryTransport, topic: str, data: bytes) -> None:
+        pass
+
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        monkeypatch.setattr(MemoryTransport, "publish", silence)
+        await steps(swarm, 8)  # far beyond the staleness limit
+
+    story(tmp_path, tell)
 
 
 def test_a_frozen_node_holds_up_nobody_and_goes_on_when_thawed(tmp_path: Path) -> None:
