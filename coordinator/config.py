@@ -149,7 +149,12 @@ class NetworkSection(Section):
         bool, Field(description="Announce the run on private networks, by multicast DNS: true or false.")
     ] = True
     uplink: Annotated[
-        float | None, Field(gt=0, description="Most payload sent to nodes, Mbit/s. Unset: none, planned as 100.")
+        float | None,
+        Field(
+            gt=0,
+            description="Most payload sent to nodes, Mbit/s. Unset: none, planned as 100. Only within a limit do those go "
+            "first whom the plan lets the coordinator feed: set it where hundreds of nodes come and go.",
+        ),
     ] = None
     downlink: Annotated[
         float | None, Field(gt=0, description="Most payload received from nodes, Mbit/s. Unset: no limit.")
