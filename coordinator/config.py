@@ -152,8 +152,7 @@ class NetworkSection(Section):
         float | None,
         Field(
             gt=0,
-            description="Most payload sent to nodes, Mbit/s. Unset: none, planned as 100. Only within a limit do those "
-            "go first whom the plan lets the coordinator feed: set it where hundreds of nodes come and go.",
+            description="Most payload sent to nodes, Mbit/s; whom the plan feeds goes first. Unset: none, planned as 100.",
         ),
     ] = None
     downlink: Annotated[
