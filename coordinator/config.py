@@ -152,7 +152,7 @@ class NetworkSection(Section):
         float | None,
         Field(
             gt=0,
-            description="Most payload sent to nodes, Mbit/s; whom the plan feeds goes first. Unset: none, planned as 100.",
+            description="Most payload sent to nodes, Mbit/s; those fed by plan go first. Unset: none, planned as 100.",
         ),
     ] = None
     downlink: Annotated[
