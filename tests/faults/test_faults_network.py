@@ -152,8 +152,8 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
 
 
 def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
-    """Code -> sentence, once `echo2-node why` shows three."""
-    if sum(line.get("event") == "group refused" for line in volunteer.lines()) < 3:
+    """Code -> sentence, once each of three was said; a group that is incomplete is refused before any is scored."""
+    if len({line.get("code") for line in volunteer.lines() if line.get("event") == "group refused"}) < 3:
         return None
     return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 
