@@ -51,7 +51,7 @@ class Plan(NamedTuple):
 
 
 FULL: Final = Plan(mbit=40, payload=40 << 20, sizes=(4, 8, 16), star=(4, 8, 16))
-QUICK: Final = Plan(mbit=40, payload=10 << 20, sizes=(4, 8), star=(4,))
+QUICK: Final = Plan(mbit=40, payload=20 << 20, sizes=(4, 8), star=(4,))
 
 
 class Outcome(NamedTuple):
