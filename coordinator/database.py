@@ -3,7 +3,8 @@
 Rules
 1. What `transaction` has committed survives kill -9 and power loss; what it has not committed never happened.
 2. One process writes: a lock file beside the database is held (flock) as long as it is open. Readers use `read`.
-3. The schema has a number (user_version). An older program never opens a newer file.
+3. The schema has a number (user_version). `open` brings an older file up to this program's (coordinator/schema.py); an
+   older program never opens a newer file.
 4. Entries of the ledger are neither changed nor removed, and a lease's final state is final: triggers say so.
 5. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
 """
@@ -16,59 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+import structlog
+
+from coordinator.schema import SCHEMA_VERSION, migrate
 from p2p.errors import LocalFault
 
-SCHEMA_VERSION = 1
 BUSY_SECONDS = 2.0
+LARGE = 64 << 20
+"""Bytes of a file whose migration is told before it begins."""
 
-SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT;
-CREATE TABLE nodes (
-    key BLOB PRIMARY KEY, name TEXT NOT NULL, software TEXT NOT NULL, engine TEXT NOT NULL, device TEXT NOT NULL,
-    addresses BLOB NOT NULL, first_seen INTEGER NOT NULL, last_seen INTEGER NOT NULL, version INTEGER, banned TEXT
-) STRICT;
-CREATE TABLE versions (
-    era INTEGER NOT NULL, version INTEGER NOT NULL, root BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (era, version)
-) STRICT;
-CREATE TABLE entries (
-    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL UNIQUE,
-    postings BLOB NOT NULL, facts BLOB NOT NULL, hash BLOB NOT NULL
-) STRICT;
-CREATE TRIGGER entries_are_never_changed BEFORE UPDATE ON entries
-BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
-CREATE TRIGGER entries_are_never_removed BEFORE DELETE ON entries
-BEGIN SELECT RAISE(ABORT, 'the ledger only grows'); END;
-CREATE TABLE balances (account TEXT PRIMARY KEY, amount INTEGER NOT NULL) STRICT;
-CREATE TABLE leases (
-    id BLOB PRIMARY KEY, node BLOB NOT NULL, nonce BLOB NOT NULL, position INTEGER NOT NULL UNIQUE,
-    era INTEGER NOT NULL, version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')),
-    document BLOB NOT NULL, sealed BLOB NOT NULL, UNIQUE (node, nonce)
-) STRICT;
-CREATE INDEX leases_by_state ON leases (state, node);
-CREATE INDEX leases_by_node ON leases (node, position);
-CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state IN ('decided', 'expired')
-BEGIN SELECT RAISE(ABORT, 'this lease has its final state'); END;
-CREATE TABLE submissions (
-    lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB,
-    scores BLOB, received BLOB, conflicts INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE evidence (
-    lease BLOB PRIMARY KEY REFERENCES leases, hash BLOB NOT NULL, at INTEGER NOT NULL, payload BLOB NOT NULL
-) STRICT;
-CREATE TABLE verdicts (
-    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, verdict TEXT NOT NULL, code TEXT NOT NULL,
-    trainable INTEGER NOT NULL, weight INTEGER NOT NULL, rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL,
-    entry INTEGER NOT NULL REFERENCES entries, at INTEGER NOT NULL, receipt BLOB NOT NULL,
-    confirmed INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX verdicts_by_node ON verdicts (node, verdict, code);
-CREATE TABLE buffer (
-    lease BLOB PRIMARY KEY REFERENCES leases, era INTEGER NOT NULL, version INTEGER NOT NULL, at INTEGER NOT NULL,
-    varied INTEGER NOT NULL, behaviour BLOB
-) STRICT;
-CREATE INDEX buffer_oldest_first ON buffer (era, version, at);
-"""
+log = structlog.get_logger("coordinator")
 
 # Lives in memory only: the set of drawn groups is the learner's checkpoint's, and nobody else's.
 _SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY)"
@@ -118,7 +76,7 @@ class Database:
         """Open for reading, beside the process that writes. Raises `DatabaseFault`."""
         if not path.exists():
             raise DatabaseFault(f"there is no {path}: is this the folder of a run?")
-        return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_version), path, None)
+        return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
     def close(self) -> None:
         self._connection.close()
@@ -222,23 +180,48 @@ def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    _check_version(connection, path)
+    found = _schema(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise _corrupt(path, found)
-    if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-        # One script, one transaction: a crash here leaves an empty file, which is version 0 again.
-        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if check != "ok":
+        raise _corrupt(path, check)
+    if found < SCHEMA_VERSION:
+        _migrate(connection, path, found)
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, SCHEMA_VERSION):
+def _migrate(connection: sqlite3.Connection, path: Path, found: int) -> None:
+    facts = {"file": path.name, "schema": found, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
+    if found and path.stat().st_size >= LARGE:
+        log.info("migration of the database begun", **facts)
+    migrate(
+        connection,
+        found,
+        lambda what, seconds: log.info("migration of the database goes on", making=what, seconds=seconds),
+    )
+    # What a migration wrote is a WAL as long as the tables that it made, and would stay so long.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if found:
+        log.info("database migrated", **facts)
+
+
+def _schema(connection: sqlite3.Connection, path: Path) -> int:
+    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 <= found <= SCHEMA_VERSION:
         raise WrongSchema(
-            f"{path} has schema {version}, this program knows {SCHEMA_VERSION}: use the version that made it"
+            f"{path} has schema {found}, this program knows {SCHEMA_VERSION}: use the version that made it"
+        )
+    return found
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """A reader writes nothing: it cannot migrate."""
+    found = _schema(connection, path)
+    if found < SCHEMA_VERSION:
+        raise WrongSchema(
+            f"{path} has schema {found}, this program reads {SCHEMA_VERSION}: start the coordinator once, which brings"
+            " the file up to date"
         )
 
 

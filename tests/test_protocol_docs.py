@@ -26,9 +26,9 @@ from msgspec import inspect
 
 from coordinator import admission, control, ledger, verdicts
 from coordinator.config import NetworkSection
-from coordinator.database import SCHEMA as RUN_SCHEMA
 from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
+from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
 from node import outbox
 from node.config import NodeConfig

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import SCHEMA_VERSION, Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema
+from coordinator.database import Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema
+from coordinator.schema import SCHEMA_VERSION
 
 
 def fail_after_writing(database: Database) -> None:

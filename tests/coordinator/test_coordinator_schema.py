@@ -1,0 +1,79 @@
+"""run.sqlite of an earlier version: brought up to date at open, in one transaction, with the tables of a new one."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator import schema
+from coordinator.database import Database, WrongSchema
+
+OLDER = "".join(part.script for part in schema.SCHEMA_1)
+DIE_IN_THE_MIDDLE = """
+import os, sys
+from pathlib import Path
+from coordinator import schema
+from coordinator.database import Database
+run = schema.with_progress
+def die_after(connection, part, tell):
+    run(connection, part, tell)
+    connection.execute("INSERT INTO facts VALUES ('half', 1)")
+    if part is schema.SCHEMA_2[-1]:
+        os.kill(os.getpid(), 9)
+schema.with_progress = die_after
+Database.open(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """A file of schema 1 with a fact in it."""
+    path = tmp_path / "run.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(f"{OLDER} PRAGMA user_version = 1; INSERT INTO facts VALUES ('alive_at', 7);")
+    connection.close()
+    return path
+
+
+def tables(database: Database) -> list[tuple[str, str]]:
+    return [(name, sql) for name, sql in database.all("SELECT name, sql FROM sqlite_master ORDER BY name")]
+
+
+def test_an_older_file_is_brought_up_to_date_and_keeps_what_it_has(older: Path, tmp_path: Path) -> None:
+    with Database.open(older) as migrated, Database.open(tmp_path / "new.sqlite") as new:
+        assert migrated.fact("alive_at") == 7
+        assert tables(migrated) == tables(new)
+        assert migrated.value("PRAGMA user_version") == new.value("PRAGMA user_version") == schema.SCHEMA_VERSION
+    with Database.open(older) as again:
+        assert again.fact("alive_at") == 7
+
+
+def test_a_kill_in_the_middle_leaves_the_older_file(older: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", DIE_IN_THE_MIDDLE, str(older)], check=False, timeout=60)
+    assert done.returncode == -9
+    with sqlite3.connect(older) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT name FROM facts").fetchall() == [("alive_at",)]
+    connection.close()
+    with Database.open(older) as database:
+        assert (database.fact("alive_at"), database.fact("half")) == (7, None)
+
+
+def test_a_reader_of_an_older_file_is_told_what_to_do(older: Path) -> None:
+    with pytest.raises(WrongSchema, match=r"has schema 1, this program reads 2: start the coordinator once"):
+        Database.read(older)
+    Database.open(older).close()
+    Database.read(older).close()
+
+
+def test_a_long_part_tells_how_far_it_is(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "PATIENCE", 0.0)
+    monkeypatch.setattr(schema, "_OPCODES", 10)
+    told: list[str] = []
+    with sqlite3.connect(older, isolation_level=None) as connection:
+        schema.migrate(connection, 1, lambda what, seconds: told.append(what))
+    connection.close()
+    assert set(told) <= {part.what for part in schema.SCHEMA_2}
+    assert told
