@@ -1,6 +1,8 @@
 """One coordinator in this process, from its start to a signal or the end of its steps.
 
 1. SIGTERM and SIGINT cancel the daemon's task, so that every `finally` runs; a second Ctrl-C does not wait.
+   Both do so also where the parent had SIGINT ignored, as a shell has for the background jobs of a script: a node heeds
+   it there too.
 2. Lock and ports are tried before anything is started: a taken one is the operator's to put right, not a traceback.
    The daemon itself takes and holds them.
 """
@@ -33,6 +35,7 @@ def check_start(run: "Run") -> None:
 
 def serve_until_stopped(run: "Run") -> None:
     """Blocks. SIGTERM ends it quietly, Ctrl-C with KeyboardInterrupt. Raises what the daemon raises."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio handles SIGINT only where it is not ignored
     asyncio.run(_serve(run))
 
 

@@ -1,6 +1,7 @@
 """The commands as an operator meets them: exit code, one line on stderr, and nothing damaged."""
 
 import asyncio
+import contextlib
 import http.server
 import json
 import os
@@ -376,6 +377,20 @@ def test_a_signal_lets_the_daemon_finish_what_it_must(
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("drained\n", code)
     assert "Traceback" not in err
+
+
+def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
+    program = DAEMON.format(now=NOW, home=str(home))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
+    with child([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        assert process.returncode == 130
+        assert process.stdout.read() == "drained\n"
 
 
 async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
