@@ -74,6 +74,19 @@ def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
     assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").glob("*.pem"))
 
 
+def test_a_run_in_bfloat16_is_refused_before_anything_is_made_and_one_that_was_made_does_not_start(
+    tmp_path: Path, model: Path, home: Path
+) -> None:
+    words = ("--model", model, "--task", "reverse", "--set", "run.compute_dtype=bfloat16", "--yes")
+    code, _, err = said("init", tmp_path / "new", *words)
+    assert (code, (tmp_path / "new").exists()) == (Exit.CONFIG, False)
+    assert "every honest group would be refused: set float32" in err
+    settings = home / "coordinator.toml"
+    settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
+    code, line = refused("run", "--home", home)
+    assert "a run signed with bfloat16 must be made anew by `echo2-coord init`" in line
+
+
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
 def test_on_a_terminal_init_asks_before_it_signs(
     answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch

@@ -73,7 +73,7 @@ def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(tmp_pa
     [
         ("RUN_NAME", "7", "7"),
         ("RUN_STEPS", "9", 9),
-        ("RUN_COMPUTE_DTYPE", "bfloat16", "bfloat16"),
+        ("LEARNER_COMPUTE_DTYPE", "bfloat16", "bfloat16"),
         ("LEARNER_LEARNING_RATE", "1e-5", 1e-5),
         ("LEARNER_BETAS", "[0.1, 0.2]", (0.1, 0.2)),
         ("NETWORK_LISTEN", "/ip4/1.2.3.4/tcp/1, /ip4/1.2.3.4/tcp/2", ("/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/2")),
@@ -112,6 +112,10 @@ BAD = {
     "no choice of the list": (
         {"run": {"compute_dtype": "f16"}},
         "run.compute_dtype should be 'float32' or 'bfloat16', not",
+    ),
+    "a type that the checks have no thresholds for": (
+        {"run": {"compute_dtype": "bfloat16"}},
+        "run.compute_dtype: bfloat16 has no thresholds yet, every honest group would be refused: set float32",
     ),
     "bounds the wrong way round": (
         {"leases": {"minimum_seconds": 1e3}},
