@@ -1,0 +1,159 @@
+"""Make the run folder of a long run: `python -m benchmarks.load.large FOLDER [--groups 1000000] [--quick]`.
+
+    run.sqlite      groups, nodes, open leases (benchmarks/load/rows.py), first in schema 1, then opened by this program
+    store/, head    documents of all versions, files of the last ones (benchmarks/load/published.py)
+    history.jsonl   a step and a version a line, an evaluation every 8
+
+The file is written in the schema of commit 439044d and then opened with `Database.open`, which brings it up to this
+program's schema, as it does for a run that an operator has had for a year.
+"""
+
+import argparse
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from benchmarks.load.folder import make_run
+from benchmarks.load.published import Line, write_store
+from benchmarks.load.rows import Rows, Shape
+from coordinator import modelfolder
+from coordinator.database import Database
+from coordinator.prompts import TaskPrompts
+from coordinator.setup import Run
+from coordinator.state import Evaluation, StepPoint, VersionRow
+from p2p.envelope import Sealed, Signature
+from p2p.identity import peer_id, public_bytes
+from p2p.messages import PeerRecord, encode
+
+SCHEMA_1: Final = Path(__file__).with_name("schema_1.sql")
+"""The schema's text as commit 439044d had it."""
+_AT_ONCE: Final = 20_000
+_COLUMNS: Final = {
+    "nodes": "key, name, software, engine, device, addresses, first_seen, last_seen, version, banned",
+    "versions": "era, version, root, at",
+    "leases": "id, node, nonce, position, era, version, sent, expires, state, document, sealed",
+    "submissions": "lease, hash, at, payload, scores, received, conflicts",
+    "verdicts": ("lease, node, verdict, code, trainable, weight, rollouts, tokens, entry, at, receipt, confirmed"),
+    "entries": "seq, at, kind, key, postings, facts, hash",
+    "buffer": "lease, era, version, at, varied, behaviour",
+    "balances": "account, amount",
+    "facts": "name, value",
+}
+
+
+def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
+    """Make the run folder. `sections`: settings of the run, by section. The clock of who opens it goes on from
+    `shape.now`."""
+    sections.setdefault("run", {}).update(group_size=shape.group_size)
+    run = make_run(folder, now=shape.now, **sections)
+    line = Line.of(run, shape)
+    write_store(run, shape, line)
+    write_history(folder / "history.jsonl", shape)
+    write_schema_1(run, shape, line.roots)
+    Database.open(run.folder.database).close()
+    return run
+
+
+def write_schema_1(run: Run, shape: Shape, roots: list[bytes]) -> None:
+    """Write run.sqlite in schema 1."""
+    connection = sqlite3.connect(run.folder.database, isolation_level=None)
+    try:
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -1000000", "locking_mode = EXCLUSIVE"):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.executescript(SCHEMA_1.read_text())
+        connection.execute("BEGIN")
+        _fill(connection, run, shape, roots)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA user_version = 1")
+    finally:
+        connection.close()
+
+
+def _fill(connection: sqlite3.Connection, run: Run, shape: Shape, roots: list[bytes]) -> None:
+    role, nodes = public_bytes(run.keys.channel), node_keys(shape.nodes)
+    prompts = TaskPrompts([run.task], modelfolder.tokenizer(run.folder.model, run.runspec.eos), seed=7)
+    rows = Rows(shape, run.id, role, nodes, roots, prompts)
+    _insert(connection, "nodes", (_node(run.id, key, shape) for key in nodes))
+    at = (shape.sent(version * shape.groups // shape.versions) for version in range(shape.versions))
+    _insert(connection, "versions", ((1, v, root, when) for v, (root, when) in enumerate(zip(roots, at, strict=True))))
+    _insert(connection, "entries", [rows.issued()])
+    for start in range(0, shape.groups, _AT_ONCE):
+        groups = list(rows.groups(start, min(start + _AT_ONCE, shape.groups)))
+        for table, column in (
+            ("leases", 0), ("submissions", 1), ("entries", 3), ("verdicts", 2), ("buffer", 4),
+        ):  # fmt: skip
+            _insert(connection, table, [group[column] for group in groups if group[column] is not None])
+    _insert(connection, "leases", rows.still_out())
+    _insert(connection, "balances", rows.balances.items())
+    _insert(connection, "facts", [("alive_at", shape.now)])
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Iterable[Any]) -> None:
+    columns = _COLUMNS[table]
+    marks = ", ".join("?" * len(columns.split(",")))
+    connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+
+
+def node_keys(count: int) -> list[bytes]:
+    """Return the public keys of the history's nodes; nobody holds the private ones."""
+    random = np.random.default_rng(11).bytes(32 * count)
+    return [random[at : at + 32] for at in range(0, len(random), 32)]
+
+
+def _node(run: bytes, key: bytes, shape: Shape) -> tuple[Any, ...]:
+    host = "127.{}.{}.{}".format(*key[:3])  # on this machine, where nobody answers
+    record = PeerRecord(addresses=[f"/ip4/{host}/tcp/1025/p2p/{peer_id(key)}"], issued=shape.now - 60_000)
+    sealed = msgspec.msgpack.encode(Sealed("peer", run, encode(record), [Signature(key, bytes(64))]))
+    said = (f"node-{key[:3].hex()}", "echo2 0.1", "stub/float32/cpu", "a CPU")
+    return (key, *said, sealed, shape.sent(0), shape.now - key[0] * 1000, shape.versions - 1 - key[1] % 3, None)
+
+
+def write_history(path: Path, shape: Shape) -> None:
+    """Write the run's curve."""
+    metrics = {name: 0.0123 for name in ("loss", "grad_norm", "kl", "ess", "clipped", "truncated", "tokens")}
+    with path.open("wb") as file:
+        for version in range(shape.versions):
+            at = shape.sent(version * shape.groups // shape.versions)
+            row = VersionRow(version=version, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
+            _line(file, "version", row)
+            if version:
+                reward = 0.5 + 0.4 * version / shape.versions
+                point = StepPoint(
+                    step=version, at=at, reward=reward, success=reward, staleness=1.0, seconds=0.5, metrics=metrics
+                )
+                _line(file, "step", point)
+            if version % 8 == 0:
+                _line(file, "evaluation", Evaluation(version=version, at=at, prompts=4, sampled=0.5, greedy=0.6))
+
+
+def _line(file: Any, kind: str, record: msgspec.Struct) -> None:
+    file.write(msgspec.json.encode({"kind": kind, "record": record}) + b"\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="a new folder")
+    parser.add_argument("--groups", type=int, default=1_000_000, help="nodes, versions and open leases follow from it")
+    parser.add_argument("--quick", action="store_true", help="100,000 groups")
+    options = parser.parse_args()
+    groups = 100_000 if options.quick else options.groups
+    began = time.monotonic()
+    shape = shape_of(groups, now=time.time_ns() // 1_000_000)
+    run = make_large(options.folder, shape)
+    size = run.folder.database.stat().st_size
+    print(f"{shape}\nrun.sqlite has {size / 2**20:,.0f} MiB; made in {time.monotonic() - began:.0f} s")
+
+
+def shape_of(groups: int, *, now: int) -> Shape:
+    """A run of `groups` groups: a version for every 10 of them, a node for every 100, three open leases a node."""
+    nodes = max(10, groups // 100)
+    return Shape(now=now, groups=groups, nodes=nodes, versions=max(2, groups // 10), open=3 * nodes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What the store of a long run holds: documents of every version, and the files of the last ones.
+
+Rules
+1. Version and Edge are truly signed, since a coordinator verifies edges when it starts. Edges lead from the version
+   before, and every 32 versions also from version 0, as the learner makes them.
+2. The last versions have real weights and payloads, from an anchor on: a node can join, the scorer can step.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+
+from benchmarks.load.folder import write_weights
+from benchmarks.load.rows import ERA, Shape
+from coordinator.setup import Run
+from p2p import chunks
+from p2p.envelope import seal
+from weights import codec
+from weights.diff import encode, encode_full
+from weights.documents import Edge, EdgeIndex, Version
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+ANCHOR_EVERY: Final = 32
+_REACH: Final = 128
+_FOLDER: Final = "making"
+
+
+@dataclass(frozen=True)
+class Line:
+    """`roots`: of all versions. `real`: the first of the last versions whose files exist; version 0's exist too."""
+
+    roots: list[bytes]
+    real: int
+
+    @classmethod
+    def of(cls, run: Run, shape: Shape) -> "Line":
+        """Draw the roots, and write the last versions' snapshots."""
+        random = np.random.default_rng(13).bytes(32 * shape.versions)
+        roots = [random[at : at + 32] for at in range(0, len(random), 32)]
+        real = max(0, (shape.versions - ANCHOR_EVERY - 1) // ANCHOR_EVERY * ANCHOR_EVERY)
+        folder = run.folder.path / _FOLDER
+        folder.mkdir()
+        for version in (0, *range(max(1, real), shape.versions)):
+            roots[version] = write_weights(_snapshot(folder, version), version).root
+        return cls(roots, real)
+
+    def exists(self, version: int) -> bool:
+        """Whether the version's weights were really made."""
+        return version == 0 or version >= self.real
+
+
+def write_store(run: Run, shape: Shape, line: Line) -> None:
+    """Fill the store of `run`."""
+    folder, documents = run.folder.path / _FOLDER, list[tuple[bytes, str, int, int, bytes]]()
+    with Store(run.folder.store) as store:
+        recent: list[bytes] = []
+        for version in range(shape.versions):
+            edges = [_edge(run, store, folder, line, base, version) for base in _bases(version)]
+            recent = [*recent, *edges][-_REACH:]
+            documents += edges_rows(edges, version)
+            documents += _rest(run, folder, line, version, [blake3(edge).digest() for edge in recent])
+        for version in (0, shape.versions - 1):
+            store.put_snapshot(ERA, version, line.roots[version], _snapshot(folder, version))
+    _write(run.folder.store / "index.sqlite", sorted(documents))
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def edges_rows(edges: Sequence[bytes], version: int) -> Iterator[tuple[bytes, str, int, int, bytes]]:
+    """Rows of the store's table for sealed edges."""
+    return ((blake3(edge).digest(), "edge", ERA, version, edge) for edge in edges)
+
+
+def _bases(version: int) -> list[int | None]:
+    if not version:
+        return [None]
+    return [version - 1, *([0] if version % ANCHOR_EVERY == 0 else [])]
+
+
+def _edge(run: Run, store: Store, folder: Path, line: Line, base: int | None, version: int) -> bytes:
+    """Seal an edge; its payload is in the store where both ends are real."""
+    digest, length, size, root = blake3(b"%d/%d" % (version, base or 0)).digest(), 900, 1 << 14, bytes(32)
+    if line.exists(version) and (base is None or line.exists(base)):
+        path, new = folder / "payload", Snapshot(_snapshot(folder, version), root=line.roots[version])
+        if base is None:
+            encode_full(new, path)
+        else:
+            encode(Snapshot(_snapshot(folder, base), root=line.roots[base]), new, path)
+        manifest = chunks.manifest_of(path)
+        digest, length, size, root = manifest.hash, manifest.length, manifest.chunk_size, manifest.chunk_root
+        store.put_payload(ERA, version, digest, path)
+    edge = Edge(
+        era=ERA,
+        base=base,
+        base_root=None if base is None else line.roots[base],
+        version=version,
+        root=line.roots[version],
+        codec=codec.NAME,
+        payload_hash=digest,
+        length=length,
+        chunk_size=size,
+        chunk_root=root,
+    )
+    return seal("edge", run.id, edge.to_bytes(), run.keys.policy)
+
+
+def _rest(
+    run: Run, folder: Path, line: Line, version: int, edges: list[bytes]
+) -> list[tuple[bytes, str, int, int, bytes]]:
+    """The EdgeIndex, the Version, and the record that makes it published."""
+    index = EdgeIndex(era=ERA, version=version, edges=edges).to_bytes()
+    table = Snapshot(_snapshot(folder, 0), root=line.roots[0])
+    policy = Version(era=ERA, version=version, root=line.roots[version], tensors=table.tensors, aliases=table.aliases)
+    sealed = seal("version", run.id, policy.to_bytes(), run.keys.policy)
+    published = blake3(sealed).digest() + blake3(index).digest() + line.roots[version]
+    kinds = {"edgeindex": index, "version": sealed, "published": published}
+    return [(blake3(data).digest(), kind, ERA, version, data) for kind, data in kinds.items()]
+
+
+def _write(index: Path, documents: Sequence[tuple[bytes, str, int, int, bytes]]) -> None:
+    connection = sqlite3.connect(index, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
+        insert = "INSERT OR IGNORE INTO documents (hash, kind, era, version, sealed) VALUES (?, ?, ?, ?, ?)"
+        connection.executemany(insert, documents)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()
+
+
+def _snapshot(folder: Path, version: int) -> Path:
+    return folder / f"v{version}.safetensors"

@@ -1,0 +1,226 @@
+"""The rows of a long honest run, group by group, as commit 439044d wrote them into run.sqlite (schema 1).
+
+Rules
+1. Every 50th group is refused and every 50th expired; the others are accepted. The last `Shape.undrawn` groups are
+   accepted and confirmed by nobody. After the history, `Shape.open` leases of old versions are still out.
+2. The ledger's chain, its postings and balances are true: `Ledger.verify` passes. Documents decode as their types.
+3. Signatures below leases and receipts have the right length and verify nowhere: no program reads them again, and a
+   million true ones would take minutes.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from coordinator.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
+from coordinator.prompts import Prompts
+from coordinator.verdicts import LeaseEnd, weight
+from p2p.envelope import Sealed, Signature
+from p2p.identity import peer_id
+from p2p.messages import Lease, Receipt, Received, Rollout, Segment, Submission, encode
+from tasks.task import Score
+
+ERA: Final = 1
+TOKENS: Final = 4
+"""Sampled tokens of a rollout."""
+CODES: Final = ("seeded-choice", "drift", "turns")
+"""Of the refused groups, in turn."""
+_DECIDED_AFTER, _EXPIRES_AFTER = 5_200, 20_000  # ms
+_pack = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How long a run, ending at `now` (ms). `every`: ms from one group to the next. `open`: leases still out."""
+
+    now: int
+    groups: int = 1_000_000
+    nodes: int = 10_000
+    versions: int = 100_000
+    open: int = 30_000
+    every: int = 100
+    group_size: int = 2
+    undrawn: int = 30
+    kept: int = 24 * 3600 * 1000
+    """Milliseconds for which the tokens of a group are kept."""
+
+    def version_of(self, group: int) -> int:
+        """Return the version under which group number `group` was made."""
+        return group * self.versions // self.groups
+
+    def sent(self, group: int) -> int:
+        """Return when its lease was sent, ms."""
+        return self.now - (self.groups - group) * self.every - _DECIDED_AFTER
+
+
+class Group(NamedTuple):
+    """The rows of one group; None where the table has none."""
+
+    lease: tuple[Any, ...]
+    submission: tuple[Any, ...] | None
+    verdict: tuple[Any, ...] | None
+    entry: tuple[Any, ...]
+    buffer: tuple[Any, ...] | None
+
+
+class Rows:
+    """Makes the rows in order. `roots`: content root of each version. `role`: public key of channel and ledger."""
+
+    def __init__(
+        self, shape: Shape, run: bytes, role: bytes, nodes: Sequence[bytes], roots: Sequence[bytes], prompts: Prompts
+    ) -> None:
+        self._shape, self._run, self._nodes, self._roots = shape, run, nodes, roots
+        self._peers = [peer_id(node) for node in nodes]
+        self._signature = [Signature(role, bytes(range(64)))]
+        self._prompts = [prompts.at(position) for position in range(512)]
+        self._random = np.random.default_rng(7)
+        self._tip, self._seq = ORIGIN, 0
+        self.balances: Counter[str] = Counter()
+        scores = [[Score(float((n + k) % 3 == 0), (n + k) % 3 == 0) for k in range(shape.group_size)] for n in range(3)]
+        self._scores = [(_pack(some), len({score.reward for score in some}) > 1) for some in scores]
+        self._logprobs = struct.pack(f"<{TOKENS}f", *[-0.5] * TOKENS)
+        self._behaviour = _pack([self._logprobs] * shape.group_size)
+
+    def issued(self) -> tuple[Any, ...]:
+        """Return the ledger's first entry: points for all that follows."""
+        return self._entry(
+            self._shape.sent(0), "points.issued", "points:1", {"amount": POINTS_ISSUED}, (FUND, ESCROW), POINTS_ISSUED
+        )
+
+    def groups(self, start: int, stop: int) -> Iterator[Group]:
+        """Make groups `start` to `stop`, which follow those made before."""
+        random = self._random.bytes(32 * (stop - start))
+        for number in range(start, stop):
+            at = 32 * (number - start)
+            yield self._group(number, random[at : at + 16], random[at + 16 : at + 32])
+
+    def still_out(self) -> Iterator[tuple[Any, ...]]:
+        """Make the leases that are open at the end: under versions too old to count for room, three to a node."""
+        shape = self._shape
+        for place in range(shape.open):
+            random = self._random.bytes(32)
+            version = max(0, shape.versions - 40 - place % 100)
+            lease = self._lease(shape.groups + place, place // 3, version, shape.now - 60_000, random[:16], random[16:])
+            yield self._lease_row(shape.groups + place, lease, "open", shape.now + 3_600_000)
+
+    def _group(self, number: int, lease_id: bytes, nonce: bytes) -> Group:
+        shape, kind = self._shape, number % 50
+        node = number * 7919 % shape.nodes
+        sent = shape.sent(number)
+        lease = self._lease(number, node, shape.version_of(number), sent, lease_id, nonce)
+        if kind == 23 and number < shape.groups - shape.undrawn:
+            row = self._lease_row(number, lease, "expired", lease.expires)
+            return Group(row, None, None, self._end(lease, node, sent + _EXPIRES_AFTER, "expired", None), None)
+        row, at = self._lease_row(number, lease, "decided", lease.expires), sent + 5_000
+        payload = encode(self._submission(lease))
+        digest = lease.id + lease.nonce
+        scores, varied = self._scores[number % 3]
+        received = self._sealed("received", encode(Received(lease=lease.id, submission_hash=digest, at=at)))
+        kept = payload if at >= shape.now - shape.kept or number >= shape.groups - shape.undrawn else None
+        submission = (lease.id, digest, at, kept, scores, received, 0)
+        accepted = kind != 7 or number >= shape.groups - shape.undrawn
+        code = "ok" if accepted else CODES[number // 50 % len(CODES)]
+        total = shape.group_size * weight(len(lease.prompt) + TOKENS) if accepted else 0
+        entry = self._end(lease, node, sent + _DECIDED_AFTER, code, digest, total)
+        verdict = self._verdict(lease, entry, code, total, digest, number < shape.groups - shape.undrawn)
+        buffer = (lease.id, ERA, lease.version, at, varied, self._behaviour) if accepted else None
+        return Group(row, submission, verdict, entry, buffer)
+
+    def _lease(self, position: int, node: int, version: int, sent: int, lease_id: bytes, nonce: bytes) -> Lease:
+        prompt = self._prompts[position % len(self._prompts)]
+        return Lease(
+            id=lease_id,
+            node=self._nodes[node],
+            nonce=nonce,
+            task=prompt.task,
+            task_version=prompt.task_version,
+            index=prompt.index,
+            prompt=prompt.tokens,
+            seeds=[lease_id] * self._shape.group_size,
+            limit=6,
+            era=ERA,
+            version=version,
+            root=self._roots[version],
+            sent=sent,
+            expires=sent + _EXPIRES_AFTER,
+        )
+
+    def _lease_row(self, position: int, lease: Lease, state: str, expires: int) -> tuple[Any, ...]:
+        document = encode(lease)
+        place = (lease.id, lease.node, lease.nonce, position, lease.era, lease.version, lease.sent, expires)
+        return (*place, state, document, self._sealed("lease", document))
+
+    def _submission(self, lease: Lease) -> Submission:
+        segments = [Segment(version=lease.version, root=lease.root, first=0)]
+        rollout = Rollout(
+            tokens=[*lease.prompt[: TOKENS - 1], 1], turns=[TOKENS], logprobs=self._logprobs, segments=segments
+        )
+        rollouts = [rollout] * self._shape.group_size
+        return Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
+
+    def _end(
+        self, lease: Lease, node: int, at: int, code: str, digest: bytes | None, total: int = 0
+    ) -> tuple[Any, ...]:
+        """The ledger's entry of a lease's end."""
+        size = self._shape.group_size if total else 0
+        end = LeaseEnd(
+            node=self._peers[node],
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            sent=lease.sent,
+            expires=lease.expires,
+            received=None if digest is None else lease.sent + 5_000,
+            code=code,
+            rollouts=size,
+            tokens_in=size * len(lease.prompt),
+            tokens_out=size * TOKENS,
+            weight=total,
+            trainable=total > 0,
+            submission_hash=digest,
+        )
+        kind = {"ok": "lease.accepted", "expired": "lease.expired"}.get(code, "lease.refused")
+        return self._entry(at, kind, f"lease:{lease.id.hex()}", end, (ESCROW, accrued(self._peers[node])), total)
+
+    def _entry(self, at: int, kind: str, key: str, facts: Any, way: tuple[str, str], amount: int) -> tuple[Any, ...]:
+        postings = transfer(*way, amount)
+        for account, change in postings:
+            self.balances[account] += change
+        self._seq += 1
+        data = _pack(facts)
+        self._tip = chained(self._tip, canonical(self._seq, at, kind, key, postings, data))
+        return (self._seq, at, kind, key, _pack(postings), data, self._tip)
+
+    def _verdict(
+        self, lease: Lease, entry: tuple[Any, ...], code: str, total: int, digest: bytes, confirmed: bool
+    ) -> tuple[Any, ...]:
+        verdict, size = ("accepted", self._shape.group_size) if total else ("refused", 0)
+        seq, at, *_, entry_hash = entry
+        receipt = Receipt(
+            run=self._run,
+            node=lease.node,
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            submission_hash=digest,
+            verdict=verdict,
+            code=code,
+            reason="",
+            trainable=total > 0,
+            weight=total,
+            entry=seq,
+            entry_hash=entry_hash,
+            at=at,
+        )
+        tokens = size * (len(lease.prompt) + TOKENS)
+        sealed = self._sealed("receipt", encode(receipt))
+        work = (total > 0, total, size, tokens)
+        return (lease.id, lease.node, verdict, code, *work, seq, at, sealed, confirmed)
+
+    def _sealed(self, kind: str, payload: bytes) -> bytes:
+        return _pack(Sealed(kind, self._run, payload, self._signature))

@@ -1,0 +1,40 @@
+"""The long run that the load benchmark makes up is one that the product takes for its own."""
+
+from pathlib import Path
+
+from benchmarks.load.large import make_large, shape_of
+from coordinator.database import Database
+from coordinator.ledger import Ledger
+from coordinator.roster import Roster
+from p2p.messages import Lease, Submission, decode
+from weights.store import Store
+
+NOW = 1_700_000_000_000
+
+
+def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Path) -> None:
+    shape = shape_of(500, now=NOW)
+    run = make_large(tmp_path / "run", shape)
+    with Database.open(run.folder.database) as database:
+        ledger = Ledger(database)
+        assert ledger.verify().entries == 1 + 500
+        assert database.value("SELECT count(*) FROM leases WHERE state = 'open'") == shape.open
+        assert database.value("SELECT count(*) FROM verdicts WHERE verdict = 'refused'") == 10
+        assert database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 9, (
+            "the last undrawn ones never are"
+        )
+        assert all(known.addresses for known in Roster(database, ledger).records(NOW))
+        for document, payload in database.all(
+            "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id"
+        ):
+            assert decode(document, Lease).id == decode(payload, Submission).lease
+
+
+def test_its_store_leads_from_the_first_version_to_the_last(tmp_path: Path) -> None:
+    shape = shape_of(1_000, now=NOW)
+    run = make_large(tmp_path / "run", shape)
+    with Store(run.folder.store) as store:
+        assert [one.version for one in store.documents("published")] == list(range(100))
+        assert len(store.snapshots()) == 2
+        held = {file.version for file in store.payloads()}
+        assert {0, *range(65, 100)} <= held
