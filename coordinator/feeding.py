@@ -12,7 +12,8 @@ Rules
 4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
    plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
 5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/pace.py), if that is limited.
-6. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
+6. Whoever asks over HTTPS takes everything from the coordinator and feeds nobody: it gets an empty plan.
+7. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from functools import partial
 import anyio.to_thread
 import structlog
 
-from p2p.addresses import way_of
+from p2p.addresses import way_of, way_of_asker
 from p2p.errors import P2PError, Unreachable
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.network import Network
@@ -111,7 +112,7 @@ class Feeding:
     async def answer(self, peer: str, data: bytes) -> bytes:
         """An encoded PlanAnswer. Raises `Malformed`, and `Unreachable` where there are too many nodes."""
         ask = decode(data, PlanAsk)
-        if not self._enabled:
+        if not self._enabled or way_of_asker(peer) == "https":
             return encode(PlanAnswer())
         node = self._nodes.get(peer)
         if node is None:

@@ -6,7 +6,8 @@ Rules
 2. A chunk is stored once its proof leads to the signed root (p2p/payload.py), and what is stored outlives a break: a
    fetch goes on with what is missing, at this start or the next. It retries until cancelled, in growing steps.
 3. News comes by questions that the coordinator keeps open until there is some; whoever asked for a topic hears it.
-4. No byte for `patience` seconds ends a question. Answers are bounded, packed ones are not unpacked.
+4. No byte for `patience` seconds ends a question; one for news has `NEWS` more, since older coordinators keep it open
+   for 25 s. Answers are bounded, packed ones are not unpacked.
 5. Who is told that he asks too much asks again when he is told to, where that is soon: it costs him time and no line.
 """
 
@@ -47,6 +48,8 @@ RETRY_MIN, RETRY_MAX = 0.5, 15.0
 """Seconds before a fetch or a topic is tried again; doubles each time."""
 PUT_OFF: Final = 5.0
 """Seconds within which a question that came too soon is asked again."""
+NEWS: Final = 25.0
+"""Seconds beyond the patience that a question for news may stay open."""
 _TOO_MANY: Final = 429
 _SMALL: Final = 64 << 10
 
@@ -153,7 +156,7 @@ class HttpsClient:
         if status == 200:
             return body
         sentence = f"{peer} refused {method} ({status}): {body[:200].decode(errors='replace')}"
-        raise Malformed(sentence) if status == 413 else Declined(sentence)
+        raise Malformed(sentence) if status in (400, 413) else Declined(sentence)
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""
@@ -259,7 +262,7 @@ class HttpsClient:
             try:
                 headers = {"If-None-Match": heard} if heard else {}
                 url = f"{self._origin}{https_wire.TOPIC}{topic}"
-                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=https_wire.WAIT)
+                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=NEWS)
                 if status not in (200, 304):
                     raise Unreachable(f"news: status {status}")
             except (Unreachable, PeerFault) as error:

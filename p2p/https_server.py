@@ -4,10 +4,12 @@ Rules
 1. Whatever is served, shared or published goes over both; the rest is the other network's. An answer is made by the
    same handler, from the same bytes, under the same limits: no document is believed for the connection it came over.
 2. A handler hears of the other side only "https/ADDRESS". Who asks is said by the signature inside the request.
-3. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
+3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
+   nothing of it goes out.
+4. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
    for. No path of a request is ever a path of the disk.
-4. What a visitor may cost is p2p/https_listener.py's concern.
-5. Payloads leave under the machine's one limit, in the one line with those of the other network (p2p/pace.py): a piece
+5. What a visitor may cost is p2p/https_listener.py's concern.
+6. Payloads leave under the machine's one limit, in the one line with those of the other network (p2p/pace.py): a piece
    at a time, so that who waits sees bytes come.
 """
 
@@ -182,7 +184,9 @@ class HttpsServer:
         body = await self._listener.read(request, limit)
         try:
             answer = await handler(_name(request), body)
-        except Exception as fault:  # as over the other network: nothing of it goes out, and nothing ends
+        except Malformed as fault:
+            raise Refused(400, str(fault)) from None
+        except Exception as fault:  # rule 3; and nothing ends
             log.error("https: %s failed", method, exc_info=fault)
             raise Refused(500, "the request failed") from None
         return await self._listener.send(request, answer)
@@ -222,7 +226,7 @@ class HttpsServer:
         return await self._listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
-        """Rule 5."""
+        """Rule 6."""
         if self._turn is None:
             await self._listener.write(answer, frame)
             return

@@ -20,8 +20,9 @@ PEER: Final = f"{ROOT}/peer"
 RPC: Final = f"{ROOT}/rpc/"
 TOPIC: Final = f"{ROOT}/topic/"
 CHUNKS: Final = f"{ROOT}/chunks/"
-WAIT: Final = 25.0
-"""Seconds that the coordinator keeps a question for news open; shorter than the patience of proxies."""
+WAIT: Final = 15.0
+"""Seconds that the coordinator keeps a question for news open; shorter than the patience of proxies, and than the 20 s
+without a byte after which a node gives a question up."""
 BATCH: Final = 64
 """Chunks in one answer."""
 PIECE: Final = 64 << 10

@@ -3,10 +3,12 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import anyio
 import numpy as np
 import pytest
 
+from coordinator.admission import submission_limit
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from node.config import NodeConfig
@@ -16,6 +18,7 @@ from p2p.https_client import HttpsClient
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
+from p2p.messages import PlanAnswer, PlanAsk, encode
 from p2p.peer import Peer
 from p2p.ways import Ways
 from tests.https import server_beside, shown
@@ -121,3 +124,44 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
             await when_by(node, "direct")
             assert coordinator.painter.paint().nodes[0].way == "direct"
             tasks.cancel_scope.cancel()
+
+
+async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swarm):
+    """docs/protocol/https.md: a request that does not decode is the asker's fault, and none of these is a 500."""
+    async with AsyncExitStack() as stack:
+        coordinator, _ = await coordinating(swarm, stack)
+        largest = submission_limit(coordinator._run.runspec)
+        asked = {
+            "plan": encode(PlanAsk()),
+            "plan that is none": b"\xc1",
+            "documents that are none": b"\xc1",
+            "remake of none": b"\xc1",
+            "head without a byte": b"",
+            "lease that is no request": b"",
+            "submit below the method's limit": bytes((64 << 10) + largest),
+            "submit above it": bytes((64 << 10) + largest + 1),
+            "follow": b"\x80",
+            "reachable": b"\x81\xa5ports\x90",
+        }
+        address = next(one for one in await coordinator._network.addresses() if "https" in one)
+        origin = f"https://127.0.0.1:{address.split('/')[4]}"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+            answers = {}
+            for case, body in asked.items():
+                async with session.post(f"{origin}/echo2/1/rpc/{case.partition(' ')[0]}", data=body) as answer:
+                    answers[case] = answer.status
+            async with session.post(f"{origin}/echo2/1/rpc/plan", data=asked["plan"]) as answer:
+                plan = await answer.read()
+    assert answers == {
+        "plan": 200,
+        "plan that is none": 400,
+        "documents that are none": 400,
+        "remake of none": 400,
+        "head without a byte": 200,
+        "lease that is no request": 200,
+        "submit below the method's limit": 200,
+        "submit above it": 413,
+        "follow": 404,
+        "reachable": 404,
+    }
+    assert plan == encode(PlanAnswer())

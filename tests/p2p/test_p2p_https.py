@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from p2p import certificate, https_wire, wire
@@ -20,6 +21,7 @@ from p2p.network import Manifest
 from p2p.pace import BURST
 from p2p.payload import Payload
 from p2p.peer import Peer
+from tests.clock import run_fake
 from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
 from tests.peers import IP6, payload_file
 
@@ -357,6 +359,27 @@ async def test_a_question_for_news_ends_after_a_while_without_any(monkeypatch):
         answer = await said(server, head + https_wire.etag(b"one").encode() + b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 304 ")
         assert (await said(server, head + b'"another"\r\n\r\n')).endswith(b"one")
+
+
+def test_a_node_that_hears_nothing_for_20_s_gives_up_after_the_answer_came():
+    """docs/protocol/https.md gives a node 20 s without a byte: a question for news is answered within them."""
+    heard = []
+
+    async def ask() -> None:
+        async with served() as server:
+            await server.publish("t", b"one")
+            known = {"If-None-Match": https_wire.etag(b"one")}
+            port = (await address_of(server)).split("/")[4]
+            patience = aiohttp.ClientTimeout(total=None, sock_read=20)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False), timeout=patience) as session:
+                try:
+                    async with session.get(f"https://127.0.0.1:{port}/echo2/1/topic/t", headers=known) as answer:
+                        heard.append(answer.status)
+                except TimeoutError:
+                    heard.append("nothing for 20 s")
+
+    run_fake(ask)
+    assert heard == [304]
 
 
 async def test_a_client_that_left_asks_nothing_more():
