@@ -96,7 +96,7 @@ class NodeDaemon:
             config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
         )
         link = self.contacts.link
-        self.courier = Courier(self.outbox, link, self._records.trusted.open, local, seed)
+        self.courier = Courier(self.outbox, link, self._records.trusted.open_kept, local, seed)
         self.rollouts = Rollouts(
             self.engine, self.follower, link, self.outbox, self.courier, self._records, clock, self.switch,
             node=public_bytes(key), seed=seed, once=once,

@@ -41,8 +41,8 @@ LONGEST_WAIT: Final = 20.0
 BETTER_AFTER, BETTER_LAST = 15.0, 300.0
 """Seconds between two trials of a better way; doubles each time."""
 _SKEW: Final = 60_000
-_GREET_AGAIN: Final = {"clock", "wrong-recipient"}
-"""Refusals that a new greeting heals: it brings the coordinator's time and the newest Root."""
+_GREET_AGAIN: Final = {"clock", "wrong-recipient", "no-hello"}
+"""Refusals that a new greeting heals: it brings the coordinator's time and the newest Root, and shows who asks."""
 
 _log = structlog.get_logger("node")
 

@@ -14,6 +14,8 @@ Rules, in order
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
    names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
 8. Hash and signature are over the bytes received, never over a re-serialisation.
+9. A Received and a Receipt hold if the ledger role of any Root in the chain signed them: the coordinator gives the same
+   bytes again after its ledger keys have changed.
 
 `now` is in milliseconds on the coordinator's clock. The caller makes durable what a method returned
 before it acts on it.
@@ -181,6 +183,15 @@ class TrustedSet:
     def open(self, sealed: bytes, kind: str) -> bytes:
         """The payload of any document of a role that the Root names. Raises `BadSignature`, `Malformed`."""
         return self._open_with(sealed, kind, self._held_root())
+
+    def open_kept(self, sealed: bytes, kind: str) -> bytes:
+        """As `open`, of a kind that stays good when its role's keys change (rule 9): by the keys of any Root held."""
+        for root in reversed(self.chain[:-1]):
+            try:
+                return self._open_with(sealed, kind, root)
+            except BadSignature:
+                continue
+        return self.open(sealed, kind)
 
     def _open_with(self, sealed: bytes, kind: str, root: Root) -> bytes:
         role = root.roles.get(ROLES[kind])

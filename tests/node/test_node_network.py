@@ -17,7 +17,7 @@ from p2p.identity import generate_key
 from p2p.memory import MemoryNetwork
 from p2p.messages import Refusal
 from tests.clock import run_fake
-from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until, wall
+from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Keys, Node, make_node, until, wall
 
 
 @asynccontextmanager
@@ -172,6 +172,31 @@ def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_
                 assert again.daemon.engine.held.version == 1
                 assert "forward" not in again.engine.log
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 2)
+
+    run_fake(main)
+
+
+def test_a_group_is_settled_by_a_receipt_from_before_the_ledger_keys_changed(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            coordinator.refusals["verdicts"] = Refusal(code="paused", sentence="not now", retry_after=100)
+            async with at_work(make_node(network, tmp_path / "node", coordinator.invite(), key=key)):
+                await until(lambda: len(coordinator.submitted) >= 2)
+            for lease, body in coordinator.submitted.items():
+                coordinator.decided[lease] = coordinator.judge(coordinator.leases[lease], body)
+            old = coordinator.keys
+            coordinator.keys = Keys(root=old.root, policy=old.policy, channel=old.channel)
+            coordinator.roots.append(coordinator.sealed_root(1, coordinator.keys, old.root))
+            del coordinator.refusals["verdicts"]
+            before = len(coordinator.submitted)
+            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with at_work(again):
+                await anyio.sleep(60)
+                assert again.daemon.contacts.link.lies == [], "the run's own receipts are taken for lies"
+                assert again.daemon.outbox.counts().get("accepted", 0) >= before
 
     run_fake(main)
 
