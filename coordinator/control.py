@@ -7,7 +7,8 @@ Rules, in order
    much. Hello alone is answered at any time, because it tells the coordinator's clock.
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
    bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
-5. A banned node hears why. A node that does not speak this run's protocol hears what to update to.
+5. A banned node hears why. A node that does not speak this run's protocol hears what to update to. One that never said
+   hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
 6. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
    from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
 
@@ -167,7 +168,11 @@ class Control:
         if off > SKEW and method != "hello":
             return refusal("clock", off=off // 1000, most=SKEW // 1000)
         why = self._books.roster.banned(node)
-        return None if why is None else refusal("banned", why=why)
+        if why is not None:
+            return refusal("banned", why=why)
+        if method == "lease" and not self._books.roster.introduced(node):
+            return refusal("no-hello")
+        return None
 
     def _dispatch(self, node: bytes, request: Request, now: int) -> msgspec.Struct | bytes:
         if request.method == "hello":

@@ -64,6 +64,10 @@ class Roster:
             self._since[node] = now
         self._seen[node] = now
 
+    def introduced(self, node: bytes) -> bool:
+        """Whether this node ever said hello, and was welcome."""
+        return bool(self._database.value("SELECT EXISTS (SELECT 1 FROM nodes WHERE key = ? AND engine != '')", (node,)))
+
     def here_since(self, node: bytes) -> int | None:
         """Since when a node is in touch with this process, short breaks aside; None: it has not said hello."""
         return self._since.get(node)

@@ -83,6 +83,13 @@ def desk(world: World) -> Desk:
     return Desk(world)
 
 
+@pytest.fixture
+def greeted(desk: Desk) -> Desk:
+    """Alice has said hello."""
+    desk.ask("hello", encode(HELLO))
+    return desk
+
+
 def body(answer: Answer, type_: type[Any]) -> Any:
     assert answer.body is not None, answer.refusal
     return decode(answer.body, type_)
@@ -109,15 +116,27 @@ def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: 
     assert (row.rollouts, row.tokens, row.connected) == (2, 18, False)
 
 
-def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(desk: Desk) -> None:
-    sent = desk.request("lease", encode(desk.world.ask()))
-    assert desk.send("lease", sent) == desk.send("lease", sent)
-    assert desk.world.books.counts(desk.world.now).running == 1
+def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_once_it_has(desk: Desk) -> None:
+    asked = desk.request("lease", encode(desk.world.ask()))
+    answer = desk.send("lease", asked)
+    assert answer.refusal is not None, "a lease was given to a node of which nothing is known"
+    assert (answer.refusal.code, answer.refusal.retry_after) == ("no-hello", None)
+    desk.world.books.roster.ban(ALICE, "by mistake", desk.world.now)
+    desk.world.books.roster.ban(ALICE, None, desk.world.now)
+    assert refusal(desk.send("lease", asked)).code == "no-hello"
+    body(desk.ask("hello", encode(HELLO)), Welcome)
+    assert desk.send("lease", asked).body is not None
 
 
-def test_another_request_under_a_known_id_is_refused(desk: Desk) -> None:
-    desk.ask("lease", encode(desk.world.ask()), id=b"i" * 16)
-    assert refusal(desk.ask("lease", encode(desk.world.ask()), id=b"i" * 16)).code == "id-reused"
+def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(greeted: Desk) -> None:
+    sent = greeted.request("lease", encode(greeted.world.ask()))
+    assert greeted.send("lease", sent) == greeted.send("lease", sent)
+    assert greeted.world.books.counts(greeted.world.now).running == 1
+
+
+def test_another_request_under_a_known_id_is_refused(greeted: Desk) -> None:
+    greeted.ask("lease", encode(greeted.world.ask()), id=b"i" * 16)
+    assert refusal(greeted.ask("lease", encode(greeted.world.ask()), id=b"i" * 16)).code == "id-reused"
 
 
 def bent(desk: Desk, how: str) -> tuple[str, bytes]:
@@ -161,16 +180,16 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
         ("a body that is none", "malformed"),
     ],
 )
-def test_a_wrong_request_changes_nothing(desk: Desk, how: str, code: str) -> None:
-    method, data = bent(desk, how)
-    assert refusal(desk.send(method, data)).code == code
-    assert desk.world.books.counts(desk.world.now).running == 0
+def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> None:
+    method, data = bent(greeted, how)
+    assert refusal(greeted.send(method, data)).code == code
+    assert greeted.world.books.counts(greeted.world.now).running == 0
 
 
-def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(desk: Desk) -> None:
+def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
     for off in (-SKEW, SKEW):
-        assert desk.ask("lease", encode(desk.world.ask()), expires=desk.world.now + off).body is not None
-    assert body(desk.ask("hello", encode(HELLO), expires=0), Welcome).now == desk.world.now
+        assert greeted.ask("lease", encode(greeted.world.ask()), expires=greeted.world.now + off).body is not None
+    assert body(greeted.ask("hello", encode(HELLO), expires=0), Welcome).now == greeted.world.now
 
 
 @pytest.mark.parametrize(
@@ -190,13 +209,13 @@ def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str,
     assert desk.world.books.roster.rows([]) == []
 
 
-def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(desk: Desk) -> None:
-    books, now = desk.world.books, desk.world.now
+def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
+    books, now = greeted.world.books, greeted.world.now
     books.roster.ban(ALICE, "it sent poison", now)
-    answer = refusal(desk.ask("lease", encode(desk.world.ask())))
+    answer = refusal(greeted.ask("lease", encode(greeted.world.ask())))
     assert (answer.code, "it sent poison" in answer.sentence) == ("banned", True)
     books.roster.ban(ALICE, None, now)
-    assert desk.ask("lease", encode(desk.world.ask())).body is not None
+    assert greeted.ask("lease", encode(greeted.world.ask())).body is not None
     assert [entry.kind for entry in books.ledger.entries()] == ["node.suspended"] * 2
 
 
