@@ -2,7 +2,8 @@
 
 T0, `check`: structure against the lease and the RunSpec, at receipt, well under 1 ms a rollout. The signature of the
 request was verified before (coordinator/control.py).
-T0, `rewards`: the task's own replay of the transcript; a node never scores.
+T0, `rewards`: the task's own replay of the transcript; a node never scores. A task that fails or whose reward is not
+finite is the operator's fault: what can still be checked is checked and paid, and nothing of it is learned from.
 T1 + T2, `judge`: the scorer's teacher-forced pass against what the node claims, under the exact version.
 
 A bad sample refuses its group, and the reason names the sample and, where there is one, the position.
@@ -20,10 +21,12 @@ from coordinator.capacity import quantile
 from coordinator.reasons import sentence
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, RunSpec, Submission
-from tasks.task import Score, Task, Text, Transcript, TranscriptLie, replay
+from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, replay
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
+UNSCORED: list[Score] = []
+"""What stands for the scores of a group whose task gave no finite reward; a submission has at least one rollout."""
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
@@ -155,22 +158,43 @@ _EXAMINATIONS: tuple[tuple[str, Callable[[Rollout, Lease, RunSpec], str | None]]
 
 
 def rewards(submission: Submission, lease: Lease, task: Task, text: Text) -> list[Score] | Fault:
-    """Score each rollout by the task's own replay; a Fault for a transcript that cannot be."""
-    scores = []
+    """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
+
+    `UNSCORED` where the transcripts hold and the task gives no finite reward for one of them."""
+    scores: list[Score] | None = []
     for number, rollout in enumerate(submission.rollouts):
-        episode = task.episode("train", lease.index, text)
-        transcript = Transcript(rollout.tokens, rollout.turns)
         try:
-            scores.append(replay(episode, transcript, eos=text.eos, limit=lease.limit))
+            score = _score(rollout, lease, task, text)
         except TranscriptLie as lie:
             return _fault("transcript", sample=number, detail=str(lie))
-    return scores
+        except TaskFault as fault:
+            if not fault.verified:
+                return _fault("not-scorable", detail=f"{task.name} failed at sample {number}: {fault}")
+            scores = None
+        else:
+            if scores is not None:
+                scores.append(score)
+    return UNSCORED if scores is None else scores
+
+
+def scored(scores: Sequence[Score]) -> bool:
+    """Whether these can be learned from. A file of an older version may hold rewards that are not finite."""
+    return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
+
+
+def _score(rollout: Rollout, lease: Lease, task: Task, text: Text) -> Score:
+    try:
+        episode = task.episode("train", lease.index, text)
+    except Exception as error:
+        raise TaskFault(f"episode raised {type(error).__name__}: {error}", verified=False) from error
+    return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
 
 
 def judge(rollouts: Sequence[Rollout], scores: Sequence[SampleScore], calibration: Calibration = EXACT) -> Verdict:
-    """T1 + T2 of a group. Raises `ValueError` for scores that are not of these rollouts: a fault of the scorer."""
+    """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault."""
     if len(scores) != len(rollouts):
-        raise ValueError(f"{len(scores)} scores for {len(rollouts)} rollouts")
+        detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
+        return Verdict(*_fault("not-scorable", detail=detail), None)
     close: list[tuple[int, int]] = []
     tokens = 0
     for number, (rollout, score) in enumerate(zip(rollouts, scores, strict=True)):
@@ -178,7 +202,8 @@ def judge(rollouts: Sequence[Rollout], scores: Sequence[SampleScore], calibratio
         if not len(claimed) == len(score.logprobs) == len(score.margins) or any(
             map(math.isnan, (*score.margins, *score.logprobs))
         ):
-            raise ValueError(f"sample {number}: the scorer's values are not one for each sampled token")
+            detail = f"the scorer's values of sample {number} are not a number for each sampled token"
+            return Verdict(*_fault("not-scorable", detail=detail), None)
         tokens += len(claimed)
         fault = _wrong_choice(number, score.margins, calibration) or _drift(
             number, claimed, score.logprobs, calibration

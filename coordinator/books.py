@@ -118,7 +118,7 @@ class Books:
 
     def give_up(self, group: Undecided, now: int) -> bytes:
         """Nobody can score this version any more: refuse the group, by the operator's fault."""
-        reason = sentence("not-scorable", version=group.lease.version)
+        reason = sentence("not-scorable", detail=f"version {group.lease.version} can no longer be loaded")
         return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
 
     def draw(self) -> list[TrainGroup] | None:

@@ -4,16 +4,21 @@ Rules
 1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
    answers the same questions with the same noise.
 2. Held-out prompts are never leased: tasks keep the splits apart.
+3. An answer at which the task's own code fails counts as not solved.
 """
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from coordinator.processes import Scorer
 from coordinator.state import Evaluation
 from engines.engine import Job, Sample
-from tasks.task import Task, Text, Transcript, replay
+from tasks.task import Task, TaskFault, Text, Transcript, replay
+
+log = structlog.get_logger("coordinator")
 
 SLICE = 128
 """Answers that are generated at once: verdicts wait no longer than these take."""
@@ -55,7 +60,11 @@ class Exam:
     def _solved(self, job: Job, sample: Sample) -> bool:
         episode = self.task.episode("heldout", job.index, self.text)
         transcript = Transcript(sample.tokens, sample.turns)
-        return replay(episode, transcript, eos=job.eos, limit=job.limit).success
+        try:
+            return replay(episode, transcript, eos=job.eos, limit=job.limit).success
+        except TaskFault as fault:
+            log.warning("held-out answer not scored", task=job.task, index=job.index, reason=str(fault))
+            return False
 
 
 async def evaluate(

@@ -52,11 +52,12 @@ def zero_variance(database: Database) -> float:
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and those on their way now. `too_old`: accepted, but not trainable when decided.
-    `refused`: by code."""
+    `unscored`: accepted, but without a finite reward by the task. `refused`: by code."""
 
     received: int
     accepted: int
     too_old: int
+    unscored: int
     refused: dict[str, int]
     expired: int
     undecided: int
@@ -66,15 +67,16 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 def counts(database: Database, now: int) -> Counts:
     """Where all groups are."""
-    accepted, trainable, rollouts = database.all(
-        "SELECT count(*), coalesce(sum(trainable), 0), coalesce(sum(rollouts), 0) FROM verdicts"
-        " WHERE verdict = 'accepted'"
+    accepted, trainable, unscored, rollouts = database.all(
+        "SELECT count(*), coalesce(sum(trainable), 0), coalesce(sum(code = 'task-score'), 0),"
+        " coalesce(sum(rollouts), 0) FROM verdicts WHERE verdict = 'accepted'"
     )[0]
     states = dict(database.all("SELECT state, count(*) FROM leases GROUP BY state"))
     return Counts(
         received=database.value("SELECT count(*) FROM submissions"),
         accepted=accepted,
-        too_old=accepted - trainable,
+        too_old=accepted - trainable - unscored,
+        unscored=unscored,
         refused=dict(database.all("SELECT code, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY code")),
         expired=states.get("expired", 0),
         undecided=states.get("received", 0),

@@ -57,6 +57,7 @@ class Painter:
             accepted=counted.accepted,
             too_old=counted.too_old,
             refused=counted.refused,
+            unscored=counted.unscored,
             expired=counted.expired,
             staleness=list(self.books.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],

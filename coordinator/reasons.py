@@ -83,7 +83,9 @@ REASONS: dict[str, Reason] = {
     "drift-median": Reason(
         "Sample {sample}: log-probabilities off by {off:.2g} in the median, the most is {most:.2g}.", "node"
     ),
-    "not-scorable": Reason("Version {version} can no longer be loaded to check this group.", "operator"),
+    "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
+    # --- a submission that is accepted, and not learned from
+    "task-score": Reason("The task gives no finite reward for this group: it is paid, not learned from.", "operator"),
     # --- no reason at all
     "ok": Reason("", "nobody"),
 }

@@ -118,6 +118,7 @@ class VersionRow(View, frozen=True, kw_only=True):
 
 class RunState(View, frozen=True, kw_only=True):
     """The whole picture. `refused`: groups by reason code. `staleness`: index = step - version at draw, value = groups.
+    `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
     between nodes that could not reach each other, since the coordinator's start."""
 
@@ -156,3 +157,4 @@ class RunState(View, frozen=True, kw_only=True):
     invite: str
     faults: list[str]
     relayed_bytes: int = 0
+    unscored: int = 0

@@ -7,21 +7,27 @@ Rules
 3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
    prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
 4. What comes too late is refused with a receipt that points at the entry of the lease's expiry.
+5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
+   trainable: it never enters the buffer.
 """
 
+from collections import deque
 from typing import Any
 
 import msgspec
 
-from coordinator.admission import Verdict, float_bytes, sampled_tokens
+from coordinator.admission import Verdict, float_bytes, sampled_tokens, scored
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
+from coordinator.reasons import sentence
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, Submission, decode, encode
 from tasks.task import Score
 
 REFERENCE_TOKENS = 128
+RECENT = 200
+"""Decided groups whose codes are remembered."""
 MOST_REASON = 300
 """Characters of a receipt's reason; a receipt is to stay under 1 KB."""
 
@@ -51,7 +57,7 @@ def weight(tokens: int) -> int:
 
 
 class Verdicts:
-    """Writes the ends of leases. `run`: the run's id."""
+    """Writes the ends of leases. `run`: the run's id. `recent`: the codes of the groups decided last, in this life."""
 
     def __init__(self, database: Database, leases: Leases, ledger: Ledger, seal: Seal, run: bytes) -> None:
         self._database = database
@@ -59,6 +65,7 @@ class Verdicts:
         self._ledger = ledger
         self._seal = seal
         self._run = run
+        self.recent: deque[str] = deque(maxlen=RECENT)
 
     def decide(self, lease: bytes, verdict: Verdict, progress: Progress, now: int) -> bytes:
         """The sealed Receipt of a received group; the stored one if it was decided before."""
@@ -75,24 +82,26 @@ class Verdicts:
 
     def _accept(self, held: Held, behaviour: list[list[float]], progress: Progress, now: int) -> bytes:
         lease = held.lease
-        at, payload, scored = self._submission(lease.id, "at, payload, scores")
+        at, payload, packed_scores = self._submission(lease.id, "at, payload, scores")
         rollouts = decode(payload, Submission).rollouts
+        scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
+        code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
         fresh = lease.era == progress.era and progress.step - lease.version <= self._leases.terms.staleness
+        trainable = fresh and code == "ok"
         total = sum(weight(len(lease.prompt) + len(rollout.tokens)) for rollout in rollouts)
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(len(lease.prompt) + len(rollout.tokens) for rollout in rollouts) - sampled
-        end = self._end(held, at, "ok", len(rollouts), given, sampled, total, fresh)
+        end = self._end(held, at, code, len(rollouts), given, sampled, total, trainable)
         self._ledger.issue_points(now, total)
         entry = self._append(now, "lease.accepted", end, total)
-        if fresh:
-            scores = msgspec.msgpack.decode(scored, type=list[Score])
+        if trainable:
             varied = len({score.reward for score in scores}) > 1
             packed = msgspec.msgpack.encode([float_bytes(values) for values in behaviour])
             self._database.do(
                 "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
             )
         self._leases.move(lease.id, "decided")
-        return self._receipt(end, lease, entry, "accepted", "", now)
+        return self._receipt(end, lease, entry, "accepted", reason, now)
 
     def refuse(self, held: Held, code: str, reason: str, now: int) -> bytes:
         """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
@@ -193,6 +202,7 @@ class Verdicts:
             at=now,
         )
         sealed = self._seal("receipt", encode(receipt))
+        self.recent.append(end.code)
         work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
         self._database.do(
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",

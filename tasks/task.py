@@ -7,12 +7,16 @@ Rules
    tokens carry log-probabilities and loss.
 3. The splits "train" and "heldout" of a task never share a prompt.
 4. A node never scores: `score` is called by the coordinator alone.
+5. An error of a task's own code, and a reward that is no finite float32, leave `replay` as `TaskFault`: the operator's.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol, SupportsFloat
 
 Split = Literal["train", "heldout"]
+MOST_REWARD = 3.4028234663852886e38
+"""The greatest finite float32: sums over a batch of such rewards stay finite in float64."""
 
 
 class Text(Protocol):
@@ -33,7 +37,7 @@ class Text(Protocol):
 
 
 class Score(NamedTuple):
-    """`reward`: what the learner maximises, any finite float. `success`: solved exactly or not."""
+    """`reward`: what the learner maximises, any finite float32. `success`: solved exactly or not."""
 
     reward: float
     success: bool
@@ -85,6 +89,15 @@ class TranscriptLie(ValueError):
     """A transcript that this episode cannot have produced."""
 
 
+class TaskFault(Exception):
+    """The task's own code failed, or its reward is no finite float32. `verified`: the whole transcript was checked
+    before, so that the group can still be judged by its tokens."""
+
+    def __init__(self, message: str, *, verified: bool) -> None:
+        super().__init__(message)
+        self.verified = verified
+
+
 def sampled_mask(turns: Sequence[int]) -> list[bool]:
     """True where the policy sampled the token; same length as the transcript's tokens."""
     return [turn % 2 == 0 for turn, length in enumerate(turns) for _ in range(length)]
@@ -95,7 +108,7 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
 
     Guarantees that given tokens are the environment's own, that eos ends a sampled turn and stands nowhere
     else in it, that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode
-    is over. Raises `TranscriptLie` with the sentence that says what is wrong.
+    is over. Raises `TranscriptLie` with the sentence that says what is wrong, and `TaskFault`.
     """
     tokens, turns = list(transcript.tokens), list(transcript.turns)
     if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
@@ -118,9 +131,30 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
             raise TranscriptLie("a turn stops without end-of-sequence before the token limit")
         if sampled > limit:
             raise TranscriptLie("more tokens than the limit")
-        given = episode.reply(part)
+        with _task_code("reply", verified=turn == len(turns) - 1):
+            given = episode.reply(part)
         if sampled == limit:
             given = None
     if given is not None:
         raise TranscriptLie("the episode is not over")
-    return episode.score()
+    with _task_code("score", verified=True):
+        return _finite(episode.score())
+
+
+@contextlib.contextmanager
+def _task_code(name: str, *, verified: bool) -> Iterator[None]:
+    """Translate whatever a task's code raises (rule 5)."""
+    try:
+        yield
+    except TaskFault:
+        raise
+    except Exception as error:
+        raise TaskFault(f"{name} raised {type(error).__name__}: {error}", verified=verified) from error
+
+
+def _finite(score: Score) -> Score:
+    """The score as plain numbers. Raises `TaskFault` for a reward that is no finite float32."""
+    reward: object = score.reward  # by a stranger's code, whatever its type says
+    if not isinstance(reward, SupportsFloat) or not abs(number := float(reward)) <= MOST_REWARD:
+        raise TaskFault(f"the reward {reward!r:.40} is no finite float32", verified=True)
+    return Score(number, bool(score.success))

@@ -63,6 +63,7 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _counter("echo2_groups_received", "Groups received.", state.received)
     yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
     yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
+    yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
     refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
     for code, count in sorted(state.refused.items()):
         refused.add_metric([code], count)

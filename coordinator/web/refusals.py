@@ -24,7 +24,7 @@ WORDS: Mapping[str, str] = {
     "close-choices": "Too many tokens differ by a hair from the seeded choice.",
     "drift": "A log-probability is too far from the coordinator's own.",
     "drift-median": "Log-probabilities are too far from the coordinator's own throughout.",
-    "not-scorable": "The version was gone before the group could be checked.",
+    "not-scorable": "The coordinator could not check the group.",
 }
 _FAULTS = {"node": "the node", "operator": "the operator", "nobody": "nobody"}
 

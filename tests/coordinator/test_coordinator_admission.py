@@ -10,6 +10,7 @@ import pytest
 
 from coordinator import admission
 from coordinator.admission import EXACT, Fault, close_choices_allowed, judge
+from coordinator.reasons import REASONS
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
 from tests.coordinator.books_world import (
@@ -228,19 +229,14 @@ def test_what_no_honest_node_does_is_refused(change: Callable[[list[SampleScore]
 
 
 def test_the_scorers_own_fault_is_not_the_nodes() -> None:
-    with pytest.raises(ValueError, match="1 scores for 2 rollouts"):
-        judge(GOOD.rollouts, honest_scores(GOOD)[:1])
-    short = [SampleScore(logprobs=[-0.5], margins=[0.0])] * 2
-    with pytest.raises(ValueError, match="not one for each"):
-        judge(GOOD.rollouts, short)
-    blind = honest_scores(GOOD)
-    blind[0].margins[0] = float("nan")
-    with pytest.raises(ValueError, match="not one for each"):
-        judge(GOOD.rollouts, blind)
-    blind = honest_scores(GOOD)
-    blind[0].logprobs[0] = float("nan")
-    with pytest.raises(ValueError, match="not one for each"):
-        judge(GOOD.rollouts, blind)
+    few, short = honest_scores(GOOD)[:1], [SampleScore(logprobs=[-0.5], margins=[0.0])] * 2
+    blind, deaf = honest_scores(GOOD), honest_scores(GOOD)
+    blind[0].margins[0] = deaf[0].logprobs[0] = float("nan")
+    for scores in (few, short, blind, deaf):
+        verdict = judge(GOOD.rollouts, scores)
+        assert (verdict.code, verdict.behaviour) == ("not-scorable", None)
+        assert REASONS[verdict.code].fault == "operator"
+        assert "the scorer" in verdict.reason
 
 
 def test_close_choices_allowed_leave_an_honest_group_alone() -> None:
