@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
 
+from p2p.exits import Exit
+from runtime.output import piped
+
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
     from coordinator.setup import Run
@@ -40,7 +43,8 @@ Sets = Annotated[
 
 def main() -> None:
     """The entry point."""
-    app()
+    with piped(Exit.CLOSED_PIPE):
+        app()
 
 
 def edged(command: Callable[P, int | None]) -> Callable[P, None]:
@@ -196,7 +200,6 @@ def policy_verify(home: Home = Path(".")) -> int:
     from coordinator import policy
     from coordinator.edge import tell
     from coordinator.folder import RunFolder
-    from p2p.exits import Exit
 
     found = policy.verify(RunFolder(home))
     bad = [one for one in found if one.fault is not None]

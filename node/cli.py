@@ -15,6 +15,7 @@ import typer
 from node.errors import NodeError
 from p2p.errors import LocalFault
 from p2p.exits import Exit
+from runtime.output import piped
 
 app = typer.Typer(
     name="echo2-node", help="Give this machine's idle time to a run, and be credited for it.", no_args_is_help=True,
@@ -230,7 +231,8 @@ def config_get(
 
 def main() -> None:
     """Entry point of the distribution."""
-    app()
+    with piped(Exit.CLOSED_PIPE):
+        app()
 
 
 def _daemon(once: bool, **flags: Any) -> None:

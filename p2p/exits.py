@@ -24,3 +24,5 @@ class Exit(IntEnum):
     """A signature, a rollback or an expired Root: somebody lies, or the operator must act."""
     INTERRUPTED = 130
     """Ctrl-C, after a clean drain."""
+    CLOSED_PIPE = 141
+    """Standard output was closed by its reader, as by `| head`: no fault (runtime/output.py)."""

@@ -1,0 +1,66 @@
+"""Standard output and standard error whose reader may go away, as `| head` does.
+
+1. A closed pipe is no fault. A command whose standard output is closed ends at once and in silence, with the exit code
+   that a shell reports of a process that SIGPIPE ended.
+2. A log line that nobody can read is lost, and ends nothing: writing to a closed standard error succeeds.
+3. Only these two streams are meant. A broken connection, or a broken pipe to a child process, stays an error.
+4. What is buffered is written before the command counts as done: the interpreter, which writes it otherwise when it
+   exits, would call a pipe closed by then a fault.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+@contextmanager
+def piped(code: int) -> Iterator[None]:
+    """Keep the rules within the block. Raises SystemExit with `code` where standard output is closed."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _guarded(sys.stdout, code), _guarded(sys.stderr, None)
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Pipe(io.FileIO):
+    """A descriptor to write to, not closed with the object. `code`: of the SystemExit raised where its reader is gone;
+    None: what is written then is dropped."""
+
+    def __init__(self, descriptor: int, code: int | None) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._code = code
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            self._silence()
+            if self._code is not None:
+                raise SystemExit(self._code) from None
+            return super().write(data)
+
+    def _silence(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno(), inheritable=True)
+        os.close(nowhere)
+
+
+def _guarded(stream: TextIO, code: int | None) -> TextIO:
+    """`stream` over a `_Pipe`; as it is where it has no descriptor: closed from the start, or a test's own."""
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        return stream
+    stream.flush()
+    soon = getattr(stream, "line_buffering", False) or getattr(stream, "write_through", False)
+    buffer = io.BufferedWriter(_Pipe(descriptor, code))
+    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=soon)
