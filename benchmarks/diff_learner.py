@@ -28,7 +28,8 @@ from benchmarks.diff_anchors import Words
 from benchmarks.diff_streams import Stream
 from coordinator import modelfolder
 from coordinator.learner import model
-from coordinator.learner.calls import Batch, Hyper, Open, TrainGroup, TrainSample, WarmUp
+from coordinator.learner.calls import Batch, Hyper, Open, WarmUp
+from coordinator.learner.groups import TrainGroup, TrainSample
 from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
@@ -97,10 +98,11 @@ class Loop:
         base = folder / "model"
         hyper = Hyper(learning_rate=course.rate, warmup_steps=course.warm // 3)
         order = Open(
-            model=str(base), folder=str(folder / "learner"), device="cpu", hyper=hyper, published="",
+            model=str(base), folder=str(folder / "learner"), database="", device="cpu", hyper=hyper, published="",
             published_version=0, published_root=b"", threads=torch.get_num_threads(),
         )  # fmt: skip
-        self._session = Session(order, report=print)
+        self._groups: dict[bytes, TrainGroup] = {}
+        self._session = Session(order, report=print, read=lambda names: [self._groups[name] for name in names])
         first = self._session.opened().export
         assert first is not None
         self._folder, self._task = folder, modelfolder.task_named(course.task)
@@ -119,9 +121,9 @@ class Loop:
         """A batch under the version held, a step, and the engine on the new version; what to say of it."""
         started = time.perf_counter()
         self._number += 1
-        groups = [self._group(place) for place in range(GROUPS)]
+        self._groups = {group.id: group for group in map(self._group, range(GROUPS))}
         generated = time.perf_counter()
-        stepped = self._session.step(Batch(step=self._number, groups=groups))
+        stepped = self._session.step(Batch(step=self._number, groups=list(self._groups)))
         assert stepped.export is not None
         # The engine goes to the new version as a node's does: by the payload.
         self._engine.forward(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
@@ -142,15 +144,15 @@ class Loop:
         )  # fmt: skip
         samples = [
             TrainSample(
-                tokens=one.tokens,
+                tokens=np.array(one.tokens, np.int32),
                 turns=one.turns,
-                behaviour=one.logprobs,
+                behaviour=np.array(one.logprobs, np.float32),
                 reward=reward(task, index, self._text, Transcript(one.tokens, one.turns)),
             )
             for one in self._engine.generate(job)
         ]
         name = b"%d-%d" % (self._number, place)
-        return TrainGroup(id=name, version=self._number - 1, prompt=job.prompt, samples=samples)
+        return TrainGroup(id=name, version=self._number - 1, prompt=np.array(job.prompt, np.int32), samples=samples)
 
 
 def teach(folder: Path, course: Course) -> float:

@@ -14,13 +14,12 @@ from coordinator.broadcasts import Broadcasts
 from coordinator.capacity import Measured, view
 from coordinator.database import Database
 from coordinator.intake import Intake, Undecided
-from coordinator.learner.calls import TrainGroup
 from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
 from coordinator.measures import Counts
 from coordinator.prompts import Prompts
 from coordinator.reasons import sentence
-from coordinator.replay import Buffer
+from coordinator.replay import Buffer, Drawn
 from coordinator.roster import Roster
 from coordinator.state import CapacityView
 from coordinator.turns import Waiting
@@ -121,7 +120,7 @@ class Books:
         reason = sentence("not-scorable", detail=f"version {group.lease.version} can no longer be loaded")
         return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
 
-    def draw(self) -> list[TrainGroup] | None:
+    def draw(self) -> list[Drawn] | None:
         """The learner's next batch; it makes version `progress.step + 1`."""
         at = self._standing()
         return self.buffer.draw(at.step, at.era, self.terms.batch_groups)

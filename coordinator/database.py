@@ -106,6 +106,15 @@ class Database:
         finally:
             self._depth -= 1
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """One state of the file for all that the block reads. For a connection of `read`."""
+        self.do("BEGIN")
+        try:
+            yield
+        finally:
+            self.do("ROLLBACK")
+
     def _undo(self, name: str) -> None:
         # SQLite may have rolled back by itself (disk full); then there is nothing left to undo.
         if not self._connection.in_transaction:

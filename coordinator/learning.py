@@ -7,7 +7,6 @@ Each half waits on an event that the other sets; a submission sets `arrived` too
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 from coordinator.books import Books
 from coordinator.config import LearnerSection
@@ -80,5 +79,5 @@ def course_of(run: Run, era: int) -> Course:
     section: LearnerSection = config.learner
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
-    folder: Path = run.folder.learner
-    return Course(run.folder.model, folder, section.device, section.threads, hyper, config.run.steps, era)
+    folder, database = run.folder.learner, run.folder.database
+    return Course(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps, era)

@@ -1,12 +1,9 @@
 """How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from coordinator.capacity import quantile, union
 from coordinator.database import Database
-from tasks.task import Score
 
 _GROUPS = 64
 _LEASES = 20
@@ -83,12 +80,3 @@ def counts(database: Database, now: int) -> Counts:
         running=database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires >= ?", (now,)),
         rollouts=rollouts,
     )
-
-
-def success(database: Database, leases: Sequence[bytes]) -> float:
-    """Share of the rollouts of these groups that solved their prompt."""
-    solved: list[bool] = []
-    for lease in leases:
-        packed = database.value("SELECT scores FROM submissions WHERE lease = ?", (lease,))
-        solved += [score.success for score in msgspec.msgpack.decode(packed, type=list[Score])]
-    return sum(solved) / len(solved) if solved else 0.0

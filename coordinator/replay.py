@@ -14,16 +14,18 @@ Rules
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-import msgspec
-
-from coordinator.admission import floats
 from coordinator.database import Database
-from coordinator.learner.calls import TrainGroup, TrainSample
-from p2p.messages import Lease, Submission, decode
-from tasks.task import Score
 
 _DRAWABLE = "era = ? AND version >= ? AND varied >= ? AND lease NOT IN temp.drawn"
+
+
+class Drawn(NamedTuple):
+    """A group of a batch. `id`: of its lease, by which the learner reads its tokens (coordinator/learner/groups.py)."""
+
+    id: bytes
+    version: int
 
 
 class Buffer:
@@ -42,15 +44,15 @@ class Buffer:
             for lease in drawn:
                 self._database.do("INSERT OR IGNORE INTO temp.drawn VALUES (?)", (lease,))
 
-    def draw(self, step: int, era: int, groups: int) -> list[TrainGroup] | None:
-        """The next batch for the learner at `step`, or None while there are fewer than `groups`."""
+    def draw(self, step: int, era: int, groups: int) -> list[Drawn] | None:
+        """The next batch for the learner at `step`, or None while there are fewer than `groups`. No token is read."""
         order = "ORDER BY version, at, lease LIMIT ?"
         rows = self._database.all(
             f"SELECT lease, version FROM buffer WHERE {_DRAWABLE} {order}", (*self._window(step, era), groups)
         )
         if len(rows) < groups:
             return None
-        batch = [self._group(lease) for lease, _ in rows]
+        batch = [Drawn(*row) for row in rows]
         with self._database.transaction():
             for lease, _ in rows:
                 self._database.do("INSERT INTO temp.drawn VALUES (?)", (lease,))
@@ -69,23 +71,6 @@ class Buffer:
 
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
         return era, step - self._staleness, int(self.refill)
-
-    def _group(self, lease_id: bytes) -> TrainGroup:
-        row = self._database.one(
-            "SELECT l.document, s.payload, s.scores, b.behaviour FROM buffer b JOIN leases l ON l.id = b.lease"
-            " JOIN submissions s ON s.lease = b.lease WHERE b.lease = ?",
-            (lease_id,),
-        )
-        if row is None or row[1] is None:
-            raise LookupError(f"the tokens of group {lease_id.hex()} are gone although it was never drawn")
-        lease, submission = decode(row[0], Lease), decode(row[1], Submission)
-        scores = msgspec.msgpack.decode(row[2], type=list[Score])
-        behaviour = msgspec.msgpack.decode(row[3], type=list[bytes])
-        samples = [
-            TrainSample(tokens=r.tokens, turns=r.turns, behaviour=list(floats(b)), reward=s.reward)
-            for r, b, s in zip(submission.rollouts, behaviour, scores, strict=True)
-        ]
-        return TrainGroup(id=lease.id, version=lease.version, prompt=lease.prompt, samples=samples)
 
     def drop_payloads(self, covered: Iterable[bytes], step: int, era: int, received_before: int) -> int:
         """Forget the tokens of groups that nobody needs any more; how many.

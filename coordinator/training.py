@@ -18,11 +18,11 @@ import structlog
 from coordinator.books import Books
 from coordinator.capacity import smoothed
 from coordinator.history import History
-from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, TrainGroup
+from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped
 from coordinator.leases import Progress
-from coordinator.measures import success
 from coordinator.processes import Learner
 from coordinator.publisher import Published, Publisher
+from coordinator.replay import Drawn
 from coordinator.state import StepPoint, VersionRow
 from engines.child import ChildDied
 
@@ -35,6 +35,7 @@ class Course:
 
     model: Path
     folder: Path
+    database: Path
     device: str
     threads: int
     hyper: Hyper
@@ -101,6 +102,7 @@ class Training:
             Open(
                 model=str(self.course.model),
                 folder=str(self.course.folder),
+                database=str(self.course.database),
                 device=self.course.device,
                 hyper=self.course.hyper,
                 published=str(self._published_file(latest)) if latest else "",
@@ -133,7 +135,7 @@ class Training:
         await self.publisher.announce()
         self.finished.set()
 
-    async def _next_batch(self) -> list[TrainGroup]:
+    async def _next_batch(self) -> list[Drawn]:
         while True:
             self.work.clear()
             batch = self.books.draw()
@@ -141,16 +143,17 @@ class Training:
                 return batch
             await self.work.wait()
 
-    async def _step(self, groups: list[TrainGroup]) -> None:
+    async def _step(self, groups: list[Drawn]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.meter.waiting += began - self._drawing_since
         log.info("step begun", step=at.step + 1, groups=len(groups))
-        stepped = await self.learner.step(Batch(step=at.step + 1, groups=groups, published=self._latest().version))
+        leases = [group.id for group in groups]
+        stepped = await self.learner.step(Batch(step=at.step + 1, groups=leases, published=self._latest().version))
         exporting = stepped.export.seconds if stepped.export else 0.0
         log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
-        self._uncovered += [group.id for group in groups]
+        self._uncovered += leases
         if stepped.export:
             self.covered.append(self._uncovered)
             self._uncovered = []
@@ -159,14 +162,13 @@ class Training:
         self._drawing_since = self.clock()
         self.meter.worked(self._drawing_since - began)
 
-    def _record(self, stepped: Stepped, groups: list[TrainGroup], before: int) -> None:
-        rewards = [sample.reward for group in groups for sample in group.samples]
+    def _record(self, stepped: Stepped, groups: list[Drawn], before: int) -> None:
         self.history.add(
             StepPoint(
                 step=stepped.step,
                 at=int(self.clock() * 1000),
-                reward=sum(rewards) / len(rewards),
-                success=success(self.books.database, [group.id for group in groups]),
+                reward=stepped.metrics["reward"],
+                success=stepped.metrics["success"],
                 staleness=sum(before - group.version for group in groups) / len(groups),
                 seconds=stepped.seconds,
                 metrics=stepped.metrics,

@@ -19,6 +19,7 @@ from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.learner.groups import TrainBatch, described, read
 from coordinator.setup import Run
 from engines.child import ChildDied, ChildError
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
@@ -63,9 +64,11 @@ class BigramLearner:
         self.step_number, self.drawn = 0, list[bytes]()
         self.batches: list[Batch] = []
         self._export: Export | None = None
+        self._database = Path()
         folder.mkdir(parents=True, exist_ok=True)
 
     async def open(self, order: Open) -> Opened:
+        self._database = Path(order.database)
         if not order.published:
             base = Path(order.model) / "model.safetensors"
             target = self._folder / "v0.safetensors"
@@ -85,12 +88,13 @@ class BigramLearner:
             self.crashes -= 1
             raise ChildDied("learner", -9, "killed")
         assert batch.step == self.step_number + 1
-        ids = [group.id for group in batch.groups]
+        ids = batch.groups
         assert not set(ids) & set(self.drawn), "a group is drawn twice"
+        metrics = described(TrainBatch(step=batch.step, groups=read(self._database, ids)))
         self.batches.append(batch)
         self.step_number, self.drawn = batch.step, self.drawn + ids
         self._export = self._write(batch.step)
-        return Stepped(step=batch.step, metrics={"loss": 0.0}, seconds=self.seconds, export=self._export)
+        return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=self._export)
 
     def _write(self, version: int) -> Export:
         old = Snapshot(self._folder / f"v{version - 1}.safetensors")

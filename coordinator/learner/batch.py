@@ -11,24 +11,21 @@ Rules
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.learner import advantages
-from coordinator.learner.calls import Batch, TrainGroup, TrainSample
-from tasks.task import sampled_mask
-
-
-class BadBatch(ValueError):
-    """A batch that contradicts itself or the learner's state; nothing has changed."""
+from coordinator.learner.groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 
 
 class Row(NamedTuple):
     """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: step - version."""
 
-    tokens: list[int]
-    targets: list[int]
-    behaviour: list[float]
+    tokens: Tokens
+    targets: NDArray[np.int64]
+    behaviour: Floats
     advantage: float
     age: int
 
@@ -56,7 +53,7 @@ class Rows(NamedTuple):
     zero_variance: int
 
 
-def rows(batch: Batch, kind: str) -> Rows:
+def rows(batch: TrainBatch, kind: str) -> Rows:
     """Rollouts with their advantages, by group. Raises BadBatch for a sample that contradicts itself."""
     scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
     kept = [
@@ -68,16 +65,18 @@ def rows(batch: Batch, kind: str) -> Rows:
 
 
 def _row(group: TrainGroup, sample: TrainSample, advantage: float, step: int) -> Row:
-    mask = sampled_mask(sample.turns)
+    mask = np.repeat(np.arange(len(sample.turns)) % 2 == 0, sample.turns)
     start = len(group.prompt)
-    targets = [start + offset for offset, sampled in enumerate(mask) if sampled]
+    targets = start + np.flatnonzero(mask)
     if len(mask) != len(sample.tokens):
         raise BadBatch(f"group {group.id.hex()}: turn lengths do not add up to the tokens")
     if len(targets) != len(sample.behaviour):
         raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
     if not start:
         raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
-    return Row([*group.prompt, *sample.tokens], targets, sample.behaviour, advantage, step - group.version)
+    return Row(
+        np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, step - group.version
+    )
 
 
 def split(groups: Sequence[list[Row]], minibatches: int) -> list[list[Row]]:
@@ -102,15 +101,18 @@ def pack(mini: Sequence[Row], budget: int) -> Iterator[MicroBatch]:
 def _pad(part: Sequence[Row]) -> MicroBatch:
     width = max(len(row.tokens) for row in part)
     counts = torch.tensor([len(row.targets) for row in part])
-    targets = torch.tensor([target for row in part for target in row.targets])
-    tokens = torch.tensor([row.tokens + [0] * (width - len(row.tokens)) for row in part])
+    targets = torch.from_numpy(np.concatenate([row.targets for row in part]))
+    padded = np.zeros((len(part), width), np.int64)
+    for place, row in enumerate(part):
+        padded[place, : len(row.tokens)] = row.tokens
+    tokens = torch.from_numpy(padded)
     index = torch.repeat_interleave(torch.arange(len(part)), counts)
     return MicroBatch(
         tokens=tokens,
         row=index,
         position=targets - 1,
         target=tokens[index, targets],
-        behaviour=torch.tensor([value for row in part for value in row.behaviour], dtype=torch.float32),
+        behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in part])),
         advantage=torch.tensor([row.advantage for row in part], dtype=torch.float32)[index],
         age=torch.tensor([row.age for row in part])[index],
     )

@@ -39,10 +39,11 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     been published yet (number and root are then ignored): `Opened.export` is the base itself, as version 0 with one
     full edge. `era`: the policy's; in a later era than the checkpoint's the learner starts from `published` with a new
     optimiser. `keep`: how many published exports' files stay, the newest included (the scorer reads them).
-    `threads`: of the CPU."""
+    `threads`: of the CPU. `database`: run.sqlite, which the learner only reads."""
 
     model: str
     folder: str
+    database: str
     device: str
     hyper: Hyper
     published: str
@@ -63,28 +64,14 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     export: "Export | None" = None
 
 
-class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout as admitted. `behaviour`: the scorer's log-probability of each sampled token."""
-
-    tokens: list[int]
-    turns: list[int]
-    behaviour: list[float]
-    reward: float
-
-
-class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
-    id: bytes
-    version: int
-    prompt: list[int]
-    samples: list[TrainSample]
-
-
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: the number this step will have (version = step). Groups oldest first. `published`: the newest version
-    that main has published; None: every export so far (an export that never will be is skipped as a base)."""
+    """`step`: the number this step will have (version = step). `groups`: ids of the leases whose groups main's buffer
+    has drawn, oldest first; committed before they are named, and read by the learner itself (`learner.groups`).
+    `published`: the newest version that main has published; None: every export so far (an export that never will be is
+    skipped as a base)."""
 
     step: int
-    groups: list[TrainGroup]
+    groups: list[bytes]
     published: int | None = None
 
 
@@ -109,7 +96,7 @@ class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True):
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):
     """`metrics`: loss, grad_norm, kl (behaviour to proximal, k3), ess (share of the batch), clipped, truncated (shares
-    of tokens), reward, success is not known here, tokens, zero_variance (share of groups), staleness_mean ...
+    of tokens), reward, success, tokens, zero_variance (share of groups), staleness_mean ...
     `seconds`: the step without its export."""
 
     step: int

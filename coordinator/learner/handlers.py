@@ -6,10 +6,12 @@ again, and the learner stands at its last checkpoint.
 
 import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from coordinator.learner.batch import BadBatch
 from coordinator.learner.calls import Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp
+from coordinator.learner.groups import BadBatch, read
 from coordinator.learner.session import Session
 from coordinator.learner.smollm2 import import_model
 from coordinator.learner.warmup import warm_up
@@ -36,7 +38,7 @@ class Handlers:
 
     def open(self, order: Open) -> Opened:
         self._session = None
-        self._session = Session(order, report)
+        self._session = Session(order, report, partial(read, Path(order.database)))
         return self._session.opened()
 
     def step(self, batch: Batch) -> Stepped:

@@ -13,16 +13,16 @@ Rules
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
 
 from coordinator.learner import advantages, checkpoint, export, loss, model, step
-from coordinator.learner.batch import BadBatch
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.learner.checkpoint import Base, Checkpoint, State
+from coordinator.learner.groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.optimiser import Optimiser
 from weights.snapshot import Snapshot
 from weights.tensors import load_into
@@ -35,12 +35,15 @@ class WrongOrder(Exception):
 
 
 class Session:
-    """One learner, opened. `report` gets a sentence for what an operator should know."""
+    """One learner, opened. `report` gets a sentence for what an operator should know. `read`: the groups of leases, in
+    their order; raises `MissingTokens`."""
 
-    def __init__(self, order: Open, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, order: Open, report: Callable[[str], None], read: Callable[[Sequence[bytes]], list[TrainGroup]]
+    ) -> None:
         """Raises WrongOrder, CheckpointError, BadModelFolder, BadSnapshot."""
         check_hyper(order.hyper)
-        self._order, self._hyper = order, order.hyper
+        self._order, self._hyper, self._read = order, order.hyper, read
         self._checkpoints, self._exports = Path(order.folder) / "checkpoints", Path(order.folder) / "exports"
         for folder in (self._checkpoints, self._exports):
             folder.mkdir(parents=True, exist_ok=True)
@@ -66,20 +69,27 @@ class Session:
         )
 
     def step(self, batch: Batch) -> Stepped:
-        """Make the step, and export if it is due. Raises BadBatch (nothing has changed)."""
+        """Make the step, and export if it is due. Raises BadBatch, of which MissingTokens is one (nothing has
+        changed)."""
         self._check(batch)
-        self._settle(batch.published)
         started = time.perf_counter()
+        made = self._groups(batch)
+        self._settle(batch.published)
         metrics = step.take(
-            self._model, self._optimiser, batch, self._hyper, steps=self._state.steps, reference=self._reference
+            self._model, self._optimiser, made, self._hyper, steps=self._state.steps, reference=self._reference
         )
         seconds = time.perf_counter() - started
-        ids = [group.id for group in batch.groups]
-        self._drawn.update(ids)
-        self._state.drawn.extend(ids)
+        self._drawn.update(batch.groups)
+        self._state.drawn.extend(batch.groups)
         self._state = msgspec.structs.replace(self._state, step=batch.step, steps=self._state.steps + 1)
-        made = self._export(self._state.published) if self._due() else None
-        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=made)
+        exported = self._export(self._state.published) if self._due() else None
+        return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
+
+    def _groups(self, batch: Batch) -> TrainBatch:
+        groups = self._read(batch.groups)
+        if any(group.version >= batch.step for group in groups):
+            raise BadBatch("a group names a version that this step has yet to make")
+        return TrainBatch(step=batch.step, groups=groups)
 
     def _begin(self, before: Checkpoint | None) -> State:
         """No checkpoint, or one of an earlier era: the published weights, a new optimiser."""
@@ -137,11 +147,8 @@ class Session:
     def _check(self, batch: Batch) -> None:
         if batch.step != self._state.step + 1:
             raise BadBatch(f"step {batch.step} was asked for, the learner is at {self._state.step}")
-        ids = [group.id for group in batch.groups]
-        if len(set(ids)) < len(ids) or not self._drawn.isdisjoint(ids):
+        if len(set(batch.groups)) < len(batch.groups) or not self._drawn.isdisjoint(batch.groups):
             raise BadBatch("a group would be drawn twice")
-        if any(group.version >= batch.step for group in batch.groups):
-            raise BadBatch("a group names a version that this step has yet to make")
 
     def _due(self) -> bool:
         last = max(self._state.published[-1].version if self._state.published else 0, self._exported())

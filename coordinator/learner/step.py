@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch, pack, rows, split
-from coordinator.learner.calls import Batch, Hyper
+from coordinator.learner.calls import Hyper
+from coordinator.learner.groups import TrainBatch, described
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.loss import Terms, objective, reference_kl
 from coordinator.learner.optimiser import Optimiser
@@ -25,7 +26,7 @@ from coordinator.learner.tally import Tally
 def take(
     model: PreTrainedModel,
     optimiser: Optimiser,
-    batch: Batch,
+    batch: TrainBatch,
     hyper: Hyper,
     *,
     steps: int,
@@ -44,7 +45,7 @@ def take(
         norms.append(optimiser.update(learning_rate))
     return {
         **tally.metrics(len(minis)),
-        **_described(batch),
+        **described(batch),
         "grad_norm": max(norms, default=0.0),
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
         "learning_rate": learning_rate,
@@ -89,18 +90,3 @@ def accumulate(
         torch.autograd.backward(loss)
         optimiser.collect()
         tally.add(terms, found, micro.age, float(loss.detach()))
-
-
-def _described(batch: Batch) -> dict[str, float]:
-    """What the batch itself says: reward, lengths, ages."""
-    samples = [sample for group in batch.groups for sample in group.samples]
-    ages = [batch.step - group.version for group in batch.groups]
-    tokens = sum(len(sample.behaviour) for sample in samples)
-    return {
-        "reward": sum(sample.reward for sample in samples) / max(1, len(samples)),
-        "tokens": float(tokens),
-        "length": tokens / max(1, len(samples)),
-        "groups": float(len(batch.groups)),
-        "staleness_mean": sum(ages) / max(1, len(ages)),
-        "staleness_max": float(max(ages, default=0)),
-    }

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
@@ -91,8 +92,8 @@ def demonstrations(order: WarmUp, text: FileText) -> Iterator[list[Row]]:
         for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
             prompt = list(task.episode("train", index % size, text).prompt)
             answer = list(task.demonstration("train", index % size, text, seed, order.noise))
-            targets = list(range(len(prompt), len(prompt) + len(answer)))
-            part.append(Row(prompt + answer, targets, [0.0] * len(answer), 0.0, 0))
+            targets = np.arange(len(prompt), len(prompt) + len(answer))
+            part.append(Row(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0))
         yield part
 
 

@@ -1,5 +1,6 @@
 """The whole way of a group, from lease to batch, and what a restart leaves of it."""
 
+from coordinator.learner.groups import read
 from coordinator.ledger import accrued
 from p2p.identity import peer_id
 from p2p.messages import Received
@@ -19,9 +20,10 @@ def test_a_group_goes_from_lease_to_batch(world: World) -> None:
     batch = world.books.draw()
     assert batch is not None
     assert [g.id for g in batch] == [lease.id for lease in leases]
-    assert batch[0].prompt == leases[0].prompt
-    assert [TEXT.decode(s.tokens) for s in batch[0].samples] == ["000", "111"]
-    assert batch[0].samples[0].behaviour == [-0.5] * 4
+    first, _ = read(world.path, [g.id for g in batch])
+    assert first.prompt.tolist() == leases[0].prompt
+    assert [TEXT.decode(s.tokens.tolist()) for s in first.samples] == ["000", "111"]
+    assert first.samples[0].behaviour.tolist() == [-0.5] * 4
     assert world.books.buffer.histogram == [2, 0, 0]
     assert world.books.draw() is None
     assert world.books.ledger.balance(accrued(peer_id(ALICE))) == sum(r.weight for r in receipts) == 4 * 70

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.learner.calls import Hyper, Open, Opened, Stepped
 from engines.child import Child, ChildDied, ChildError
-from tests.coordinator_learner.tiny import batch
+from tests.coordinator_learner.tiny import ask, batch, store
 
 ARGV = [sys.executable, "-m", "coordinator.learner.process"]
 
@@ -19,6 +19,7 @@ def order(folder: Path, model: Path) -> Open:
     return Open(
         model=str(model),
         folder=str(folder),
+        database=str(store(folder / "run.sqlite", [g for n in (1, 2) for g in batch(n).groups])),
         device="cpu",
         hyper=Hyper(),
         published="",
@@ -42,12 +43,12 @@ async def test_the_process_opens_steps_and_refuses(
 ) -> None:
     learner = await started()
     with pytest.raises(ChildError, match="NotOpen: open the learner first"):
-        await learner.call("step", batch(1), Stepped)
+        await learner.call("step", ask(batch(1)), Stepped)
     opened = await learner.call("open", order(tmp_path, model_folder), Opened)
     assert opened.export is not None
     with pytest.raises(ChildError, match="BadBatch: step 7 was asked for"):
-        await learner.call("step", batch(7), Stepped)
-    stepped = await learner.call("step", batch(1), Stepped)
+        await learner.call("step", ask(batch(7)), Stepped)
+    stepped = await learner.call("step", ask(batch(1)), Stepped)
     assert stepped.export is not None
     assert stepped.metrics["tokens"] == 60.0
     assert await learner.stop() == 0
@@ -59,8 +60,8 @@ async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
 ) -> None:
     first = await started()
     opened = await first.call("open", order(tmp_path, model_folder), Opened)
-    stepped = await first.call("step", batch(1), Stepped)
-    under_way = asyncio.create_task(first.call("step", batch(2), Stepped))
+    stepped = await first.call("step", ask(batch(1)), Stepped)
+    under_way = asyncio.create_task(first.call("step", ask(batch(2)), Stepped))
     await asyncio.sleep(0)
     first.kill()
     with pytest.raises(ChildDied):

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coordinator.learner.batch import BadBatch
 from coordinator.learner.calls import Export, Hyper
+from coordinator.learner.groups import BadBatch
 from coordinator.learner.session import WrongOrder, check_hyper
 from tests.coordinator_learner.lives import Life
-from tests.coordinator_learner.tiny import Main, batch
+from tests.coordinator_learner.tiny import GROUPS, Main, ask, batch
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from weights.diff import apply
@@ -140,7 +140,7 @@ def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
     main.step(session, 2, publish=False)
-    stepped = session.step(batch(3, published=1))
+    stepped = session.step(ask(batch(3), published=1))
     assert stepped.export is not None
     assert stepped.export.edges[0].base == 1
     assert stepped.export.edges[0].base_root == main.published[-1].root
@@ -207,17 +207,17 @@ def test_a_snapshot_that_main_removes_after_opening_still_serves_as_base(main: M
 def bad_step(main: Main, number: int) -> None:
     session = main.open()
     main.step(session, 1)
-    session.step(batch(number))
+    session.step(ask(batch(number)))
 
 
 def drawn_twice(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
-    session.step(msgspec.structs.replace(batch(1), step=2))
+    session.step(msgspec.structs.replace(ask(batch(1)), step=2))
 
 
 def from_the_future(main: Main) -> None:
-    main.open().step(batch(1, age=0))
+    main.open().step(ask(batch(1, age=0)))
 
 
 BAD_BATCHES = {
@@ -241,8 +241,10 @@ def test_after_a_bad_batch_the_session_goes_on_as_if_it_had_not_come(tmp_path: P
         session = main.open()
         main.step(session, 1)
         if main is disturbed:
-            bad = batch(2)
-            bad.groups[1].samples[0].behaviour.pop()
+            bad = ask(batch(2))
+            sample, *others = GROUPS[bad.groups[1]].samples
+            short = msgspec.structs.replace(sample, behaviour=sample.behaviour[:-1])
+            GROUPS[bad.groups[1]] = msgspec.structs.replace(GROUPS[bad.groups[1]], samples=[short, *others])
             with pytest.raises(BadBatch):
                 session.step(bad)
         main.step(session, 2)

@@ -8,7 +8,8 @@ from transformers import PreTrainedModel
 
 from coordinator.learner import model, step
 from coordinator.learner.batch import pack, rows
-from coordinator.learner.calls import Batch, Hyper
+from coordinator.learner.calls import Hyper
+from coordinator.learner.groups import TrainBatch
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.optimiser import Optimiser, publishable
 from coordinator.learner.tally import Tally
@@ -20,20 +21,20 @@ def policy(model_folder: Path) -> PreTrainedModel:
     return model.load(model_folder, "cpu")
 
 
-def on_policy(policy: PreTrainedModel, made: Batch) -> Batch:
+def on_policy(policy: PreTrainedModel, made: TrainBatch) -> TrainBatch:
     """The batch with the behaviour's log-probabilities those of `policy`."""
     groups = []
     for part in made.groups:
         samples = []
         for one in part.samples:
-            logits = policy(torch.tensor([part.prompt + one.tokens])).logits[0, len(part.prompt) - 1 : -1]
-            logs = torch.log_softmax(logits, -1).gather(1, torch.tensor(one.tokens)[:, None])[:, 0]
-            samples.append(msgspec.structs.replace(one, behaviour=logs.tolist()))
+            logits = policy(torch.tensor([[*part.prompt, *one.tokens]])).logits[0, len(part.prompt) - 1 : -1]
+            logs = torch.log_softmax(logits, -1).gather(1, torch.tensor(one.tokens).long()[:, None])[:, 0]
+            samples.append(msgspec.structs.replace(one, behaviour=logs.detach().numpy()))
         groups.append(msgspec.structs.replace(part, samples=samples))
     return msgspec.structs.replace(made, groups=groups)
 
 
-def gradients(policy: PreTrainedModel, made: Batch, hyper: Hyper) -> dict[str, torch.Tensor]:
+def gradients(policy: PreTrainedModel, made: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
     mini = list(pack([row for part in rows(made, hyper.advantage).groups for row in part], hyper.microbatch_tokens))
     step.accumulate(policy, mini, None, hyper, Tally(), optimiser, None)
@@ -44,7 +45,7 @@ def test_log_probabilities_in_chunks_are_those_of_the_models_own_logits_with_the
     policy: PreTrainedModel,
 ) -> None:
     chance = random.Random(4)
-    made = Batch(step=1, groups=[group(chance, "g", turns=(3, 2, 2)), group(chance, "h", turns=(6,))])
+    made = TrainBatch(step=1, groups=[group(chance, "g", turns=(3, 2, 2)), group(chance, "h", turns=(6,))])
     (micro,) = pack([row for part in rows(made, "group").groups for row in part], 10_000)
     logits = torch.log_softmax(policy(micro.tokens).logits, -1)
     expected = logits[micro.row, micro.position, micro.target]
@@ -67,11 +68,11 @@ def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -
 
 def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:
     """The loss written out over the sampled tokens alone, from the model's own logits, has the same gradient."""
-    made = Batch(step=1, groups=[group(random.Random(5), "g", turns=(2, 3, 2), samples=3)])
+    made = TrainBatch(step=1, groups=[group(random.Random(5), "g", turns=(2, 3, 2), samples=3)])
     found = gradients(policy, made, Hyper(truncation=1e9))
     total = torch.zeros(())
     for row in (row for part in rows(made, "group").groups for row in part):
-        logs = torch.log_softmax(policy(torch.tensor([row.tokens])).logits[0], -1)
+        logs = torch.log_softmax(policy(torch.tensor(row.tokens)[None]).logits[0], -1)
         start = len(row.tokens) - 7
         for place, target in enumerate((start, start + 1, start + 5, start + 6)):
             log = logs[target - 1, row.tokens[target]]
@@ -118,7 +119,7 @@ def test_a_batch_without_signal_changes_no_weight_even_with_momentum(policy: Pre
     optimiser = Optimiser(policy, hyper)
     step.take(policy, optimiser, batch(1), hyper, steps=0)
     before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
-    flat = Batch(step=2, groups=[group(random.Random(1), "flat", 1, reward=0.2)])
+    flat = TrainBatch(step=2, groups=[group(random.Random(1), "flat", 1, reward=0.2)])
     metrics = step.take(policy, optimiser, flat, hyper, steps=1)
     assert (metrics["zero_variance"], metrics["grad_norm"], metrics["reward"]) == (1.0, 0.0, pytest.approx(0.2))
     for name, tensor in optimiser.tensors().items():
@@ -155,9 +156,9 @@ def test_a_pull_to_the_reference_keeps_the_policy_nearer_to_it(policy: PreTraine
 
 def test_metrics_are_told_apart_by_age(policy: PreTrainedModel) -> None:
     chance = random.Random(8)
-    made = on_policy(policy, Batch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
+    made = on_policy(policy, TrainBatch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
     for one in made.groups[1].samples:
-        one.behaviour[:] = [value - 1.0 for value in one.behaviour]
+        one.behaviour[:] -= 1.0
     metrics = step.take(policy, Optimiser(policy, Hyper()), made, Hyper(), steps=0)
     assert (metrics["truncated_age_1"], metrics["truncated_age_4"], metrics["truncated"]) == (0.0, 1.0, 0.5)
     assert metrics["log_ratio2_age_4"] == pytest.approx(1.0, rel=1e-4)

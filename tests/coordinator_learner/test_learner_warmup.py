@@ -53,7 +53,7 @@ def test_demonstrations_come_from_the_training_split_and_only_answers_are_target
     rows = [row for part in demonstrations(msgspec.structs.replace(ORDER, noise=0.0), text) for row in part]
     assert len(rows) == 48
     for row in rows:
-        assert row.targets == [5, 6, 7, 8, 9]
+        assert row.targets.tolist() == [5, 6, 7, 8, 9]
         question, answer = text.decode(row.tokens[:5]), text.decode(row.tokens[5:])
         assert question == answer[::-1] + ">"
         assert row.tokens[-1] == EOS

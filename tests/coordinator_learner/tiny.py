@@ -4,9 +4,17 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, TrainGroup, TrainSample, WarmUp
+import msgspec
+import numpy as np
+
+from coordinator.admission import float_bytes
+from coordinator.database import Database
+from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, WarmUp
+from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
+from p2p.messages import Lease, Rollout, Segment, Submission, encode
+from tasks.task import Score
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 
@@ -20,9 +28,9 @@ def make_model(folder: Path) -> Path:
 def sample(chance: random.Random, *, reward: float | None = None, turns: Sequence[int] = (5,)) -> TrainSample:
     """Random tokens with random behaviour log-probabilities."""
     return TrainSample(
-        tokens=[chance.randrange(2, 12) for _ in range(sum(turns))],
+        tokens=np.array([chance.randrange(2, 12) for _ in range(sum(turns))], np.int32),
         turns=list(turns),
-        behaviour=[chance.uniform(-4.0, -2.0) for _ in range(sum(turns[::2]))],
+        behaviour=np.array([chance.uniform(-4.0, -2.0) for _ in range(sum(turns[::2]))], np.float32),
         reward=chance.random() if reward is None else reward,
     )
 
@@ -30,14 +38,70 @@ def sample(chance: random.Random, *, reward: float | None = None, turns: Sequenc
 def group(chance: random.Random, name: str, version: int = 0, *, samples: int = 4, **of: object) -> TrainGroup:
     made = [sample(chance, **of) for _ in range(samples)]  # type: ignore[arg-type]
     prompt = [chance.randrange(2, 12) for _ in range(chance.randrange(3, 6))]
-    return TrainGroup(id=name.encode(), version=version, prompt=prompt, samples=made)
+    prompt_ids = np.array(prompt, np.int32)
+    return TrainGroup(id=name.encode().ljust(16, b"."), version=version, prompt=prompt_ids, samples=made)
 
 
-def batch(step: int, *, groups: int = 3, age: int = 1, published: int | None = None) -> Batch:
+def batch(step: int, *, groups: int = 3, age: int = 1) -> TrainBatch:
     """The batch of a step: the same one whenever it is asked for."""
     chance = random.Random(step)
     made = [group(chance, f"{step}-{place}", max(0, step - age)) for place in range(groups)]
-    return Batch(step=step, groups=made, published=published)
+    return TrainBatch(step=step, groups=made)
+
+
+GROUPS: dict[bytes, TrainGroup] = {}
+"""What stands for run.sqlite where a session is opened in this process."""
+
+
+def ask(made: TrainBatch, *, published: int | None = None) -> Batch:
+    """What main sends for it; the groups can be read from then on."""
+    GROUPS.update((group.id, group) for group in made.groups)
+    return Batch(step=made.step, groups=[group.id for group in made.groups], published=published)
+
+
+def read(leases: Sequence[bytes]) -> list[TrainGroup]:
+    return [GROUPS[lease] for lease in leases]
+
+
+def store(path: Path, groups: Sequence[TrainGroup]) -> Path:
+    """A run.sqlite with these groups, accepted and in the buffer, as far as a learner looks."""
+    with Database.open(path) as database, database.transaction():
+        for place, one in enumerate(groups):
+            submission, scores, behaviour = _submitted(one)
+            database.do(
+                "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, state, document, sealed)"
+                " VALUES (?, x'01', ?, ?, 1, ?, 0, 0, 'decided', ?, x'')",
+                (one.id, one.id, place, one.version, encode(_lease(one))),
+            )
+            database.do(
+                "INSERT INTO submissions (lease, hash, at, payload, scores) VALUES (?, x'', 0, ?, ?)",
+                (one.id, submission, scores),
+            )
+            database.do(
+                "INSERT INTO buffer (lease, era, version, at, varied, behaviour) VALUES (?, 1, ?, 0, 1, ?)",
+                (one.id, one.version, behaviour),
+            )
+    return path
+
+
+def _lease(one: TrainGroup) -> Lease:
+    return Lease(
+        id=one.id, node=bytes(32), nonce=one.id, task="reverse", task_version=1, index=0, prompt=one.prompt.tolist(),
+        seeds=[bytes(16)] * len(one.samples), limit=1 << 14, era=1, version=one.version, root=bytes(32), sent=0,
+        expires=0,
+    )  # fmt: skip
+
+
+def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
+    segments = [Segment(version=one.version, root=bytes(32), first=0)]
+    rollouts = [
+        Rollout(tokens=s.tokens.tolist(), turns=s.turns, logprobs=s.behaviour.tobytes(), segments=segments)
+        for s in one.samples
+    ]
+    submission = Submission(lease=one.id, era=1, version=one.version, root=bytes(32), rollouts=rollouts)
+    scores = [Score(reward=s.reward, success=s.success) for s in one.samples]
+    behaviour = [float_bytes(s.behaviour.tolist()) for s in one.samples]
+    return encode(submission), msgspec.msgpack.encode(scores), msgspec.msgpack.encode(behaviour)
 
 
 class Main:
@@ -55,6 +119,7 @@ class Main:
         return Open(
             model=str(self.model),
             folder=str(self.folder),
+            database="",
             device="cpu",
             hyper=self.hyper,
             published=last.snapshot if last else "",
@@ -65,7 +130,7 @@ class Main:
         )
 
     def open(self, *, publish: bool = True) -> Session:
-        session = Session(self.order(), self.reports.append)
+        session = Session(self.order(), self.reports.append, read)
         pending = session.opened().export
         if pending is not None and publish:
             self.publish(pending)
@@ -76,7 +141,7 @@ class Main:
         self.published.append(export)
 
     def step(self, session: Session, number: int, *, publish: bool = True) -> Stepped:
-        stepped = session.step(batch(number))
+        stepped = session.step(ask(batch(number)))
         if stepped.export is not None and publish:
             self.publish(stepped.export)
         return stepped

@@ -1,0 +1,115 @@
+"""The groups of a batch, as the learner computes with them: read from run.sqlite by the learner's own process.
+
+Main names lease ids; tokens never cross the pipe. Rules
+1. Which groups are drawn is main's decision alone. Nothing here asks what the buffer could give.
+2. Reading is one short transaction on a read-only connection, closed before anything is computed: it holds up no
+   writer, and no checkpoint of the database's log for longer than the reading takes.
+3. Main has committed a group before it names it. A group that is named and not there whole is `MissingTokens`.
+4. Token ids and log-probabilities are arrays. The lists of one group at a time exist while its submission is decoded.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.database import Database
+from p2p.errors import Malformed
+from p2p.messages import Lease, Submission, decode
+from tasks.task import Score
+
+Tokens = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+_GROUP = (
+    "SELECT l.document, s.payload, s.scores, b.behaviour FROM buffer b JOIN leases l ON l.id = b.lease"
+    " JOIN submissions s ON s.lease = b.lease WHERE b.lease = ?"
+)
+
+
+class BadBatch(ValueError):
+    """A batch that contradicts itself or the learner's state; nothing has changed."""
+
+
+class MissingTokens(BadBatch):
+    """A group of the batch has no tokens in run.sqlite; no other batch is concerned."""
+
+
+class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout as admitted. `tokens`: int32. `turns`: their lengths, sampled ones first, in alternation.
+    `behaviour`: float32, the scorer's log-probability of each sampled token."""
+
+    tokens: Tokens
+    turns: list[int]
+    behaviour: Floats
+    reward: float
+    success: bool = False
+
+
+class TrainGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The samples of one prompt, all under one version. `id`: of its lease."""
+
+    id: bytes
+    version: int
+    prompt: Tokens
+    samples: list[TrainSample]
+
+
+class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """`step`: the number that the step with this batch will have. Groups oldest first."""
+
+    step: int
+    groups: list[TrainGroup]
+
+
+def read(database: Path, leases: Sequence[bytes]) -> list[TrainGroup]:
+    """Return the groups of these leases, in their order. Raises `MissingTokens`, and `DatabaseFault` where run.sqlite
+    cannot be read."""
+    with Database.read(database) as opened, opened.reading():
+        return [_group(lease, opened.one(_GROUP, (lease,))) for lease in leases]
+
+
+def _group(lease_id: bytes, row: tuple[bytes, bytes | None, bytes, bytes | None] | None) -> TrainGroup:
+    if row is None:
+        raise MissingTokens(f"group {lease_id.hex()} is not in the buffer")
+    document, payload, scored, behaviour = row
+    if payload is None or behaviour is None:
+        raise MissingTokens(f"the tokens of group {lease_id.hex()} were dropped although it was drawn just now")
+    try:
+        lease = decode(document, Lease)
+        samples = list(_samples(decode(payload, Submission), scored, behaviour))
+    except (Malformed, msgspec.MsgspecError, ValueError) as error:
+        raise MissingTokens(f"the tokens of group {lease_id.hex()} cannot be read: {error}") from error
+    prompt = np.array(lease.prompt, np.int32)
+    return TrainGroup(id=lease.id, version=lease.version, prompt=prompt, samples=samples)
+
+
+def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterator[TrainSample]:
+    scores = msgspec.msgpack.decode(scored, type=list[Score])
+    values = msgspec.msgpack.decode(behaviour, type=list[bytes])
+    for rollout, value, score in zip(submission.rollouts, values, scores, strict=True):
+        yield TrainSample(
+            tokens=np.array(rollout.tokens, np.int32),
+            turns=rollout.turns,
+            behaviour=np.frombuffer(value, "<f4").astype(np.float32),
+            reward=score.reward,
+            success=score.success,
+        )
+
+
+def described(batch: TrainBatch) -> dict[str, float]:
+    """What the batch itself says: means of reward and success over its rollouts, lengths, ages."""
+    samples = [sample for group in batch.groups for sample in group.samples]
+    ages = [batch.step - group.version for group in batch.groups]
+    tokens = sum(len(sample.behaviour) for sample in samples)
+    return {
+        "reward": sum(sample.reward for sample in samples) / max(1, len(samples)),
+        "success": sum(sample.success for sample in samples) / max(1, len(samples)),
+        "tokens": float(tokens),
+        "length": tokens / max(1, len(samples)),
+        "groups": float(len(batch.groups)),
+        "staleness_mean": sum(ages) / max(1, len(ages)),
+        "staleness_max": float(max(ages, default=0)),
+    }
