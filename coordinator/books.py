@@ -108,7 +108,7 @@ class Books:
         """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
-        return min([recent, *self.leases.in_use()])
+        return min(recent, self.leases.oldest_in_use() or recent)
 
     def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
         """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""

@@ -36,6 +36,7 @@ from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
+from coordinator.replay import SLICE
 from coordinator.setup import Run
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
@@ -152,15 +153,17 @@ class Coordinator:
                 tidied = self._clock()
                 budget = self._run.config.store
                 await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
-                self._forget_tokens()
+                await self._forget_tokens()
             await asyncio.sleep(TICK)
 
-    def _forget_tokens(self) -> None:
-        """Tokens that neither a restarted learner nor an appeal can ask for."""
-        latest = self.publisher.latest
-        if latest is not None:
+    async def _forget_tokens(self) -> None:
+        """Tokens that neither a restarted learner nor an appeal can ask for, some at a time: others come between."""
+        latest, dropped = self.publisher.latest, SLICE
+        while latest is not None and dropped == SLICE:
             covered = itertools.chain.from_iterable(self.learning.training.covered)
-            self.books.buffer.drop_payloads(covered, latest.version, latest.era, self._now() - CHALLENGE_WINDOW)
+            window = self._now() - CHALLENGE_WINDOW
+            dropped = self.books.buffer.drop_payloads(covered, latest.version, latest.era, window)
+            await asyncio.sleep(0)
 
     def _seal(self, kind: str, payload: bytes) -> bytes:
         keys = {"policy": self._run.keys.policy, "channel": self._run.keys.channel, "ledger": self._run.keys.ledger}

@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -145,8 +145,8 @@ class Database:
         row = self.one(sql, parameters)
         return None if row is None else row[0]
 
-    def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows one by one, for tables too long for memory."""
+    def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Generator[tuple[Any, ...], None, None]:
+        """Rows one by one, for tables too long for memory. Close it before the tables that it reads are changed."""
         with _translated(self.path):
             yield from self._connection.execute(sql, parameters)
 

@@ -3,8 +3,10 @@
 Rules
 1. A lease is durable before it is sent. The same ask (node and nonce) gets the same lease again.
 2. A lease names exactly the version that the node holds, if that is fresh enough and there is room for it:
-   room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All of it is recomputed from the
-   store at each ask: a running total would count what was shed later, and one day stand still for good.
+   room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All of it is what is live at the
+   ask: the table `on_their_way` counts open and received leases per version, in the transaction that moves them, and
+   only versions that are fresh then are added up. A single running total would count what was shed later, and one day
+   stand still for good.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
 5. A node holds a bounded number of open leases; how long a lease lasts follows from how long its groups took.
@@ -27,6 +29,8 @@ Entropy = Callable[[int], bytes]
 State = Literal["open", "received", "decided", "expired"]
 
 _SAMPLE = 20
+_LOOKED_AT = 4 * _SAMPLE
+"""Last leases of a node among which its groups are looked for."""
 _ENOUGH = 3
 
 
@@ -139,7 +143,7 @@ class Leases:
         if at.step - ask.version > terms.staleness:
             facts = {"version": ask.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
             return refusal("stale-version", retry_after=again, **facts)
-        held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))
+        held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))  # index leases_open_of_node
         if held >= terms.per_node:
             return refusal("too-many-leases", retry_after=again, held=held, most=terms.per_node)
         return self._crowded(ask.version, at, buffered, now)
@@ -190,26 +194,33 @@ class Leases:
     def load(self, progress: Progress, now: int) -> Load:
         """What is on its way and not too old already, of the learner's era."""
         fresh = (progress.era, progress.step - self.terms.staleness)
-        undecided = self._count("state = 'received' AND era = ? AND version >= ?", fresh)
-        running = self._count("state = 'open' AND era = ? AND version >= ? AND expires >= ?", (*fresh, now))
-        return Load(undecided, running)
+        running, undecided = self._database.all(
+            "SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way"
+            " WHERE era = ? AND version >= ?",
+            fresh,
+        )[0]
+        return Load(undecided, running - self._overdue(now, fresh))
+
+    def _overdue(self, now: int, fresh: tuple[int, int]) -> int:
+        """Of the open leases those whose time is over: as few as expired since the last tick."""
+        return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *fresh))
 
     def due(self, now: int) -> list[bytes]:
         """Open leases whose time is over."""
         rows = self._database.all("SELECT id FROM leases WHERE state = 'open' AND expires < ?", (now,))
         return [row[0] for row in rows]
 
-    def in_use(self) -> list[tuple[int, int]]:
-        """(era, version) of every open lease and undecided submission: what the scorer must be able to reach."""
-        where = "state IN ('open', 'received') ORDER BY era, version"
-        return [(e, v) for e, v in self._database.all(f"SELECT DISTINCT era, version FROM leases WHERE {where}")]
+    def oldest_in_use(self) -> tuple[int, int] | None:
+        """(era, version) of the oldest version that an open lease or an undecided submission names."""
+        return self._database.one("SELECT era, version FROM on_their_way ORDER BY era, version LIMIT 1")
 
     def turnarounds(self, node: bytes) -> list[int]:
         """Milliseconds from lease sent to submission received, of a node's last groups."""
         rows = self._database.all(
-            "SELECT s.at - l.sent FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.node = ?"
-            " ORDER BY l.position DESC LIMIT ?",
-            (node, _SAMPLE),
+            "SELECT s.at - l.sent FROM"
+            " (SELECT id, sent, position FROM leases WHERE node = ? ORDER BY position DESC LIMIT ?) l"
+            " JOIN submissions s ON s.lease = l.id ORDER BY l.position DESC LIMIT ?",
+            (node, _LOOKED_AT, _SAMPLE),
         )
         return [row[0] for row in rows]
 

@@ -26,17 +26,19 @@ def supply(database: Database, now: int) -> float:
 
     A node's rate is its accepted rollouts over the union of its leased times, so that one that is kept waiting for
     lack of room does not look slow."""
-    nodes = database.all("SELECT DISTINCT node FROM leases WHERE sent >= ? AND state != 'open'", (now - AWAY,))
-    return sum(_rate(database, node) for (node,) in nodes)
+    nodes = database.all("SELECT key FROM nodes WHERE banned IS NULL AND last_seen >= ?", (now - AWAY,))
+    return sum(_rate(database, node, now - AWAY) for (node,) in nodes)
 
 
-def _rate(database: Database, node: bytes) -> float:
+def _rate(database: Database, node: bytes, since: int) -> float:
     rows = database.all(
         "SELECT l.sent, min(coalesce(s.at, l.expires), l.expires), coalesce(v.rollouts, 0) FROM leases l"
         " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
         " WHERE l.node = ? AND l.state IN ('decided', 'expired') ORDER BY l.position DESC LIMIT ?",
         (node, _LEASES),
     )
+    if not rows or rows[0][0] < since:
+        return 0.0
     leased = union((sent, end) for sent, end, _ in rows)
     return 1000 * sum(rollouts for *_, rollouts in rows) / leased if leased > 0 else 0.0
 
@@ -63,20 +65,29 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def counts(database: Database, now: int) -> Counts:
-    """Where all groups are."""
-    accepted, trainable, unscored, rollouts = database.all(
-        "SELECT count(*), coalesce(sum(trainable), 0), coalesce(sum(code = 'task-score'), 0),"
-        " coalesce(sum(rollouts), 0) FROM verdicts WHERE verdict = 'accepted'"
-    )[0]
-    states = dict(database.all("SELECT state, count(*) FROM leases GROUP BY state"))
+    """Where all groups are: from the sums that are kept with each verdict, and from what is on its way."""
+    accepted = trainable = unscored = rollouts = expired = 0
+    refused: dict[str, int] = {}
+    for verdict, code, *sums in database.all(
+        "SELECT verdict, code, groups, trainable, rollouts FROM sums WHERE node = x''"
+    ):
+        if verdict == "refused":
+            refused[code] = sums[0]
+        elif verdict == "expired":
+            expired = sums[0]
+        else:
+            accepted, trainable, rollouts = accepted + sums[0], trainable + sums[1], rollouts + sums[2]
+            unscored += sums[0] if code == "task-score" else 0
+    running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
+    overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
     return Counts(
-        received=database.value("SELECT count(*) FROM submissions"),
+        received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
         too_old=accepted - trainable - unscored,
         unscored=unscored,
-        refused=dict(database.all("SELECT code, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY code")),
-        expired=states.get("expired", 0),
-        undecided=states.get("received", 0),
-        running=database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires >= ?", (now,)),
+        refused=refused,
+        expired=expired,
+        undecided=undecided,
+        running=running - overdue,
         rollouts=rollouts,
     )

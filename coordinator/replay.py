@@ -13,11 +13,15 @@ Rules
    another takes its place.
 """
 
+import contextlib
+import itertools
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from coordinator.database import Database
 
+SLICE: Final = 32
+"""Groups whose tokens are forgotten in one transaction: few enough that nothing else waits for it."""
 _DRAWABLE = "era = ? AND version >= ? AND varied >= ? AND lease NOT IN temp.drawn"
 
 
@@ -72,22 +76,30 @@ class Buffer:
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
         return era, step - self._staleness, int(self.refill)
 
-    def drop_payloads(self, covered: Iterable[bytes], step: int, era: int, received_before: int) -> int:
-        """Forget the tokens of groups that nobody needs any more; how many.
+    def drop_payloads(
+        self, covered: Iterable[bytes], step: int, era: int, received_before: int, most: int = SLICE
+    ) -> int:
+        """Forget the tokens of at most `most` groups that nobody needs any more, the oldest first; how many.
 
         `covered`, `step`: the draws and the step of a *durable* checkpoint. A group's tokens go once its receipt is
         confirmed, its challenge window is over (received before this time, ms), and it was drawn before the checkpoint
-        or can never be drawn after it."""
-        with self._database.transaction():
-            self._database.do("CREATE TEMP TABLE covered (lease BLOB PRIMARY KEY)")
-            for lease in covered:
-                self._database.do("INSERT OR IGNORE INTO temp.covered VALUES (?)", (lease,))
-            waiting = "SELECT lease FROM buffer WHERE era >= ? AND version >= ? AND lease NOT IN temp.covered"
-            dropped = self._database.do(
-                "UPDATE submissions SET payload = NULL WHERE payload IS NOT NULL AND at < ?"
-                " AND lease IN (SELECT lease FROM verdicts WHERE confirmed = 1)"
-                f" AND lease NOT IN ({waiting})",
-                (received_before, era, step - self._staleness),
+        or can never be drawn after it. The table `spent` holds the confirmed groups that still have tokens, so that a
+        call reads those that go, and besides them only those that the buffer still waits with."""
+        drawn, oldest = set(covered), step - self._staleness
+        query = (
+            "SELECT s.at, s.lease, b.era, b.version FROM spent s LEFT JOIN buffer b ON b.lease = s.lease WHERE s.at < ?"
+            " ORDER BY s.at"
+        )
+        with contextlib.closing(self._database.each(query, (received_before,))) as spent:
+            gone = (
+                (at, lease)
+                for at, lease, born, version in spent
+                if born is None or born < era or version < oldest or lease in drawn
             )
-            self._database.do("DROP TABLE temp.covered")
-        return dropped
+            rows = list(itertools.islice(gone, most))
+        with self._database.transaction():
+            for at, lease in rows:
+                self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
+                self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (lease,))
+                self._database.do("DELETE FROM spent WHERE at = ? AND lease = ?", (at, lease))
+        return len(rows)

@@ -74,7 +74,7 @@ class Roster:
 
     def admitted(self, node: bytes) -> bool:
         """Whether work of this node was ever accepted."""
-        query = "SELECT EXISTS (SELECT 1 FROM verdicts WHERE node = ? AND verdict = 'accepted')"
+        query = "SELECT EXISTS (SELECT 1 FROM sums WHERE node = ? AND verdict = 'accepted')"
         return bool(self._database.value(query, (node,)))
 
     def came(self, node: bytes, way: Way, now: int) -> None:
@@ -130,17 +130,15 @@ class Roster:
     def rows(self, connected: Collection[str]) -> list[NodeRow]:
         """One row a node, most accepted work first. `connected`: peer ids with a connection now."""
         refusals: dict[bytes, dict[str, int]] = {}
-        for key, code, count in self._database.all(
-            "SELECT node, code, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY node, code"
+        totals: dict[bytes, list[int]] = {}
+        for key, verdict, code, *sums in self._database.each(
+            "SELECT node, verdict, code, groups, rollouts, tokens, weight FROM sums"
+            " WHERE node != x'' AND verdict != 'expired'"
         ):
-            refusals.setdefault(key, {})[code] = count
-        totals = {
-            key: sums
-            for key, *sums in self._database.all(
-                "SELECT node, count(*), sum(rollouts), sum(tokens), sum(weight) FROM verdicts"
-                " WHERE verdict = 'accepted' GROUP BY node"
-            )
-        }
+            if verdict == "refused":
+                refusals.setdefault(key, {})[code] = sums[0]
+            else:
+                totals[key] = [a + b for a, b in zip(totals.get(key, (0, 0, 0, 0)), sums, strict=True)]
         columns = "key, name, engine, device, version, last_seen, addresses"
         rows = []
         for key, name, engine, device, version, last_seen, sealed in self._database.all(f"SELECT {columns} FROM nodes"):

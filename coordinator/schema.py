@@ -83,9 +83,80 @@ CREATE INDEX buffer_oldest_first ON buffer (era, version, at);
 
 SCHEMA_2 = (
     Part(
-        "leases on their way, by version",
+        "what is on its way, by version",
         """
-CREATE INDEX leases_on_their_way ON leases (state, era, version, expires) WHERE state IN ('open', 'received');
+DROP INDEX leases_by_state;
+CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
+CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
+CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
+CREATE TABLE on_their_way (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, open INTEGER NOT NULL, received INTEGER NOT NULL,
+    PRIMARY KEY (era, version)
+) STRICT, WITHOUT ROWID;
+INSERT INTO on_their_way SELECT era, version, sum(state = 'open'), sum(state = 'received') FROM leases
+    WHERE state IN ('open', 'received') GROUP BY era, version;
+CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
+BEGIN
+    INSERT INTO on_their_way VALUES (NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received')
+        ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received;
+END;
+CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
+BEGIN
+    UPDATE on_their_way SET
+        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
+        received = received + (NEW.state = 'received') - (OLD.state = 'received')
+        WHERE era = NEW.era AND version = NEW.version;
+    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
+END;
+""",
+    ),
+    Part(
+        "sums of the ends of leases",
+        """
+DROP INDEX verdicts_by_node;
+CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TABLE sums (
+    node BLOB NOT NULL, verdict TEXT NOT NULL, code TEXT NOT NULL, groups INTEGER NOT NULL, trainable INTEGER NOT NULL,
+    rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL, weight INTEGER NOT NULL, PRIMARY KEY (node, verdict, code)
+) STRICT, WITHOUT ROWID;
+INSERT INTO sums SELECT node, verdict, code, count(*), sum(trainable), sum(rollouts), sum(tokens), sum(weight)
+    FROM verdicts GROUP BY node, verdict, code;
+INSERT INTO sums SELECT node, 'expired', 'expired', count(*), 0, 0, 0, 0
+    FROM leases WHERE state = 'expired' GROUP BY node;
+INSERT INTO sums SELECT x'', verdict, code, sum(groups), sum(trainable), sum(rollouts), sum(tokens), sum(weight)
+    FROM sums GROUP BY verdict, code;
+CREATE TRIGGER a_verdict_is_summed AFTER INSERT ON verdicts
+BEGIN
+    INSERT INTO sums VALUES
+        (NEW.node, NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight),
+        (x'', NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight)
+        ON CONFLICT DO UPDATE SET groups = groups + 1, trainable = trainable + excluded.trainable,
+            rollouts = rollouts + excluded.rollouts, tokens = tokens + excluded.tokens,
+            weight = weight + excluded.weight;
+END;
+CREATE TRIGGER an_expiry_is_summed AFTER UPDATE OF state ON leases WHEN NEW.state = 'expired'
+BEGIN
+    INSERT INTO sums VALUES (NEW.node, 'expired', 'expired', 1, 0, 0, 0, 0), (x'', 'expired', 'expired', 1, 0, 0, 0, 0)
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+""",
+    ),
+    Part(
+        "groups whose tokens may go",
+        """
+CREATE TABLE spent (at INTEGER NOT NULL, lease BLOB NOT NULL, PRIMARY KEY (at, lease)) STRICT, WITHOUT ROWID;
+INSERT INTO spent SELECT s.at, s.lease FROM submissions s JOIN verdicts v ON v.lease = s.lease
+    WHERE s.payload IS NOT NULL AND v.confirmed = 1;
+CREATE TRIGGER a_receipt_is_confirmed AFTER UPDATE OF confirmed ON verdicts WHEN NEW.confirmed = 1 AND OLD.confirmed = 0
+BEGIN
+    INSERT OR IGNORE INTO spent SELECT at, lease FROM submissions WHERE lease = NEW.lease AND payload IS NOT NULL;
+END;
+""",
+    ),
+    Part(
+        "nodes seen last",
+        """
+CREATE INDEX nodes_seen_last ON nodes (last_seen) WHERE banned IS NULL;
 """,
     ),
 )

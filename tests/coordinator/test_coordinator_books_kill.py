@@ -15,6 +15,7 @@ from coordinator.database import Database
 from coordinator.ledger import Ledger
 from coordinator.verdicts import LeaseEnd
 from tests.children import child
+from tests.coordinator.sums import check_sums
 
 KILLS = 30
 
@@ -38,6 +39,7 @@ def check(folder: Path, acknowledged: list[list[str]]) -> None:
     """Every acknowledgement of all lives so far is in the database, once."""
     with Database.open(folder / "run.sqlite") as database:
         Ledger(database).verify()
+        check_sums(database)
         received = dict(
             database.all("SELECT lower(hex(lease)), lower(hex(hash)) FROM submissions WHERE received NOT NULL")
         )

@@ -12,6 +12,7 @@ from coordinator.ledger import FUND
 from coordinator.verdicts import LeaseEnd
 from p2p.messages import Lease, Refusal, SubmitAnswer, encode
 from tests.coordinator.books_world import ALICE, BOB, TEXT, World, group, honest_scores
+from tests.coordinator.sums import check_sums
 
 FINAL = ("decided", "expired")
 BAD = ("none", "incomplete", "version-lie", "seeded-choice")
@@ -136,6 +137,10 @@ class BooksMachine(RuleBasedStateMachine):
         assert sum(balances.values()) == 0
         assert all(amount >= 0 for account, amount in balances.items() if account != FUND)
         self.world.books.ledger.verify()
+
+    @invariant()
+    def sums_are_what_their_rows_add_up_to(self) -> None:
+        check_sums(self.world.books.database)
 
     @invariant()
     def every_lease_ends_at_most_once_and_is_paid_at_most_once(self) -> None:

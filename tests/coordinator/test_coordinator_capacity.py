@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from coordinator import capacity
 from coordinator.capacity import Measured
-from tests.coordinator.books_world import World, group
+from tests.coordinator.books_world import ALICE, World, group
+from tests.coordinator.test_coordinator_roster import HELLO
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,7 @@ def test_parallel_leases_count_once(intervals: list[tuple[int, int]], length: in
 
 
 def test_a_run_measures_itself(world: World) -> None:
+    world.books.roster.hello(ALICE, HELLO, None, world.now)
     assert world.books.capacity(None, 1, world.now).supply == 0.0
     for _ in range(2):
         lease = world.lease()

@@ -260,11 +260,14 @@ def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:
     first = world.lease(version=0)
     world.learner_at(1)
     world.lease(version=1)
-    assert world.books.leases.in_use() == [(1, 0), (1, 1)]
+    assert world.books.leases.oldest_in_use() == (1, 0)
     world.submit(group(first))
-    assert world.books.leases.in_use() == [(1, 0), (1, 1)]
+    assert world.books.leases.oldest_in_use() == (1, 0)
     world.decide_all()
-    assert world.books.leases.in_use() == [(1, 1)]
+    assert world.books.leases.oldest_in_use() == (1, 1)
+    world.now += 3_600_000
+    world.books.tick(world.now)
+    assert world.books.leases.oldest_in_use() is None
 
 
 def test_a_version_is_never_published_with_other_weights(world: World) -> None:

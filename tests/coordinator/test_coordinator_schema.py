@@ -9,6 +9,9 @@ import pytest
 
 from coordinator import schema
 from coordinator.database import Database, WrongSchema
+from p2p.messages import VerdictsAsk
+from tests.coordinator.books_world import ALICE, BOB, World, group
+from tests.coordinator.sums import check_sums
 
 OLDER = "".join(part.script for part in schema.SCHEMA_1)
 DIE_IN_THE_MIDDLE = """
@@ -19,7 +22,7 @@ from coordinator.database import Database
 run = schema.with_progress
 def die_after(connection, part, tell):
     run(connection, part, tell)
-    connection.execute("INSERT INTO facts VALUES ('half', 1)")
+    connection.execute("INSERT OR IGNORE INTO facts VALUES ('half', 1)")
     if part is schema.SCHEMA_2[-1]:
         os.kill(os.getpid(), 9)
 schema.with_progress = die_after
@@ -30,7 +33,7 @@ Database.open(Path(sys.argv[1]))
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
     """A file of schema 1 with a fact in it."""
-    path = tmp_path / "run.sqlite"
+    path = tmp_path / "older.sqlite"
     with sqlite3.connect(path) as connection:
         connection.executescript(f"{OLDER} PRAGMA user_version = 1; INSERT INTO facts VALUES ('alive_at', 7);")
     connection.close()
@@ -48,6 +51,30 @@ def test_an_older_file_is_brought_up_to_date_and_keeps_what_it_has(older: Path, 
         assert migrated.value("PRAGMA user_version") == new.value("PRAGMA user_version") == schema.SCHEMA_VERSION
     with Database.open(older) as again:
         assert again.fact("alive_at") == 7
+
+
+def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, world: World) -> None:
+    confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE)][:2]
+    for lease in confirmed:
+        world.books.verdicts(lease.node, VerdictsAsk(leases=[], confirmed=[lease.id]))
+    world.refused(group(world.lease(BOB), rollouts=[]), BOB)
+    world.submit(group(world.lease(ALICE)))
+    world.lease(BOB)
+    world.now += 3_600_000
+    world.books.tick(world.now)
+    world.learner_at(1)
+    world.lease(ALICE, version=1)
+    with sqlite3.connect(older) as connection:
+        connection.execute("ATTACH ? AS new", (str(world.path),))
+        for table in ("leases", "submissions", "verdicts", "entries", "buffer"):
+            connection.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+    connection.close()
+    with Database.open(older) as migrated:
+        check_sums(migrated)
+        for table in ("on_their_way", "sums", "spent"):
+            found = migrated.all(f"SELECT * FROM {table}")
+            assert found == world.books.database.all(f"SELECT * FROM {table}")
+            assert found
 
 
 def test_a_kill_in_the_middle_leaves_the_older_file(older: Path) -> None:
