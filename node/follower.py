@@ -7,7 +7,8 @@ Rules
 3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
    The weights held are stepped in place (node/held.py): the lease that binds them has ended when a turn begins.
 4. A fetch that failed is no reason to end: waits grow, a plan is made anew for the newest Head, and what is held stays.
-5. Kept on disk: the version held, and payloads for others up to the owner's quota, oldest dropped first.
+5. Kept on disk: the version held, payloads for others up to the owner's quota, oldest dropped first, and the documents
+   that the next version's index will name again: each is asked for once.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from weights.store import Store
 
 LONGEST_WAIT: Final = 30.0
 DOCUMENTS_KEPT: Final = 300
-"""Versions back for which Version and EdgeIndex are still served."""
+"""Documents of a kind that are still served."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 
 _log = structlog.get_logger("node")
@@ -76,6 +77,8 @@ class Follower:
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
         self._candidate = b""
         self._source: str | None = None
+        self._indexed: set[bytes] = set()
+        """Hashes of the edges in the newest index: the next one names nearly the same."""
         self._news = asyncio.Event()
         self.changed = asyncio.Event()
         self.trouble = "no version is held yet"
@@ -202,6 +205,7 @@ class Follower:
         trusted = self._records.trusted
         data = (await self._library.get([head.index_hash], hint=self._source))[head.index_hash]
         index = trusted.edge_index(data, head)
+        self._indexed = set(index.edges)
         self._keep("index", head, data)
         documents = await self._library.get(index.edges, hint=self._source)
         edges = []
@@ -247,13 +251,14 @@ class Follower:
         self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, held: Version) -> None:
-        """Rule 5, and documents of the last `DOCUMENTS_KEPT` versions."""
+        """Rule 5, and the last `DOCUMENTS_KEPT` documents of each kind."""
         await self._payloads.tidy(held.era, held.version, self._disk - self._weights.nbytes())
         payloads = {file.hash for file in self._store.payloads()}
         for kind in ("version", "index", "edge"):
             for document in self._store.documents(kind)[:-DOCUMENTS_KEPT]:
                 edge = edge_of(document.sealed) if kind == "edge" else None
-                if edge is None or edge.payload_hash not in payloads:
+                wanted = edge is not None and (edge.payload_hash in payloads or document.hash in self._indexed)
+                if not wanted:
                     self._store.drop_document(document.hash)
 
     def _note(self, sentence: str) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.payloads import FETCH_PATIENCE, manifest_of_edge
+from node.payloads import FETCH_PATIENCE, Payloads, manifest_of_edge
 from p2p.memory import MemoryNetwork
+from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
 from tests import bigram
 from tests.clock import run_fake
@@ -92,3 +93,34 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
 
 async def _nothing(*_: object) -> None:
     return None
+
+
+def test_a_node_asks_for_each_document_once_however_long_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index names the full edge and its anchor for as long as the run goes on; here a node keeps 3 documents of a
+    kind and no payload, and after 20 versions has asked for nothing twice."""
+    monkeypatch.setattr("node.follower.DOCUMENTS_KEPT", 3)
+    asked: list[bytes] = []
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        tidy = Payloads.tidy
+        monkeypatch.setattr(Payloads, "tidy", lambda payloads, era, version, quota: tidy(payloads, era, version, 0))
+        answer = coordinator.answer_documents
+
+        async def counted(peer: str, data: bytes) -> bytes:
+            asked.extend(decode(data, DocumentsAsk).hashes)
+            return await answer(peer, data)
+
+        coordinator.answer_documents = counted  # type: ignore[method-assign]
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                for version in range(20):
+                    await coordinator.publish(version)
+                    await until(lambda: node.daemon.engine.held and node.daemon.engine.held.version == version)  # noqa: B023
+
+    run_fake(main)
+    twice = len(asked) - len(set(asked))
+    assert twice == 0, f"{twice} of {len(asked)} documents were asked for again"
