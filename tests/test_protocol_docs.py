@@ -24,8 +24,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator import admission, control, ledger, verdicts
-from coordinator.config import NetworkSection
+from coordinator import admission, control, ledger, publisher, verdicts
+from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
 from coordinator.schema import SCRIPT as RUN_SCHEMA
@@ -61,6 +61,7 @@ from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
 from p2p.broadcast import STREAMS_PER_PEER
 from p2p.https_door import Limits
 from p2p.relay import RelayLimits
+from tasks import registry, text
 from weights import documents, snapshot, store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -335,6 +336,10 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: close_rate": f"| `close_rate` | {admission.EXACT.close_rate:g} |",
     "leases-and-rollouts.md: close_chance": f"| `close_chance` | {admission.EXACT.close_chance:g} |",
     "leases-and-rollouts.md: given tokens": f"{admission.MOST_GIVEN} tokens",
+    "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
+    "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
+    "requests.md: expired requests": f"until {control.SKEW // 60_000} minutes\n   *past* its `expires`",
+    "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
 }
 
@@ -500,6 +505,43 @@ def ledger_example() -> dict[str, str]:
     }
 
 
+def cost_example() -> dict[str, str]:
+    """Sizes of the documents of a version, with numbers as they are late in a run."""
+    key, run, some = Ed25519PrivateKey.from_private_bytes(bytes(range(32))), bytes(32), bytes(32)
+    peer = identity.peer_id(identity.public_bytes(key))
+    addresses = [f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", f"/ip4/192.0.2.7/tcp/4311/https/p2p/{peer}"]
+    now = 1_700_000_000_000
+    head = messages.Head(
+        era=1, version=2000, version_hash=some, index_hash=some, step=2000, sequence=now, addresses=addresses,
+        root_serial=1, issued=now, expires=now + 180_000,
+    )  # fmt: skip
+    edge = documents.Edge(
+        era=1, base=1999, base_root=some, version=2000, root=some, codec="classes/1", payload_hash=some,
+        length=1_000_000, chunk_size=1 << 14, chunk_root=some,
+    )  # fmt: skip
+    index = documents.EdgeIndex(era=1, version=2000, edges=[bytes([number]) * 32 for number in range(130)])
+    return {
+        "head with two addresses": f"{len(envelope.seal('head', run, messages.encode(head), key))} bytes",
+        "edge": f"{len(envelope.seal('edge', run, edge.to_bytes(), key))} bytes",
+        "index of 130 edges": f"{len(index.to_bytes())} bytes",
+    }
+
+
+def tasks_example() -> dict[str, str]:
+    """Question and answer of the places that the page names; a guess has its secret for an answer."""
+    found = {}
+    for place in examples()["tasks"]:
+        name, version, split, index = place.split()
+        task: Any = registry.get(name, int(version))
+        if hasattr(task, "question"):
+            question, answer = task.question(split, int(index))
+        else:
+            low, high, secret = task.bounds(split, int(index))
+            question, answer = f"guess {low}-{high}>", str(secret)
+        found[place] = f"{json.dumps(question)} {json.dumps(answer)}"
+    return found
+
+
 def weight_example() -> dict[str, str]:
     return {f"{tokens} tokens": f"{verdicts.weight(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
 
@@ -516,6 +558,8 @@ EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {
     "mux": mux_example,
     "ledger": ledger_example,
     "weight": weight_example,
+    "tasks": tasks_example,
+    "cost": cost_example,
 }
 
 
@@ -526,6 +570,29 @@ def test_a_worked_example_is_what_the_code_computes(name: str) -> None:
 
 def test_no_example_is_left_uncomputed() -> None:
     assert set(examples()) == set(EXAMPLES)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_task_of_this_build_stands_on_the_page_with_its_sizes() -> None:
+    assert "tasks.md" in PAGES, "no page says what a task asks and how it scores"
+    (rows,) = [rows for header, *rows in tables(PAGES["tasks.md"]) if header[0] == "Task"]
+    written = {(code(row[0]), int(row[1])): [int(cell) for cell in row[2:6]] for row in rows}
+    true = {}
+    for name, version in registry.known():
+        task = registry.get(name, version)
+        train, heldout = task.size("train"), task.size("heldout")
+        true[name, version] = [train + heldout, (train + heldout) // heldout, train, heldout]
+    assert written == true
+    exampled = {tuple(place.split()[:2]) for place in examples()["tasks"]}
+    assert exampled == {(name, str(version)) for name, version in true}
+
+
+def test_the_characters_of_the_tiny_tokenizer_are_those_of_the_page() -> None:
+    assert "    " + text.CHARACTERS.replace("\n", "\\n") + "\n" in PAGES["tasks.md"]
+    assert f"decode to `<{2 + len(text.CHARACTERS)}>`" in PAGES["tasks.md"]
+    assert (text.PAD, text.EOS, text.CHAR_SIZE) == (0, 1, 64)
 
 
 # --- vectors, modules, pages -----------------------------------------------------------------------------------------

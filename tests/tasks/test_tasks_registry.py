@@ -137,6 +137,27 @@ def test_a_demonstration_scores_as_its_answer_says() -> None:
         assert replay(episode, transcript, eos=letters.eos, limit=99) == Score(1.0, True)
 
 
+EPISODES = json.loads((VECTORS / "task_episodes.json").read_text())
+
+
+def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
+    """What docs/protocol/tasks.md gives other implementations to check themselves by."""
+    wrong = []
+    for row in EPISODES:
+        episode = registry.get(row["task"], row["version"]).episode(row["split"], row["index"], LETTERS)
+        turns = [LETTERS.encode(said) + [LETTERS.eos] * ends for said, ends in row["turns"]]
+        transcript = Transcript([token for turn in turns for token in turn], [len(turn) for turn in turns])
+        prompt = LETTERS.decode(list(episode.prompt))
+        try:
+            found = tuple(replay(episode, transcript, eos=LETTERS.eos, limit=row["limit"]))
+        except TranscriptLie:
+            found = (None, None)
+        if (prompt, *found) != (row["prompt"], row["reward"], row["success"]):
+            wrong.append((row, prompt, found))
+    assert wrong == []
+    assert {(row["task"], row["version"]) for row in EPISODES} == set(registry.known())
+
+
 def test_an_unknown_task_names_what_there_is() -> None:
     with pytest.raises(UnknownTask, match="add, guess, reverse, single_sum"):
         registry.get("poker", 1)
