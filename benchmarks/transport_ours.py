@@ -54,7 +54,8 @@ async def take_stream(addresses: list[str], folder: Path, chunks: int) -> AsyncI
 
 def manifest_of(path: Path, size: int) -> Manifest:
     """As `p2p.chunks.manifest_of`, with the largest chunks also for a file that would get smaller ones."""
-    leaves, whole, length = scan(path, size)
+    with path.open("rb") as file:
+        leaves, whole, length = scan(file, size)
     return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=merkle.Tree.of(leaves, digest).root)
 
 

@@ -24,6 +24,7 @@ from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.remaking import Remaking
 from p2p import chunks
 from p2p.envelope import open_sealed, seal
+from p2p.errors import LocalFault
 from p2p.identity import public_bytes
 from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
 from p2p.network import Manifest, Network
@@ -263,8 +264,13 @@ class Publisher:
         return target
 
     async def _offer(self, edges: list[Edge]) -> None:
+        """Share what is here from before; a payload that is no longer what its Edge names ends nothing."""
         async with self._storing:
-            await self._share(edges)
+            for edge in edges:
+                try:
+                    await self._share([edge])
+                except LocalFault as fault:
+                    log.warning("payload not served", version=edge.version, reason=str(fault))
 
     async def _share(self, edges: list[Edge]) -> None:
         """What is here of it. The caller holds the lock: a file that is dropped meanwhile cannot be opened."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.folder import locked
 from p2p.errors import LocalFault
+from runtime import descriptors
 
 if TYPE_CHECKING:
     from coordinator.setup import Run
@@ -35,6 +36,8 @@ def check_start(run: "Run") -> None:
 
 def serve_until_stopped(run: "Run") -> None:
     """Blocks. SIGTERM ends it quietly, Ctrl-C with KeyboardInterrupt. Raises what the daemon raises."""
+    descriptors.raise_limit()
+    descriptors.watch()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio handles SIGINT only where it is not ignored
     asyncio.run(_serve(run))
 

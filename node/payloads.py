@@ -5,7 +5,8 @@ Rules
    stalled one.
 2. Where none comes for `ASK_AFTER`, the coordinator is asked to make the payload again: it may have dropped it.
 3. What is fetched is hashed, stored, and served to others from its first chunk on.
-4. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
+4. A payload that is here from before and is no longer what its Edge names is said in the log, and not served.
+5. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
    never.
 """
 
@@ -20,7 +21,7 @@ import structlog
 
 from node.acknowledge import Acknowledger
 from p2p.envelope import peek
-from p2p.errors import P2PError
+from p2p.errors import LocalFault, P2PError
 from p2p.messages import DocumentsAsk, encode
 from p2p.network import Fetched, Manifest, Network
 from weights.documents import Edge
@@ -77,10 +78,13 @@ class Payloads:
             edge = edge_of(document.sealed)
             path = self._store.payload(edge.payload_hash)
             if path is not None:
-                await self._network.share(manifest_of_edge(edge), path)
+                try:
+                    await self._network.share(manifest_of_edge(edge), path)
+                except LocalFault as fault:
+                    _log.warning("payload not served", version=edge.version, reason=str(fault))
 
     async def tidy(self, era: int, version: int, quota: int) -> None:
-        """Rule 4. `quota`: bytes that are left for payloads."""
+        """Drop the oldest payloads over `quota` (rule 5). `quota`: bytes that are left for payloads."""
         self._store.abandon(())
         for file in self._store.collect({(era, version)}, quota):
             await self._network.unshare(file.hash)

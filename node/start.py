@@ -18,6 +18,7 @@ from p2p.exits import Exit
 from p2p.identity import load_or_create_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.network import Network
+from runtime import descriptors
 from weights.durable import writing
 
 
@@ -37,6 +38,8 @@ def joined(home: Path) -> Invite:
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends. Raises `NodeError`."""
     set_up_logging(config.log, json_lines=config.json_logs)
+    descriptors.raise_limit()
+    descriptors.watch()
     with locked(config.home):
         invite = _invite(config)
         try:

@@ -8,7 +8,9 @@
    transport's watchdog finds a peer that froze.
 4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and neither
    asked nor served until its ban ends (p2p/bans.py).
-5. Files are read and written in worker threads, but for chunks to send that the system has in memory.
+5. Files are read and written in worker threads, but for chunks to send that the system has in memory. Where no
+   descriptor is free for one, it is tried again until there is (p2p/openpayloads.py).
+6. A payload whose file was found gone or changed is offered no more. Shared again, or fetched again, it is as new.
 """
 
 import logging
@@ -24,6 +26,7 @@ from p2p.download import Download
 from p2p.errors import LocalFault
 from p2p.feeds import Feeds
 from p2p.network import Fetched, Manifest, Traffic
+from p2p.openpayloads import patiently
 from p2p.pace import Pace, Turns
 from p2p.payload import PartialPayload, Payload
 from p2p.transport import Stream, Transport
@@ -61,8 +64,11 @@ class Broadcast:
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `Network.share`."""
-        if manifest.hash not in self._held:
-            self._hold(Held(await anyio.to_thread.run_sync(Payload.open, manifest, path)))
+        held = self._held.get(manifest.hash)
+        if held is None or not await anyio.to_thread.run_sync(held.payload.stands, path):
+            payload = await patiently(Payload.open, manifest, path)
+            await self.unshare(manifest.hash)
+            self._hold(Held(payload))
 
     async def unshare(self, payload_hash: bytes) -> None:
         """See `Network.unshare`."""
@@ -73,7 +79,9 @@ class Broadcast:
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
         held = self._held.get(manifest.hash)
-        if held is not None:
+        if held is not None and held.payload.lost:
+            await self.unshare(manifest.hash)
+        elif held is not None:
             if held.payload.path != path or not held.payload.complete:
                 raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
             return Fetched()
@@ -83,13 +91,13 @@ class Broadcast:
                 return Fetched()
             except LocalFault as fault:
                 log.warning("%s is fetched again: %s", path, fault)
-        payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
+        payload = await patiently(PartialPayload, manifest, path)
         held = Held(payload)
         self._hold(held)
         feeds = self._recorded(manifest.hash)
         try:
             await self._download(held, last, feeds)
-            await anyio.to_thread.run_sync(payload.finish)
+            await patiently(payload.finish)
         except BaseException:
             self._held.pop(manifest.hash, None)
             held.withdraw()

@@ -7,6 +7,7 @@
 """
 
 from pathlib import Path
+from typing import BinaryIO
 
 from blake3 import blake3
 
@@ -56,19 +57,19 @@ def manifest_of(path: Path) -> Manifest:
     """Read a payload once, in chunks, and describe it. Blocking. Raises `LocalFault`."""
     try:
         size = chunk_size(path.stat().st_size)
-        leaves, whole, length = scan(path, size)
+        with path.open("rb") as file:
+            leaves, whole, length = scan(file, size)
     except OSError as error:
         raise LocalFault(f"cannot read payload {path}: {error.strerror}") from error
     root = merkle.Tree.of(leaves, digest).root
     return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=root)
 
 
-def scan(path: Path, size: int) -> tuple[list[bytes], bytes, int]:
+def scan(file: BinaryIO, size: int) -> tuple[list[bytes], bytes, int]:
     """(leaf digests, BLAKE3 of the whole, length in bytes) of a file cut at `size` bytes. Raises `OSError`."""
     leaves, whole, length = [], blake3(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(size):
-            leaves.append(leaf_digest(chunk))
-            whole.update(chunk)
-            length += len(chunk)
+    while chunk := file.read(size):
+        leaves.append(leaf_digest(chunk))
+        whole.update(chunk)
+        length += len(chunk)
     return leaves, whole.digest(), length

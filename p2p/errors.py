@@ -9,6 +9,7 @@ P2PError
 │   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
 ├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
 │   └── Declined       the other side is there, and does not answer this: too busy, or it does not know the question
+├── Exhausted          nobody's fault: this process has no descriptor left; worth another try
 ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
 └── LocalFault         this machine's fault: key file, port, permission; the message names the fix
 """
@@ -48,6 +49,10 @@ class Unreachable(P2PError):
 
 class Declined(Unreachable):
     """The other side is there, and does not answer this."""
+
+
+class Exhausted(P2PError):
+    """This process, or the machine, has no descriptor left for now."""
 
 
 class Stale(P2PError):

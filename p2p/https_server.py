@@ -26,11 +26,12 @@ from aiohttp import web
 
 from p2p import https_wire, wire
 from p2p.addresses import OVER_HTTPS
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import Malformed
 from p2p.groups import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.openpayloads import patiently
 from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
@@ -58,7 +59,7 @@ class HttpsServer:
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
-        self._shared: dict[bytes, _Shared] = {}
+        self._shared: dict[bytes, Payload] = {}
         self._sent: Counter[str] = Counter()
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
@@ -141,7 +142,9 @@ class HttpsServer:
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `Network`."""
         await self._beside.share(manifest, path)
-        self._shared.setdefault(manifest.hash, _Shared(manifest, path))
+        known = self._shared.get(manifest.hash)
+        if known is None or not await anyio.to_thread.run_sync(known.stands, path):
+            self._shared[manifest.hash] = Payload.offered(manifest, path)
 
     async def unshare(self, payload_hash: bytes) -> None:
         """See `Network`."""
@@ -210,16 +213,16 @@ class HttpsServer:
             payload_hash, first, last = https_wire.read_chunks_path(request.path)
         except Malformed as fault:
             raise Refused(400, str(fault)) from None
-        shared = self._shared.get(payload_hash)
-        payload = None if shared is None else await shared.opened()
-        if payload is None:
-            raise Refused(404, "that payload is not shared")
-        if last >= payload.chunks:
+        payload = self._shared.get(payload_hash)
+        if payload is not None and last >= payload.chunks:
             raise Refused(416, f"the payload has {payload.chunks} chunks")
+        begun = None if payload is None else await patiently(payload.read, first)
+        if payload is None or payload.lost:
+            raise Refused(404, "that payload is not shared")
         answer = web.StreamResponse()
         await answer.prepare(request)
         for index in range(first, last + 1):
-            found = await anyio.to_thread.run_sync(payload.read, index)
+            found = begun if index == first else await patiently(payload.read, index)
             message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), memoryview(found[0]))
             await self._send(answer, _name(request), https_wire.framed(message))
             self._sent[_name(request)] += len(found[0]) if found else 0
@@ -234,35 +237,6 @@ class HttpsServer:
             piece = frame[start : start + https_wire.PIECE]
             await self._turn(name, len(piece))
             await self._listener.write(answer, piece)
-
-
-class _Shared:
-    """A payload on offer, opened when it is first asked for."""
-
-    def __init__(self, manifest: Manifest, path: Path) -> None:
-        self._manifest, self._path = manifest, path
-        self._opening = asyncio.Lock()
-        self._payload: Payload | None = None
-        self._withdrawn = False
-
-    async def opened(self) -> Payload | None:
-        """Ready to be read; None where the file is no longer what it was."""
-        async with self._opening:
-            if self._payload is None:
-                try:
-                    self._payload = await anyio.to_thread.run_sync(Payload.open, self._manifest, self._path)
-                except LocalFault as fault:
-                    log.warning("https: %s", fault)
-                    return None
-            if self._withdrawn:  # perhaps while it was opened; each chunk of it is then gone
-                self._payload.close()
-            return self._payload
-
-    def close(self) -> None:
-        """No longer on offer."""
-        self._withdrawn = True
-        if self._payload is not None:
-            self._payload.close()
 
 
 def _name(request: web.BaseRequest) -> str:

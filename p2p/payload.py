@@ -5,27 +5,32 @@
 2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
    Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
 3. Finished means: what was stored hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
-   is fsynced. The open file stays readable under its new name. The whole is hashed while chunks come: each one that is
-   next from memory, and one more of those that came early from the file, so that little is left for the end.
-
-4. Methods block on the disk, and may be called from several threads; but `prove` never, and `read` not where it is told
-   so: what the system has in memory is read in less time than another thread takes to wake.
+   is fsynced. The whole is hashed while chunks come: each one that is next from memory, and one more of those that
+   came early from the file, so that little is left for the end.
+4. A complete payload holds no file open and no tree: p2p/openpayloads.py opens it when a chunk is read. A file that is
+   gone or changed then makes the payload `lost`, which is said once in the log; nothing of it is offered any more.
+5. Methods block on the disk, and may be called from several threads; but `prove` never blocks, and `read(block=False)`
+   reads only from the page cache, which is faster than a thread switch.
 """
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
 
 from blake3 import blake3
 
 from p2p import merkle
-from p2p.chunks import check, chunk_count, chunk_span, digest, leaf_digest, scan
+from p2p.chunks import check, chunk_count, chunk_span, digest, leaf_digest
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
+from p2p.openpayloads import FILES, OpenPayload, OpenPayloads, faults
+
+log = logging.getLogger("p2p")
 
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
@@ -37,87 +42,113 @@ PIECE = 128 << 10
 class Payload:
     """A complete payload file, ready to answer with chunks and proofs."""
 
-    def __init__(self, manifest: Manifest, path: Path, tree: merkle.Tree, descriptor: int) -> None:
+    def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
         self.manifest = manifest
         self.path = path
-        self.chunks = chunk_count(manifest)
         self.have = 0
         """Bit i: chunk i is here and verified."""
-        self._tree = tree
-        self._descriptor = descriptor
+        self._files = files
+        self._lost = False
 
     @classmethod
-    def open(cls, manifest: Manifest, path: Path) -> "Payload":
-        """Read the file once and check it. Raises `LocalFault` when it is missing or is not what the manifest says."""
+    def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+        """Read the file once and check it. Raises `LocalFault` when it is missing or is not what the manifest says,
+        `Exhausted` where no descriptor is free."""
         check(manifest)
-        with _disk_faults(path):
-            leaves, whole, length = scan(path, manifest.chunk_size)
-            tree = merkle.Tree.of(leaves, digest)
-            if (whole, length, tree.root) != (manifest.hash, manifest.length, manifest.chunk_root):
-                raise LocalFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")
-            payload = cls(manifest, path, tree, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        files.open(manifest, path)
+        return cls.offered(manifest, path, files)
+
+    @classmethod
+    def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+        """Offer a file that is checked when it is first read."""
+        payload = cls(manifest, path, files)
         payload.have = (1 << payload.chunks) - 1
         return payload
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has."""
+        return chunk_count(self.manifest)
 
     @property
     def complete(self) -> bool:
         """Whether every chunk is here."""
         return self.have == (1 << self.chunks) - 1
 
+    @property
+    def lost(self) -> bool:
+        """Whether the file was found gone or changed (rule 4)."""
+        return self._lost
+
     def size(self, index: int) -> int:
         """Bytes of a chunk; 0 beyond the end."""
         return chunk_span(self.manifest, index)[1] if index < self.chunks else 0
 
     def read(self, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
-        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified. Unless
-        `block`, raises `BlockingIOError` where the disk is needed."""
+        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified. Raises
+        `Exhausted` where no descriptor is free. Unless `block`, raises `BlockingIOError` where the disk is needed."""
         if not self.have >> index & 1:
             return None
         offset, length = chunk_span(self.manifest, index)
+        read = os.pread if block else _cached
         try:
-            data = os.pread(self._descriptor, length, offset) if block else self._cached(offset, length)
+            with self._reading(block) as opened:
+                data = read(opened.descriptor, length, offset)
+                proof = opened.tree.proof(index) if leaf_digest(data) == opened.tree.leaf(index) else None
         except BlockingIOError:
             raise
         except OSError:
             return None
-        if leaf_digest(data) != self._tree.leaf(index):
+        except LocalFault as fault:
+            self._lose(fault)
             return None
-        return data, self._tree.proof(index)
+        return None if proof is None else (data, proof)
 
-    def _cached(self, offset: int, length: int) -> bytes:
-        """What the system has in memory. Raises `BlockingIOError` where it has less, or cannot say (macOS, some file
-        systems)."""
-        data = bytearray(length)
-        try:
-            if RWF_NOWAIT and os.preadv(self._descriptor, [data], offset, RWF_NOWAIT) == length:
-                return cast(bytes, data)  # nobody changes it
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
-                raise
-        raise BlockingIOError(errno.EAGAIN, "not in memory")
+    def stands(self, path: Path) -> bool:
+        """Whether this payload is still the one that is offered from `path`: nothing was lost, and the file is at the
+        same path, or is open and was renamed to it."""
+        if self._lost:
+            return False
+        if path != self.path and not self._files.moved((self.manifest.hash, self.path), path):
+            return False
+        self.path = path
+        return True
 
     def close(self) -> None:
-        """Give the descriptor back. Chunks can no longer be read."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor, self.have = -1, 0
+        """Stop offering it. Chunks can no longer be read."""
+        self._files.close((self.manifest.hash, self.path))
+        self.have = 0
+
+    def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
+        return self._files.reading(self.manifest, self.path, block=block)
+
+    def _lose(self, fault: LocalFault) -> None:
+        if not self._lost:
+            log.warning("a payload is offered no more: %s", fault)
+        self._lost, self.have = True, 0
 
 
 class PartialPayload(Payload):
     """A payload that is being filled, and serves what it has."""
 
-    def __init__(self, manifest: Manifest, path: Path) -> None:
-        """Opens or resumes `<path>.part`. Raises `LocalFault`, `Malformed` (the manifest)."""
+    def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
+        """Open or resume `<path>.part`. Raises `LocalFault`, `Exhausted`, `Malformed` (the manifest)."""
         check(manifest)
+        super().__init__(manifest, path, files)
         self._part, self._notes = Path(f"{path}.part"), Path(f"{path}.part.proofs")
-        with _disk_faults(self._part):
-            descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.ftruncate(descriptor, manifest.length)
-        tree = merkle.Tree(manifest.chunk_root, chunk_count(manifest), digest)
-        super().__init__(manifest, path, tree, descriptor)
-        self._record = 1 + 32 * merkle.depth(self.chunks)
+        self._descriptor = self._proofs = -1
         self._lock = threading.Lock()
+        with faults(self._part):
+            try:
+                self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                os.ftruncate(self._descriptor, manifest.length)
+            except OSError:
+                self._give_back()
+                raise
+        self._tree = merkle.Tree(manifest.chunk_root, self.chunks, digest)
+        self._record = 1 + 32 * merkle.depth(self.chunks)
+        self._finished = False
         self._whole = blake3()
         self._hashed = 0
         """Chunks from the first one on that are in `_whole`."""
@@ -137,7 +168,7 @@ class PartialPayload(Payload):
         """Store a chunk that was proven; False when it was here already. Raises `LocalFault` (the disk)."""
         if self.have >> index & 1:
             return False
-        with self._lock, _disk_faults(self._part):
+        with self._lock, faults(self._part):
             if self._descriptor < 0:
                 raise LocalFault(f"{self._part} was closed")
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
@@ -151,20 +182,25 @@ class PartialPayload(Payload):
     def finish(self) -> None:
         """Make the complete part the payload (rule 3). Raises `Malformed` when the chunks are right but the whole is
         not, which is the manifest's fault; the part is then removed."""
-        with self._lock, _disk_faults(self._part):
+        with self._lock, faults(self._part):
             self._hash_stored(self.chunks)
         if not self.complete or self._whole.digest() != self.manifest.hash:
             self.discard()
             raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")
-        with _disk_faults(self.path):
-            os.fsync(self._descriptor)
-            os.rename(self._part, self.path)
+        with faults(self.path):
             directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
+                os.fsync(self._descriptor)
+                os.rename(self._part, self.path)
                 os.fsync(directory)
             finally:
                 os.close(directory)
         self._notes.unlink(missing_ok=True)
+        with self._lock:
+            self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
+            self._descriptor, self._finished = -1, True
+            self._give_back()
+            del self._tree, self._whole  # rule 4
 
     def discard(self) -> None:
         """Remove the part."""
@@ -172,13 +208,28 @@ class PartialPayload(Payload):
         self._part.unlink(missing_ok=True)
         self._notes.unlink(missing_ok=True)
 
+    def stands(self, path: Path) -> bool:
+        """See `Payload.stands`. One that is on the way stands wherever it will be."""
+        return super().stands(path) if self._finished else True
+
     def close(self) -> None:
         """Give the descriptors back; the part stays for another start."""
         with self._lock:  # never under a write: the number may by then be another file's
-            super().close()
-            if self._proofs >= 0:
-                os.close(self._proofs)
-                self._proofs = -1
+            self._give_back()
+        super().close()
+
+    def _give_back(self) -> None:
+        for descriptor in (self._descriptor, self._proofs):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._proofs = -1
+
+    def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
+        return super()._reading(block) if self._finished else self._own()
+
+    @contextmanager
+    def _own(self) -> Iterator[OpenPayload]:
+        yield OpenPayload(self._descriptor, self._tree)
 
     def _verify(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
         if len(data) != chunk_span(self.manifest, index)[1]:
@@ -198,7 +249,7 @@ class PartialPayload(Payload):
             most -= 1
 
     def _resume(self) -> None:
-        with _disk_faults(self._part):
+        with faults(self._part):
             for index in range(self.chunks):
                 record = os.pread(self._proofs, self._record, index * self._record)
                 count = record[0] - 1 if record else -1
@@ -219,9 +270,14 @@ def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-@contextmanager
-def _disk_faults(path: Path) -> Iterator[None]:
+def _cached(descriptor: int, length: int, offset: int) -> bytes:
+    """What the system has in memory. Raises `BlockingIOError` where it has less, or cannot say (macOS, some file
+    systems)."""
+    data = bytearray(length)
     try:
-        yield
+        if RWF_NOWAIT and os.preadv(descriptor, [data], offset, RWF_NOWAIT) == length:
+            return cast(bytes, data)  # nobody changes it
     except OSError as error:
-        raise LocalFault(f"{path}: {error.strerror}; put the disk right and start again") from error
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            raise
+    raise BlockingIOError(errno.EAGAIN, "not in memory")

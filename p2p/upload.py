@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import anyio
-import anyio.to_thread
 
 from p2p import wire
 from p2p.errors import Malformed
+from p2p.openpayloads import patiently
 from p2p.orders import Orders
 from p2p.pace import Turns
 from p2p.payload import Payload
@@ -167,7 +167,7 @@ class Upload:
         try:
             found = payload.read(index, block=False)
         except BlockingIOError:
-            found = await anyio.to_thread.run_sync(payload.read, index)
+            found = await patiently(payload.read, index)
         if found is None:
             await self._send(wire.Gone(index))
             return

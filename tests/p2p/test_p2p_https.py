@@ -18,6 +18,7 @@ from p2p.https_client import HttpsClient
 from p2p.https_door import Door, Limits, visitor
 from p2p.memory import MemoryNetwork
 from p2p.network import Manifest
+from p2p.openpayloads import FILES
 from p2p.pace import BURST
 from p2p.payload import Payload
 from p2p.peer import Peer
@@ -423,7 +424,7 @@ async def test_a_chunk_that_lies_is_not_stored_and_is_fetched_again(tmp_path, ca
     manifest = payload_file(tmp_path / "a", 3 * MB)
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
-        server._shared[manifest.hash]._payload = Liar.open(manifest, tmp_path / "a")
+        server._shared[manifest.hash] = Liar.open(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
     assert "does not lead to the chunk root" in caplog.text
@@ -458,7 +459,7 @@ async def test_a_fetch_goes_on_with_what_is_missing_after_the_server_was_away(tm
         port = (await address_of(server)).split("/")[4]
         client = await stack.enter_async_context(client_of(server))
         await server.share(manifest, tmp_path / "a")
-        payload, away, half = await server._shared[manifest.hash].opened(), threading.Event(), 128 * manifest.chunk_size
+        payload, away, half = server._shared[manifest.hash], threading.Event(), 128 * manifest.chunk_size
 
         def first_half(index: int):
             return Payload.read(payload, index) if index < 128 else away.wait(60) and None
@@ -524,7 +525,11 @@ async def test_a_shared_file_that_changed_on_disk_is_not_given_out(tmp_path, cap
         await server.share(manifest, tmp_path / "a")
         (tmp_path / "a").write_bytes(bytes(MB))
         path = https_wire.chunks_path(manifest.hash, 0, 1).encode()
-        answer = await said(server, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        asked = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = await said(server, asked)
+        assert len(answer) < 1024, "each chunk is gone"
+        FILES.close((manifest.hash, tmp_path / "a"))  # as when others were read since
+        answer = await said(server, asked)
         assert answer.startswith(b"HTTP/1.1 404 ")
     assert "is not the payload" in caplog.text
 

@@ -1,0 +1,100 @@
+"""Open files and connections of this process: how many it may have, and what happens when there are none left.
+
+Rules
+1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
+2. Connections are fitted to the limit: `RESERVED` descriptors stay free of them, for files, pipes and listeners.
+3. A want of descriptors ends nothing: whoever meets one waits and tries again. It is counted, and said in the log once
+   per `QUIET` seconds.
+"""
+
+import errno
+import logging
+import math
+import resource
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+MOST: Final = 65_536
+FALLBACKS: Final = (10_240, 4_096, 1_024)
+"""Limits to try where the system refuses its own hard limit: macOS takes no more than OPEN_MAX, 10,240."""
+RESERVED: Final = 160
+"""Descriptors that no connection may take: open payloads (64), databases, logs, children, listeners, and a margin."""
+QUIET: Final = 60.0
+
+log = logging.getLogger("runtime")
+
+
+def raise_limit(most: int = MOST) -> int:
+    """Raise the soft limit of open files to the hard one, at most to `most`. Return the soft limit that holds now."""
+    soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    for wanted in (min(hard, most), *FALLBACKS):
+        if soft < wanted <= hard:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+                return wanted
+            except (ValueError, OSError) as error:
+                log.debug("limit of open files stays below %d: %s", wanted, error)
+    return min(soft, most)
+
+
+def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
+    """Return how many connections of each kind fit under `limit` descriptors: as many as `wanted`, or in proportion."""
+    room, total = max(limit - RESERVED, len(wanted)), sum(wanted)
+    if total <= room:
+        return wanted
+    return tuple(max(1, number * room // total) for number in wanted)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Return whether a call failed because this process, or the machine, has no descriptor left."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+class Shortages(logging.Filter):
+    """Count failures for want of a descriptor, and say so rarely. As a filter of a logger: of what others report."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: monotonic seconds."""
+        super().__init__()
+        self.count = 0
+        self._clock, self._said_at, self._said = clock, -math.inf, 0
+        self._lock = threading.Lock()
+
+    def met(self, doing: str) -> None:
+        """Count one failure while `doing` something."""
+        with self._lock:
+            self.count += 1
+            now = self._clock()
+            if now - self._said_at < QUIET:
+                return
+            times, self._said, self._said_at = self.count - self._said, self.count, now
+        log.warning(
+            "no descriptor is free (%s; %d times since this was last said): it is tried again; raise the limit "
+            "of open files (ulimit -n) or lower the limits of connections",
+            doing,
+            times,
+        )
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take a foreign report of a shortage off the log, and count it."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError) and is_shortage(error):
+            self.met("accepting a connection")
+            return False
+        return True
+
+
+SHORTAGES: Final = Shortages()
+"""Of this process: descriptors are its own."""
+
+
+def watch() -> None:
+    """Count what trio and asyncio report of connections that they could not accept; both try again by themselves."""
+    for name in ("trio.serve_listeners", "asyncio"):
+        logging.getLogger(name).addFilter(SHORTAGES)
+
+
+def _finite(limit: int) -> int:
+    return MOST if limit == resource.RLIM_INFINITY else limit
