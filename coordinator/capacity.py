@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from coordinator.state import CapacityView
+from runtime.figures import apart, figure
 
 GAMMA = 1.1
 """Safety factor on the need (ECHO-2)."""
@@ -88,11 +89,8 @@ def _advised(staleness: int, period: int, measured: Measured) -> tuple[float | N
     if step is None or turnaround is None:
         return None, "Nothing to say before the first steps and verdicts are measured."
     if staleness == 0:
-        whole = sequential_step(step, turnaround, rollouts, measured.supply)
-        return (
-            None,
-            f"Sequential (S = 0): nothing overlaps, a step costs {whole:.1f} s of which {step:.1f} s are training.",
-        )
+        whole, training = apart(sequential_step(step, turnaround, rollouts, measured.supply), step, decimals=1)
+        return None, f"Sequential (S = 0): nothing overlaps, a step costs {whole} s of which {training} s are training."
     least = least_supply(staleness, period, step, turnaround, rollouts)
     if least is None:
         return None, _no_room(staleness, period, step, turnaround)
@@ -108,7 +106,7 @@ def _advised(staleness: int, period: int, measured: Measured) -> tuple[float | N
         idle = idle_share(measured.supply, step, rollouts)
         return (
             wanted,
-            f"Short by {short:.2f} rollouts/s: the learner idles about {idle:.0%} of its time; more nodes help.",
+            f"Short by {figure(short)} rollouts/s: the learner idles about {idle:.0%} of its time; more nodes help.",
         )
     return wanted, "Enough: the nodes can deliver more than the learner needs."
 
@@ -118,9 +116,10 @@ def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str
         best = best_period(staleness, step, turnaround)
         return f"No supply is enough when publishing every {period} steps: publish every {best}."
     enough = least_staleness(1, step, turnaround)
+    needed, made = apart(turnaround, staleness * step, decimals=1)
     return (
-        f"S = {staleness} is too small: a version needs {turnaround:.1f} s to come back as groups, and the learner"
-        f" makes {staleness} steps in {staleness * step:.1f} s. Take S = {enough}, or a faster uplink."
+        f"S = {staleness} is too small: a version needs {needed} s to come back as groups, and the learner"
+        f" makes {staleness} steps in {made} s. Take S = {enough}, or a faster uplink."
     )
 
 

@@ -166,7 +166,7 @@ class Control:
             return refusal("wrong-method", asked=request.method, method=method)
         off = abs(request.expires - now)
         if off > SKEW and method != "hello":
-            return refusal("clock", off=off // 1000, most=SKEW // 1000)
+            return refusal("clock", off=off / 1000, most=SKEW / 1000)
         why = self._books.roster.banned(node)
         if why is not None:
             return refusal("banned", why=why)

@@ -37,6 +37,7 @@ from engines.remote import python_path
 from p2p.addresses import Way
 from p2p.errors import Unreachable
 from p2p.exits import Exit
+from runtime.figures import figure
 
 POLL: Final = 0.5
 """Seconds from one look at the run to the next."""
@@ -189,7 +190,7 @@ class Play:
             self._act(state)
         if state.phase != "finished" and self.settings.whole:
             raise DemoFault(
-                f"not finished within {self.settings.seconds:.0f} s: step {state.step} of {self.settings.steps}, "
+                f"not finished within {figure(self.settings.seconds)} s: step {state.step} of {self.settings.steps}, "
                 f"phase {state.phase}",
                 [_COORDINATOR, *self._nodes[:1]],
             )
@@ -231,7 +232,7 @@ class Play:
         for name in running:
             self.crew.tell(name, signal.SIGINT)
         for name in self.crew.wait(running, _DRAIN):
-            raise CrewFault(f"{name} did not end within {_DRAIN:.0f} s of Ctrl-C", [name])
+            raise CrewFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
         state = self._until(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
         self.crew.check(may_end=self._nodes)
         self.crew.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
@@ -245,7 +246,7 @@ class Play:
             if state is not None and good(state):
                 return state
             time.sleep(POLL)
-        raise DemoFault(f"{what} did not come within {seconds:.0f} s", [_COORDINATOR])
+        raise DemoFault(f"{what} did not come within {figure(seconds)} s", [_COORDINATOR])
 
     def _look(self) -> RunState | None:
         """The run now; None: no answer this time. Raises `CrewFault`, and `DemoFault` after a long silence."""
@@ -256,7 +257,7 @@ class Play:
             state = self._ask()
             self._check(state)
         if time.monotonic() - self._answered > _SILENCE:
-            raise DemoFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [_COORDINATOR])
+            raise DemoFault(f"the coordinator has not answered for {figure(_SILENCE)} s", [_COORDINATOR])
         return state
 
     def _ask(self) -> RunState | None:

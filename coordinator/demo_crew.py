@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from runtime.figures import figure
+
 MARK = "ECHO2_CONFIG"
 """Names a file in the demo's own folder, so its value is in the environment of no other process."""
 GRACE = 3.0
@@ -104,7 +106,7 @@ class Crew:
         """Tell one to end and wait until it has, in order. Raises `CrewFault`."""
         self.tell(name, number)
         if self.wait([name], seconds):
-            raise CrewFault(f"{name} did not end within {seconds:.0f} s", [name])
+            raise CrewFault(f"{name} did not end within {figure(seconds)} s", [name])
         _check(name, self._members[name], may_end=False)
 
     def stop(self, grace: float = GRACE) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from coordinator.demo_settings import NARROW, DemoSettings
 from coordinator.state import NodeRow, RunState
+from runtime.figures import apart
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDE: Final = 40
@@ -43,7 +44,8 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     if rise is None:
         found.append("there are no two evaluations to compare")
     elif rise < settings.least_rise:
-        found.append(f"held-out sampled accuracy rose by {rise:+.3f}, wanted {settings.least_rise:+.3f}")
+        rose, wanted = apart(rise, settings.least_rise, decimals=3)
+        found.append(f"held-out sampled accuracy rose by {rose}, wanted {wanted}")
     decided = state.accepted + sum(state.refused.values())
     if state.undecided or state.received != decided:
         found.append(f"{state.received} groups were received, but {decided} have a final state")

@@ -3,11 +3,14 @@
 1. A code is stable: programs read it. A sentence is for people and may be improved.
 2. `fault` says who can do something about it: "node" broke a rule, "operator" configured it so, "nobody" is bad luck.
 3. `retry`: the same node may well ask again; where it is False, this very request never succeeds.
+4. The numbers of a sentence are written by runtime/figures.py, all of them together: what was compared looks different.
 """
 
+from numbers import Integral, Real
 from typing import Literal, NamedTuple
 
 from p2p.messages import Refusal
+from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
 
@@ -69,7 +72,7 @@ REASONS: dict[str, Reason] = {
     "end": Reason("Sample {sample}: {detail}.", "node"),
     "transcript": Reason("Sample {sample}: {detail}.", "node"),
     "seeded-choice": Reason(
-        "Sample {sample}, sampled token {position}: the seeded choice is another token, better by {margin:.2g} nats.",
+        "Sample {sample}, sampled token {position}: the seeded choice is another token, better by {margin} nats.",
         "node",
     ),
     "close-choices": Reason(
@@ -78,10 +81,10 @@ REASONS: dict[str, Reason] = {
         "node",
     ),
     "drift": Reason(
-        "Sample {sample}, sampled token {position}: log-probability off by {off:.2g}, the most is {most:.2g}.", "node"
+        "Sample {sample}, sampled token {position}: log-probability off by {off}, the most is {most}.", "node"
     ),
     "drift-median": Reason(
-        "Sample {sample}: log-probabilities off by {off:.2g} in the median, the most is {most:.2g}.", "node"
+        "Sample {sample}: log-probabilities off by {off} in the median, the most is {most}.", "node"
     ),
     "not-scorable": Reason("The coordinator cannot check this group: {detail}.", "operator"),
     # --- a submission that is accepted, and not learned from
@@ -93,7 +96,11 @@ REASONS: dict[str, Reason] = {
 
 def sentence(code: str, **facts: object) -> str:
     """The sentence of a code with its facts filled in, cut to what a wire type takes."""
-    return REASONS[code].sentence.format(**facts)[:2000]
+    measured = {
+        name: float(fact) for name, fact in facts.items() if isinstance(fact, Real) and not isinstance(fact, Integral)
+    }
+    written = dict(zip(measured, apart(*measured.values()), strict=True))
+    return REASONS[code].sentence.format(**facts | written)[:2000]
 
 
 def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Refusal:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from runtime.figures import apart
+
 _CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (PyTorch's install page says how)"
 
 
@@ -86,7 +88,8 @@ def _auto(found: Inventory) -> Device:
         best = max(usable, key=lambda index: (found.cuda[index].free, -index))
         gpu = found.cuda[best]
         among = f" of {len(usable)} GPUs" if len(usable) > 1 else ""
-        why = f"most free memory{among}: {gpu.free / 2**30:.0f} of {gpu.total / 2**30:.0f} GiB"
+        free, total = apart(gpu.free / 2**30, gpu.total / 2**30)
+        why = f"most free memory{among}: {free} of {total} GiB"
         return Device(kind=f"cuda:{best}", name=gpu.name, why=why)
     faults = [f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}" for index, gpu in enumerate(found.cuda)]
     if found.mps:

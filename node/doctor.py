@@ -12,6 +12,7 @@ import msgspec
 
 from p2p.exits import Exit
 from p2p.messages import Reachable
+from runtime.figures import apart, figure
 
 Verdict = Literal["good", "poor", "bad"]
 SKEW: Final = 10.0
@@ -64,8 +65,9 @@ def disk(home: str, free: int, allowed: float) -> Row:
     remedy = (
         f"free space on the disk of {home}, or set a smaller one: disk = {max(1, int(gigabytes * 0.8))} in node.toml"
     )
+    found, wanted = apart(gigabytes, allowed)
     return Row(
-        check="disk", found=f"{gigabytes:.1f} GB free", wanted=f"{allowed:g} GB (setting disk)",
+        check="disk", found=f"{found} GB free", wanted=f"{wanted} GB (setting disk)",
         remedy="" if fine else remedy, verdict="good" if fine else "poor" if some else "bad",
         exit=0 if some else Exit.TEMPORARY,
     )  # fmt: skip
@@ -109,7 +111,7 @@ def ways(attempts: list[Attempt]) -> list[Row]:
             continue
         best = min((one for one in tried if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
         if best is not None:
-            rows.append(Row(check=way, found=f"{best.address} in {best.seconds:.2f} s", wanted="an answer"))
+            rows.append(Row(check=way, found=f"{best.address} in {figure(best.seconds or 0.0)} s", wanted="an answer"))
         else:
             rows.append(Row(
                 check=way, found=tried[0].trouble, wanted="an answer", remedy=_remedy(way, tried), verdict="poor",
@@ -131,7 +133,7 @@ def clock(issued: int | None, now: int) -> Row:
     age = (now - issued) / 1000
     if -SKEW <= age <= HEAD_AGE + SKEW:
         return Row(check="clock", found="agrees with the newest Head", wanted=wanted)
-    off = f"{-age:.0f} s behind" if age < 0 else f"{age - HEAD_AGE:.0f} s ahead, or the coordinator has stopped"
+    off = f"{figure(-age)} s behind" if age < 0 else f"{figure(age - HEAD_AGE)} s ahead, or the coordinator has stopped"
     remedy = "set the clock: sudo timedatectl set-ntp true (Linux), sudo sntp -sS time.apple.com (macOS)"
     return Row(check="clock", found=off, wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.TEMPORARY)
 

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from runtime.figures import figure
+
 
 class Switch:
     """`now`: this machine's clock, milliseconds."""
@@ -35,7 +37,7 @@ class Switch:
     def why_paused(self) -> str:
         if self._until is None:
             return "paused by the owner until `echo2-node resume`"
-        return f"paused by the owner for {max(0, self._until - self._now()) // 1000} s more"
+        return f"paused by the owner for {figure(max(0, self._until - self._now()) / 1000)} s more"
 
     def pause(self, seconds: float | None) -> None:
         """Pause for `seconds`, or until resumed."""

@@ -27,6 +27,7 @@ from typing import TypeVar
 from p2p.envelope import ROLES, document_hash, open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
+from runtime.figures import figure
 from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload
 
@@ -119,7 +120,7 @@ class TrustedSet:
         self.check_root(now)
         head = decode(self.open(sealed, "head"), Head)
         if now >= head.expires:
-            raise Frozen(f"the Head of version {head.version} expired {(now - head.expires) / 1000:.0f} s ago")
+            raise Frozen(f"the Head of version {head.version} expired {figure((now - head.expires) / 1000)} s ago")
         if self.version is not None and (head.era, head.version) < (self.version.era, self.version.version):
             raise Rollback(f"the Head goes back to version {head.version} from {self.version.version}")
         held = self.head

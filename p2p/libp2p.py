@@ -68,6 +68,7 @@ from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from runtime.figures import figure
 
 log = logging.getLogger("p2p")
 
@@ -214,7 +215,7 @@ class LibP2PTransport:
             if peer == self.peer_id:
                 continue
             if (left := self._connections.banned_for(peer)) > 0:
-                why = f"; {peer} broke the protocol, and is left alone for {left:.0f} s more"
+                why = f"; {peer} broke the protocol, and is left alone for {figure(left)} s more"
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):

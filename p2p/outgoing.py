@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from p2p.addresses import peer_of, way_of
 from p2p.errors import Unreachable
 from p2p.limits import KEPT, Buckets, subnet_of
+from runtime.figures import figure
 
 BURST: Final = 32.0
 RATE: Final = 0.5
@@ -33,7 +34,7 @@ class TooSoon(Unreachable):
     """Not dialled, because of these limits. `seconds`: until it may be."""
 
     def __init__(self, address: str, seconds: float) -> None:
-        super().__init__(f"{address} is left alone for {seconds:.0f} s")
+        super().__init__(f"{address} is left alone for {figure(seconds)} s")
         self.seconds = seconds
 
 

@@ -25,6 +25,7 @@ from p2p.envelope import open_sealed, peek, seal
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import PeerRecord, decode, encode
+from runtime.figures import figure
 
 KIND: Final = "peer"
 LIMIT: Final = 4096
@@ -51,7 +52,7 @@ def opened(sealed: bytes, run: bytes, now: int) -> Known:
     known = trusted(sealed)
     open_sealed(sealed, KIND, run, [peek(sealed).signatures[0].key])
     if known.issued > now + SKEW:
-        raise Stale(f"a record of {known.peer} from {(known.issued - now) // 1000} s ahead")
+        raise Stale(f"a record of {known.peer} from {figure((known.issued - now) / 1000)} s ahead")
     if over(known, now):
         raise Stale(f"a record of {known.peer} that is over")
     return known

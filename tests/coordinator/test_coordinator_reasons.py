@@ -4,6 +4,7 @@ import re
 import string
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordinator.reasons import REASONS, refusal, sentence
@@ -23,11 +24,42 @@ def test_every_code_that_is_used_is_in_the_table_and_the_other_way_round(reposit
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_can_be_said_in_a_whole_sentence(code: str) -> None:
     template = REASONS[code].sentence
-    fields = [(name, spec) for _, name, spec, _ in string.Formatter().parse(template) if name]
-    said = sentence(code, **{name: 0.5 if spec else "x" * 10 for name, spec in fields})
+    fields = [name for _, name, spec, _ in string.Formatter().parse(template) if name and not spec]
+    said = sentence(code, **{name: "x" * 10 for name in fields})
     assert said == "" if code == "ok" else said[0].isupper()
     assert said[-1:] in ("", ".")
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "said"),
+    {
+        "drift": (
+            "drift", {"sample": 1, "position": 2, "off": 0.00104, "most": 0.001}, "off by 0.00104, the most is 0.00100."
+        ),
+        "drift in float32": (
+            "drift", {"sample": 1, "position": 2, "off": np.float32(0.00104), "most": np.float32(0.001)},
+            "off by 0.00104, the most is 0.00100.",
+        ),
+        "drift of the median": (
+            "drift-median", {"sample": 1, "off": 2.0001e-4, "most": 2e-4},
+            "off by 0.00020001 in the median, the most is 0.00020000.",
+        ),
+        "another token": (
+            "seeded-choice", {"sample": 1, "position": 2, "margin": 0.012345}, "another token, better by 0.0123 nats.",
+        ),
+        "a clock narrowly off": (
+            "clock", {"off": 600.004, "most": 600.0},
+            "expires 600.004 s away from now, the most is 600.000 s: set the clock, or say hello.",
+        ),
+        "a clock far off": (
+            "clock", {"off": 86400.0, "most": 600.0},
+            "expires 86400 s away from now, the most is 600 s: set the clock, or say hello.",
+        ),
+    }.values(),
+)  # fmt: skip
+def test_numbers_that_were_compared_do_not_look_alike(code: str, facts: dict[str, object], said: str) -> None:
+    assert sentence(code, **facts).endswith(said)
 
 
 def test_only_what_may_succeed_later_says_when_to_retry() -> None:

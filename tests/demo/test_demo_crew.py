@@ -75,7 +75,7 @@ def test_one_that_will_not_end_is_a_fault_and_ends_all_the_same(crew: Crew) -> N
     crew.start("one", STUBBORN)
     while crew.tail("one") != ["ready"]:
         os.sched_yield()
-    with pytest.raises(CrewFault, match="one did not end within 0 s"):
+    with pytest.raises(CrewFault, match=r"one did not end within 0\.1 s"):
         crew.end("one", signal.SIGTERM, 0.1)
     crew.stop(grace=0.1)
     assert not crew.alive("one")

@@ -105,7 +105,7 @@ def test_without_faults_nobody_is_killed_and_nobody_comes_late(place: Path) -> N
 @pytest.mark.parametrize(
     ("story", "complaint"),
     {
-        "flat": "held-out sampled accuracy rose by +0.000, wanted +0.100",
+        "flat": "held-out sampled accuracy rose by 0.000, wanted 0.100",
         "lost": "548 groups were received, but 547 have a final state",
         "fault": "a process of the coordinator died: scorer ended with -9",
         "crash": "lucky-newt ended with exit code 1",
@@ -140,7 +140,7 @@ def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:
 def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
     code, said = played("endless", DemoOptions(seconds=0.5))
     assert code == Exit.INTERNAL
-    assert "FAILED    not finished within 0 s: step 12 of 40, phase learning" in said
+    assert "FAILED    not finished within 0.5 s: step 12 of 40, phase learning" in said
 
 
 def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_good_run_has_no_shortcoming() -> None:
 @pytest.mark.parametrize(
     ("flaw", "case"),
     {
-        "it learnt too little": ({"evaluations": pictures.evaluations([0, 1])}, "accuracy rose by +0.0"),
+        "it learnt too little": ({"evaluations": pictures.evaluations([0, 1])}, "accuracy rose by 0.0"),
         "it unlearnt": ({"evaluations": pictures.evaluations([40, 0])}, "accuracy rose by -0."),
         "it was evaluated once": ({"evaluations": pictures.evaluations([0])}, "no two evaluations"),
         "a group has no final state": ({"received": 549}, "549 groups were received, but 547"),
