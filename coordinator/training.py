@@ -4,7 +4,8 @@ Rules
 1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
 2. An export that its checkpoint holds and nobody has published yet is published before the next step.
 3. A batch that a crash swallowed is drawn again: it was drawn in memory only.
-4. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+4. The last step of the course is exported and published, whether or not `publish_every` divides it.
+5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from coordinator.leases import Progress
 from coordinator.processes import Learner
 from coordinator.publisher import Published, Publisher
 from coordinator.replay import Drawn
+from coordinator.rollouts.age import age
 from coordinator.state import StepPoint, VersionRow
 from engines.child import ChildDied
 
@@ -45,7 +47,7 @@ class Course:
 
 @dataclass
 class Meter:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 4)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -148,8 +150,9 @@ class Training:
         if self._drawing_since is not None:
             self.meter.waiting += began - self._drawing_since
         log.info("step begun", step=at.step + 1, groups=len(groups))
-        leases = [group.id for group in groups]
-        stepped = await self.learner.step(Batch(step=at.step + 1, groups=leases, published=self._latest().version))
+        leases, last = [group.id for group in groups], at.step + 1 == self.course.steps
+        batch = Batch(step=at.step + 1, groups=leases, published=self._latest().version, last=last)
+        stepped = await self.learner.step(batch)
         exporting = stepped.export.seconds if stepped.export else 0.0
         log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
@@ -169,7 +172,7 @@ class Training:
                 at=int(self.clock() * 1000),
                 reward=stepped.metrics["reward"],
                 success=stepped.metrics["success"],
-                staleness=sum(before - group.version for group in groups) / len(groups),
+                staleness=sum(age(before, group.version) for group in groups) / len(groups),
                 seconds=stepped.seconds,
                 metrics=stepped.metrics,
             )
