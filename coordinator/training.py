@@ -142,6 +142,7 @@ class Training:
             self.work.clear()
             batch = self.books.draw()
             if batch is not None:
+                await self.books.durable()
                 return batch
             await self.work.wait()
 
@@ -182,6 +183,7 @@ class Training:
         # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
         now = int(self.clock() * 1000)
         self.books.leases.publish(self.course.era, export.version, export.root, now)
+        await self.books.durable()
         await self.publisher.publish(self.course.era, step, export)
         self.history.add(_row(export, now))
 
