@@ -1,1 +1,1 @@
-"""What is true of a group on its way from lease to batch."""
+"""Leases out and groups in: the order in which nodes are served, and what is true of a group on its way to a batch."""
