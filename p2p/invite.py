@@ -1,30 +1,42 @@
 """The invite: one string that is all a volunteer needs. The coordinator writes it, the node reads it.
 
-    "echo2-" + base58( format (1 byte, 1) || MessagePack of `Invite` || checksum (4 bytes) )
+    "echo2-" + base58( format (1 byte) || MessagePack || checksum (4 bytes) )
 
 Rules
 1. The checksum is the first four bytes of SHA-256("echo2/invite" || format || MessagePack): it catches a slip of
    copying, and nothing else. Authority comes from `root_hash`, which pins the first sealed Root.
 2. Whitespace inside and around is dropped, because mail programs wrap long lines.
 3. Whatever is wrong is said in one sentence with the fix, as `LocalFault`: the string is the user's own input.
+4. Format 2 is written, formats 1 and 2 are read. Format 1 is MessagePack of `Invite`. Format 2 is MessagePack of
+   `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the bytes
+   of deflate differ from one library to another, and would save no more.
+5. An address that format 2 would not give back letter by letter stands in it as text.
 """
 
 import base64
 import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Final, Self
 
 import base58
 import msgspec
 from msgspec import Meta
 
-from p2p.errors import LocalFault
+from p2p.addresses import peer_of
+from p2p.errors import LocalFault, Malformed
+from p2p.identity import peer_id, public_key
 from p2p.messages import Address, Hash
 
 PREFIX: Final = "echo2-"
-FORMAT: Final = 1
+FORMAT: Final = 2
 LONGEST: Final = 4096
 """Characters of the longest invite that is read."""
 _CHECKSUM: Final = 4
+_FIRST: Final = 1
+_HOST_OF: Final = 0
+_TEXT: Final = 1
+"""Begin an address whose host is another's, and one that is text: no component of a multiaddress has these codes."""
 
 
 class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,7 +58,7 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def to_text(self) -> str:
         """The one string. Raises `ValueError` where it would exceed `LONGEST` characters."""
-        content = bytes([FORMAT]) + msgspec.msgpack.encode(self)
+        content = bytes([FORMAT]) + msgspec.msgpack.encode(_shortened(self))
         text = PREFIX + base58.b58encode(content + _checksum(content)).decode()
         if len(text) > LONGEST:
             raise ValueError(f"an invite of {len(text)} characters; name fewer addresses")
@@ -67,12 +79,94 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         content, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
         if not content or checksum != _checksum(content):
             raise LocalFault("the invite is damaged (its checksum does not fit): copy it again, whole")
-        if content[0] != FORMAT:
+        if content[0] not in (_FIRST, FORMAT):
             raise LocalFault(f"the invite has format {content[0]}, which this version does not know: update echo2")
         try:
-            return msgspec.msgpack.decode(content[1:], type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if content[0] == _FIRST:
+                return msgspec.msgpack.decode(content[1:], type=cls)
+            return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
+        except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
             raise LocalFault("the invite was made by a faulty program: ask the operator for a new one") from error
+
+
+class _Short(msgspec.Struct, frozen=True, array_like=True):
+    """`key`: Ed25519 key of the peer id at the end of the addresses; None: all of them are text. An address is a
+    multiaddress in binary form without that end; or byte 0, a byte n, and such a form, before which the first component
+    of address n belongs (0 is the first address, and n an earlier one); or byte 1 and an address as text, in UTF-8."""
+
+    run: Hash
+    root_hash: Hash
+    https_key: Hash | None
+    key: Hash | None
+    addresses: Annotated[list[Annotated[bytes, Meta(min_length=1)]], Meta(min_length=1, max_length=16)]
+
+
+def _shortened(invite: Invite) -> _Short:
+    key = next(filter(None, map(_key_at_the_end, invite.addresses)), None)
+    entries = [_entry(place, invite.addresses, key) for place in range(len(invite.addresses))]
+    return _Short(invite.run, invite.root_hash, invite.https_key, key, entries)
+
+
+def _lengthened(short: _Short) -> dict[str, object]:
+    """The fields of an `Invite`. Raises ValueError, LookupError."""
+    addresses: list[str] = []
+    for entry in short.addresses:
+        addresses.append(_address(entry, addresses, short.key))
+    return {"run": short.run, "root_hash": short.root_hash, "https_key": short.https_key, "addresses": addresses}
+
+
+def _entry(place: int, addresses: Sequence[str], key: bytes | None) -> bytes:
+    """Address `place` as rules 4 and 5 have it."""
+    from multiaddr import Multiaddr
+
+    address = addresses[place]
+    with suppress(ValueError, LookupError):  # no multiaddress
+        if key is not None and address.endswith(_end(key)):
+            host, rest = _parted(address.removesuffix(_end(key)))
+            earlier = [_parted(other)[0] for other in addresses[:place]]
+            begin = bytes([_HOST_OF, earlier.index(host)]) if host in earlier else Multiaddr(host).to_bytes()
+            entry = bytes(begin + Multiaddr(rest).to_bytes())
+            if _address(entry, addresses, key) == address:
+                return entry
+    return bytes([_TEXT]) + address.encode()
+
+
+def _address(entry: bytes, before: Sequence[str], key: bytes | None) -> str:
+    """The address of an entry; `before`: those of the entries before it. Raises ValueError, LookupError."""
+    if entry[0] == _TEXT:
+        return entry[1:].decode()
+    if key is None:
+        raise ValueError("an address in binary form, and no key")
+    if entry[0] == _HOST_OF:
+        return _parted(before[entry[1]])[0] + _spelled(entry[2:]) + _end(key)
+    return _spelled(entry) + _end(key)
+
+
+def _spelled(binary: bytes) -> str:
+    """A multiaddress in binary form as text. Raises ValueError, LookupError."""
+    from multiaddr import Multiaddr
+
+    text = str(Multiaddr(binary))
+    if Multiaddr(text).to_bytes() != binary:  # the library reads what is cut off as zeros
+        raise ValueError("no multiaddress")
+    return text
+
+
+def _parted(address: str) -> tuple[str, str]:
+    """First component of a multiaddress, and the rest."""
+    parts = address.split("/")
+    return "/".join(parts[:3]), "".join(f"/{part}" for part in parts[3:])
+
+
+def _end(key: bytes) -> str:
+    return f"/p2p/{peer_id(key)}"
+
+
+def _key_at_the_end(address: str) -> bytes | None:
+    try:
+        return public_key(peer_of(address))
+    except Malformed:
+        return None
 
 
 def _checksum(content: bytes) -> bytes:

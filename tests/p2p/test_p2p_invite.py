@@ -1,8 +1,9 @@
-"""The invite: one string, pinned by a golden vector, and a sentence for everything that can be wrong with it."""
+"""The invite: one string, pinned by golden vectors, and a sentence for everything that can be wrong with it."""
 
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import base58
 import msgspec
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.errors import LocalFault
-from p2p.invite import FORMAT, PREFIX, Invite
+from p2p.invite import PREFIX, Invite
 
-VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "invite.json").read_text())
+VECTORS = Path(__file__).parents[1] / "vectors"
+VECTOR = json.loads((VECTORS / "invite.json").read_text())
+"""Format 1, as it was written before there was format 2."""
+SHORT = json.loads((VECTORS / "invite_2.json").read_text())["format_2"]
 INVITE = Invite(
     run=bytes.fromhex(VECTOR["run"]),
     root_hash=bytes.fromhex(VECTOR["root_hash"]),
@@ -27,8 +31,21 @@ def spelled(content: bytes) -> str:
     return PREFIX + base58.b58encode(content + hashlib.sha256(b"echo2/invite" + content).digest()[:4]).decode()
 
 
+PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
+PARTS = ("/ip4/192.0.2.7", "/ip6/2001:db8::7", "/dns4/run.example.org", "/tcp/4310", "/https", f"/p2p/{PEER}", "/p2p",
+         "/p2p-circuit", "/p2p/12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq", "/x", "x", "/")  # fmt: skip
+ADDRESSES = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
+
 SHORT_RUN = {"run": b"r" * 31, "root_hash": b"h" * 32, "addresses": ["/x"]}
 NO_ADDRESS = {"run": b"r" * 32, "root_hash": b"h" * 32, "addresses": []}
+
+
+def short(*addresses: bytes, key: bytes | None = b"k" * 32) -> str:
+    """An invite of format 2 over any addresses."""
+    return spelled(b"\x02" + msgspec.msgpack.encode([b"r" * 32, b"h" * 32, None, key, list(addresses)]))
+
+
+LOOPBACK = bytes.fromhex("047f000001060001")  # /ip4/127.0.0.1/tcp/1
 
 BAD = {
     "nothing": ("", "no invite"),
@@ -38,17 +55,60 @@ BAD = {
     "the end missing": (VECTOR["text"][:-9], "checksum"),
     "only the prefix": (PREFIX, "damaged"),
     "a megabyte": (PREFIX + "2" * (1 << 20), "too long"),
-    "a later format": (spelled(b"\x02" + msgspec.msgpack.encode(INVITE)), "update echo2"),
-    "no fields": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode({})), "ask the operator"),
-    "a run id of 31 bytes": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode(SHORT_RUN)), "ask the operator"),
-    "no address": (spelled(bytes([FORMAT]) + msgspec.msgpack.encode(NO_ADDRESS)), "ask the operator"),
-    "deep nesting": (spelled(bytes([FORMAT]) + b"\x91" * 2000), "ask the operator"),
+    "a later format": (spelled(b"\x03" + msgspec.msgpack.encode(INVITE)), "update echo2"),
+    "no fields": (spelled(b"\x01" + msgspec.msgpack.encode({})), "ask the operator"),
+    "a run id of 31 bytes": (spelled(b"\x01" + msgspec.msgpack.encode(SHORT_RUN)), "ask the operator"),
+    "no address": (spelled(b"\x01" + msgspec.msgpack.encode(NO_ADDRESS)), "ask the operator"),
+    "deep nesting": (spelled(b"\x01" + b"\x91" * 2000), "ask the operator"),
+    "the fields of format 1 in format 2": (spelled(b"\x02" + msgspec.msgpack.encode(INVITE)), "ask the operator"),
+    "no address in format 2": (short(), "ask the operator"),
+    "seventeen addresses in format 2": (short(*[LOOPBACK] * 17), "ask the operator"),
+    "an empty address": (short(b""), "ask the operator"),
+    "half an address": (short(LOOPBACK[:3]), "ask the operator"),
+    "an unknown component": (short(b"\xff\x7f"), "ask the operator"),
+    "the host of a later address": (short(bytes([0, 1]) + LOOPBACK[5:], LOOPBACK), "ask the operator"),
+    "the host of its own": (short(bytes([0, 0]) + LOOPBACK[5:]), "ask the operator"),
+    "the host of an address without a number": (short(LOOPBACK, b"\x00"), "ask the operator"),
+    "an address without a key": (short(LOOPBACK, key=None), "ask the operator"),
+    "a key of 31 bytes": (short(LOOPBACK, key=b"k" * 31), "ask the operator"),
+    "text that is none": (short(b"\x01\xff"), "ask the operator"),
+    "text that is too long": (short(b"\x01" + b"x" * 401), "ask the operator"),
 }
 
 
-def test_the_golden_vector_is_written_and_read() -> None:
-    assert INVITE.to_text() == VECTOR["text"]
+def test_the_golden_vector_of_format_1_is_read_and_is_what_it_was() -> None:
     assert Invite.from_text(VECTOR["text"]) == INVITE
+    assert spelled(b"\x01" + msgspec.msgpack.encode(INVITE)) == VECTOR["text"]
+
+
+@pytest.mark.parametrize("vector", SHORT, ids=[vector["what"] for vector in SHORT])
+def test_a_golden_vector_of_format_2_is_written_and_read(vector: dict[str, Any]) -> None:
+    invite = Invite(
+        run=bytes.fromhex(vector["run"]),
+        root_hash=bytes.fromhex(vector["root_hash"]),
+        addresses=vector["addresses"],
+        https_key=None if vector["https_key"] is None else bytes.fromhex(vector["https_key"]),
+    )
+    assert invite.to_text() == vector["text"]
+    assert Invite.from_text(vector["text"]) == invite
+    assert invite.fingerprint == vector["fingerprint"]
+
+
+def test_the_invite_of_a_host_with_two_addresses_is_short() -> None:
+    hosts = ("/ip4/192.0.2.7", "/ip4/198.51.100.7")
+    invite = Invite(
+        run=bytes(range(32)),
+        root_hash=bytes(range(32, 64)),
+        addresses=[f"{host}/tcp/{end}/p2p/{PEER}" for end in ("4310", "4311/https") for host in hosts],
+        https_key=bytes(range(64, 96)),
+    )
+    assert len(invite.to_text()) <= 256
+
+
+@given(st.lists(ADDRESSES, min_size=1, max_size=16))
+def test_whatever_the_addresses_are_they_are_read_as_they_were_written(addresses: list[str]) -> None:
+    invite = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=addresses)
+    assert Invite.from_text(invite.to_text()) == invite
 
 
 def test_an_invite_wrapped_by_a_mail_program_is_read() -> None:
@@ -66,7 +126,7 @@ def test_what_is_no_invite_is_refused_with_a_sentence(sentence: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_a_local_fault(content: bytes) -> None:
-    for text in (spelled(content), PREFIX + content.decode("latin-1")):
+    for text in (spelled(content), PREFIX + content.decode("latin-1"), short(content), short(LOOPBACK, content)):
         try:
             Invite.from_text(text)
         except LocalFault:
