@@ -25,8 +25,6 @@ from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, Tr
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
-UNSCORED: list[Score] = []
-"""What stands for the scores of a group whose task gave no finite reward; a submission has at least one rollout."""
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
@@ -160,8 +158,10 @@ _EXAMINATIONS: tuple[tuple[str, Callable[[Rollout, Lease, RunSpec], str | None]]
 def rewards(submission: Submission, lease: Lease, task: Task, text: Text) -> list[Score] | Fault:
     """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
 
-    `UNSCORED` where the transcripts hold and the task gives no finite reward for one of them."""
-    scores: list[Score] | None = []
+    A Fault `task-score` is the task's, where the transcripts hold: it refuses nothing, and its sentence is for the
+    operator."""
+    scores: list[Score] = []
+    unscored: Fault | None = None
     for number, rollout in enumerate(submission.rollouts):
         try:
             score = _score(rollout, lease, task, text)
@@ -170,11 +170,10 @@ def rewards(submission: Submission, lease: Lease, task: Task, text: Text) -> lis
         except TaskFault as fault:
             if not fault.verified:
                 return _fault("not-scorable", detail=f"{task.name} failed at sample {number}: {fault}")
-            scores = None
+            unscored = Fault("task-score", f"{task.name} failed at sample {number}: {fault}")
         else:
-            if scores is not None:
-                scores.append(score)
-    return UNSCORED if scores is None else scores
+            scores.append(score)
+    return unscored or scores
 
 
 def scored(scores: Sequence[Score]) -> bool:

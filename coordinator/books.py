@@ -6,7 +6,10 @@ A thin composition: the rules stand in leases, intake, admission, verdicts, repl
 knows the network, torch or the time; `now` is milliseconds since the Unix epoch.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from coordinator import measures
 from coordinator.admission import EXACT, Calibration, Verdict, judge
@@ -22,8 +25,9 @@ from coordinator.reasons import sentence
 from coordinator.replay import Buffer, Drawn
 from coordinator.roster import Roster
 from coordinator.state import CapacityView
+from coordinator.supervision.waiting import Shortage
 from coordinator.turns import Waiting
-from coordinator.verdicts import Verdicts
+from coordinator.verdicts import ACCEPTED, Verdicts
 from engines.engine import SampleScore
 from p2p.identity import peer_id
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
@@ -32,7 +36,8 @@ from tasks.task import Task, Text
 
 
 class Books:
-    """`progress`: where the learner stands; None until it has started, and then no lease is given."""
+    """`progress`: where the learner stands; None until it has started, and then no lease is given. `paused`: nor is one
+    while this holds. `asked`: answers to asks for leases since the last draw, by refusal code; "": a lease."""
 
     def __init__(
         self,
@@ -51,6 +56,8 @@ class Books:
         self.database = database
         self.terms = terms
         self.progress: Progress | None = None
+        self.paused = False
+        self.asked: Counter[str] = Counter()
         self.ledger = Ledger(database)
         self.leases = Leases(database, terms, prompts, seal, entropy)
         self.ends = Verdicts(database, self.leases, self.ledger, seal, spec.run)
@@ -79,7 +86,12 @@ class Books:
     def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
         self.roster.saw(node, now, ask.version)
-        return self.leases.issue(node, ask, self.progress, self.buffered(), now)
+        at = self.progress
+        if at is not None and self.paused:
+            at = msgspec.structs.replace(at, paused=True)
+        answer = self.leases.issue(node, ask, at, self.buffered(), now)
+        self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
+        return answer
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         """`data`: an encoded Submission."""
@@ -96,19 +108,13 @@ class Books:
             peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
         )
 
-    async def durable(self) -> None:
-        """Return once everything written so far is committed: before anybody is told of it."""
-        await self.database.durable()
-
     def waiting(self) -> list[Waiting]:
         """The versions under which the scorer has to look at something, oldest first."""
         return self.intake.waiting()
 
-    def undecided(
-        self, most: int = 64, *, under: Waiting | None = None, after: Undecided | None = None
-    ) -> list[Undecided]:
-        """What the scorer has to look at, oldest first. `under`: of one version only; then `after`: what follows it."""
-        return self.intake.undecided(most, under, after)
+    def undecided(self, most: int = 64, *, under: Waiting | None = None) -> list[Undecided]:
+        """What the scorer has to look at, of one version or of all, oldest first."""
+        return self.intake.undecided(most, under)
 
     def oldest(self) -> tuple[int, int]:
         """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
@@ -126,10 +132,25 @@ class Books:
         reason = sentence("not-scorable", detail=f"version {group.lease.version} can no longer be loaded")
         return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
 
-    def draw(self) -> list[Drawn] | None:
-        """The learner's next batch; it makes version `progress.step + 1`."""
+    def draw(self, again: Sequence[bytes] = ()) -> list[Drawn] | None:
+        """The learner's next batch; it makes version `progress.step + 1`. `again`: see `Buffer.draw`."""
         at = self._standing()
-        return self.buffer.draw(at.step, at.era, self.terms.batch_groups)
+        return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
+
+    def shortage(self, now: int) -> Shortage:
+        """What the learner's next batch lacks."""
+        at = self._standing()
+        load = self.leases.load(at, now)
+        return Shortage(
+            batch=self.terms.batch_groups,
+            ready=self.buffered(),
+            undecided=load.undecided,
+            running=load.running,
+            flat=self.buffer.flat(at.step, at.era),
+            asked=self.asked,
+            decided=len(self.ends.recent),
+            refused=Counter(code for code in self.ends.recent if code not in ACCEPTED),
+        )
 
     def buffered(self) -> int:
         at = self.progress

@@ -10,10 +10,11 @@ Rules
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import blake3
 import msgspec
+import structlog
 
 from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database
@@ -25,6 +26,8 @@ from p2p.errors import Malformed
 from p2p.messages import Lease, Received, Refusal, RunSpec, Submission, SubmitAnswer, VerdictsAsk, decode, encode
 from p2p.messages import Verdicts as VerdictsAnswer
 from tasks.task import Task, Text
+
+log = structlog.get_logger("coordinator")
 
 
 class Undecided(NamedTuple):
@@ -95,11 +98,14 @@ class Intake:
         return self._answer(lease)
 
     def _examined(self, lease: Lease, submission: Submission) -> bytes | Fault:
-        """T0: the packed scores of the rollouts, or what is wrong."""
+        """T0: the packed scores of the rollouts (none where the task gives no finite reward), or what is wrong."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
         scores = rewards(submission, lease, self._tasks[lease.task, lease.task_version], self._text)
+        if isinstance(scores, Fault) and scores.code == "task-score":
+            log.warning("no finite reward", lease=lease.id.hex(), index=lease.index, reason=scores.sentence)
+            scores = []
         return scores if isinstance(scores, Fault) else msgspec.msgpack.encode(scores)
 
     def _conflict(self, lease: bytes, digest: bytes, data: bytes, now: int) -> Refusal:
@@ -133,17 +139,13 @@ class Intake:
         )
         return [Waiting(*row) for row in rows]
 
-    def undecided(self, most: int, under: Waiting | None = None, after: Undecided | None = None) -> list[Undecided]:
-        """Groups that wait for a verdict, oldest version first, then in the order of receipt. `under`: of one version
-        only; then `after`: what follows this group."""
-        only, values = "", list[Any]()
-        if under is not None:
-            only, values = " AND l.era = ? AND l.version = ?", [under.era, under.version]
-            if after is not None:
-                only, values = f"{only} AND (s.at, l.id) > (?, ?)", [*values, after.at, after.lease.id]
+    def undecided(self, most: int, under: Waiting | None = None) -> list[Undecided]:
+        """Groups that wait for a verdict, of one version or of all, oldest version first, then in the order of
+        receipt."""
+        only = "" if under is None else " AND l.era = ? AND l.version = ?"
         rows = self._database.all(
             "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id"
             f" WHERE l.state = 'received'{only} ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
-            (*values, most),
+            (*(() if under is None else (under.era, under.version)), most),
         )
         return [Undecided(decode(document, Lease), decode(payload, Submission), at) for document, payload, at in rows]

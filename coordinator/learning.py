@@ -18,6 +18,7 @@ from coordinator.processes import Learner, Scorer
 from coordinator.publisher import Publisher
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
+from coordinator.supervision.watch import Watch
 from coordinator.training import Course, Training
 from tasks.task import Text
 
@@ -49,6 +50,7 @@ class Learning:
             clock=clock,
             work=work,
             moved=self.arrived,
+            watch=Watch(books, clock, work.set),
         )
         self.scoring = Scoring(
             scorer=scorer,

@@ -58,6 +58,7 @@ class Painter:
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,
+            trouble=self.training.watch.view(),
             expired=counted.expired,
             staleness=list(self.books.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],
@@ -78,5 +79,5 @@ class Painter:
         if at is None:
             return "starting"
         if not at.finished:
-            return "learning"
+            return "learning" if self.training.watch.pause is None else "paused"
         return "finished" if undecided == 0 and self.scoring.settled() else "finishing"

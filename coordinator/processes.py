@@ -8,6 +8,7 @@ Rules
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -21,6 +22,7 @@ from engines.child import Child, ChildDied
 from engines.engine import Job, Loaded, Sample, SampleScore
 
 LONGEST_PAUSE = 30.0
+_TOLD = (0, -signal.SIGTERM, -signal.SIGINT)  # how a process ends that somebody told to
 _HEALTHY_AFTER = 60.0  # seconds of life after which a crash counts as the first again
 
 T = TypeVar("T")
@@ -28,13 +30,21 @@ Dtype = Literal["float32", "bfloat16"]
 log = structlog.get_logger("coordinator")
 
 
+class DiedComputing(ChildDied):
+    """The learner is gone while it computed a batch, and nobody had told it to end."""
+
+
 class Learner(Protocol):
-    """coordinator.learner.calls, asynchronously. Every call may raise `ChildDied`, after which `open` comes first,
-    and `DiskFull`."""
+    """coordinator.learner.calls, asynchronously. Every call may raise `ChildDied` and `ChildError`, after which `open`
+    comes first, and `DiskFull`."""
 
     async def open(self, order: calls.Open) -> calls.Opened: ...
 
-    async def step(self, batch: calls.Batch) -> calls.Stepped: ...
+    async def step(self, batch: calls.Batch) -> calls.Stepped:
+        """Raises `DiedComputing` where the death may be the batch's."""
+
+    async def renew(self) -> None:
+        """Let this process go; the next call finds a new one."""
 
 
 class Scorer(Protocol):
@@ -76,6 +86,7 @@ class Supervised:
         self._starting = asyncio.Lock()
         self._pause, self._started = 0.0, 0.0
         self.generation = 0
+        self.on_event: Callable[[str, bytes], None] | None = None
 
     async def call(self, method: str, body: msgspec.Struct, type_: type[T]) -> T:
         child = await self._alive()
@@ -89,9 +100,9 @@ class Supervised:
             raise
 
     async def stop(self) -> None:
-        if self._child is not None:
-            await self._child.stop()
-            self._child = None
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()
 
     @property
     def pid(self) -> int | None:
@@ -111,6 +122,8 @@ class Supervised:
                 self._pause = 0.0 if lived > _HEALTHY_AFTER else min(LONGEST_PAUSE, max(0.25, self._pause * 2))
                 await asyncio.sleep(self._pause)
             child = Child(self._argv, name=self._name, env=self._env)
+            if self.on_event is not None:
+                child.events(self.on_event)
             await child.start()
             self._child, self._started = child, self._clock()
             self.generation += 1
@@ -118,16 +131,34 @@ class Supervised:
 
 
 class LearnerChild:
-    """The learner in a process of its own."""
+    """The learner in a process of its own. It says when it begins to compute a batch."""
 
     def __init__(self, child: Supervised) -> None:
         self.child = child
+        self._computing: int | None = None
+        child.on_event = self._heard
 
     async def open(self, order: calls.Open) -> calls.Opened:
         return await self.child.call("open", order, calls.Opened)
 
     async def step(self, batch: calls.Batch) -> calls.Stepped:
-        return await self.child.call("step", batch, calls.Stepped)
+        self._computing = None
+        try:
+            return await self.child.call("step", batch, calls.Stepped)
+        except ChildDied as death:
+            if self._begun(batch) and death.returncode not in _TOLD:
+                raise DiedComputing(death.name, death.returncode, death.stderr) from death
+            raise
+
+    async def renew(self) -> None:
+        await self.child.stop()
+
+    def _begun(self, batch: calls.Batch) -> bool:
+        return self._computing == batch.step
+
+    def _heard(self, method: str, body: bytes) -> None:
+        if method == calls.BEGUN:
+            self._computing = msgspec.msgpack.decode(body, type=calls.Begun).step
 
 
 class ScorerChild:

@@ -1,7 +1,7 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
 THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
-and its age, step - version, is at most S (coordinator/rollouts/age.py). Whoever paces
+and step - version <= S, where `step` is the learner's step before the batch (the batch makes step + 1). Whoever paces
 leases or marks groups as trainable only helps.
 
 Rules
@@ -9,21 +9,23 @@ Rules
 2. Too old groups are shed: not drawn, not counted as buffered, paid all the same. The newest are never shed.
 3. The set of drawn groups is the learner's checkpoint's. Here it lives in memory: `rebuild` sets it at each start of a
    learner, `draw` adds to it, and nothing of it is written to run.sqlite.
-4. A group in which all rewards are equal teaches nothing. It is drawn like the others; with `refill` it never is, and
+4. Groups at which the learner failed are set aside, for good and in run.sqlite (`set_aside`): they are not drawn, not
+   counted as buffered or shed, paid all the same. That is no drawn set: `rebuild` never touches it.
+5. A group in which all rewards are equal teaches nothing. It is drawn like the others; with `refill` it never is, and
    another takes its place.
 """
 
 import contextlib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
-from coordinator.rollouts.age import age, oldest_fresh
 
 SLICE: Final = 32
 """Groups whose tokens are forgotten in one transaction: few enough that nothing else waits for it."""
-_DRAWABLE = "era = ? AND version >= ? AND varied >= ? AND lease NOT IN temp.drawn"
+_LEFT = "lease NOT IN temp.drawn AND lease NOT IN (SELECT lease FROM set_aside)"
+_DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
 
 
 class Drawn(NamedTuple):
@@ -34,7 +36,7 @@ class Drawn(NamedTuple):
 
 
 class Buffer:
-    """`staleness`: S. `refill`: leave groups without variance out. `histogram`: index = age at draw."""
+    """`staleness`: S. `refill`: leave groups without variance out. `histogram`: index = step - version at draw."""
 
     def __init__(self, database: Database, staleness: int, *, refill: bool = False) -> None:
         self._database = database
@@ -49,20 +51,23 @@ class Buffer:
             for lease in drawn:
                 self._database.do("INSERT OR IGNORE INTO temp.drawn VALUES (?)", (lease,))
 
-    def draw(self, step: int, era: int, groups: int) -> list[Drawn] | None:
-        """The next batch for the learner at `step`, or None while there are fewer than `groups`. No token is read."""
-        order = "ORDER BY version, at, lease LIMIT ?"
+    def draw(self, step: int, era: int, groups: int, again: Sequence[bytes] = ()) -> list[Drawn] | None:
+        """The next batch for the learner at `step`, or None while there are fewer than `groups`. No token is read.
+
+        `again`: these groups, as they were drawn before, and no others; None where one of them may not be drawn now."""
+        only, most = (f" AND lease IN ({', '.join('?' * len(again))})", len(again)) if again else ("", groups)
         rows = self._database.all(
-            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE} {order}", (*self._window(step, era), groups)
+            f"SELECT lease, version FROM buffer WHERE {_DRAWABLE}{only} ORDER BY version, at, lease LIMIT ?",
+            (*self._window(step, era), *again, most),
         )
-        if len(rows) < groups:
+        if len(rows) < most:
             return None
         batch = [Drawn(*row) for row in rows]
         with self._database.transaction():
             for lease, _ in rows:
                 self._database.do("INSERT INTO temp.drawn VALUES (?)", (lease,))
         for _, version in rows:
-            self.histogram[max(0, age(step, version))] += 1
+            self.histogram[max(0, step - version)] += 1
         return batch
 
     def buffered(self, step: int, era: int) -> int:
@@ -71,11 +76,29 @@ class Buffer:
 
     def shed(self, step: int, era: int) -> int:
         """Groups of this era that were trainable once and became too old undrawn."""
-        where = "era = ? AND version < ? AND varied >= ? AND lease NOT IN temp.drawn"
+        where = f"era = ? AND version < ? AND varied >= ? AND {_LEFT}"
         return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
 
+    def flat(self, step: int, era: int) -> int:
+        """Groups that could be drawn if their rewards were not all equal (rule 5)."""
+        if not self.refill:
+            return 0
+        where = f"era = ? AND version >= ? AND varied < ? AND {_LEFT}"
+        return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
+
+    def set_aside(self, leases: Iterable[bytes], reason: str, now: int) -> None:
+        """The learner failed at these groups: never draw them again (rule 4)."""
+        with self._database.transaction():
+            for lease in leases:
+                self._database.do("INSERT OR IGNORE INTO set_aside VALUES (?, ?, ?)", (lease, reason, now))
+
+    def batches_aside(self) -> list[tuple[str, int, int]]:
+        """(reason, when, groups) of each batch that was set aside, oldest first."""
+        query = "SELECT reason, at, count(*) FROM set_aside GROUP BY at, reason ORDER BY at"
+        return [(reason, at, groups) for reason, at, groups in self._database.all(query)]
+
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
-        return era, oldest_fresh(step, self._staleness), int(self.refill)
+        return era, step - self._staleness, int(self.refill)
 
     def drop_payloads(
         self, covered: Iterable[bytes], step: int, era: int, received_before: int, most: int = SLICE
@@ -84,18 +107,18 @@ class Buffer:
 
         `covered`, `step`: the draws and the step of a *durable* checkpoint. A group's tokens go once its receipt is
         confirmed, its challenge window is over (received before this time, ms), and it was drawn before the checkpoint
-        or can never be drawn after it. The table `spent` holds the confirmed groups that still have tokens, so that a
-        call reads those that go, and besides them only those that the buffer still waits with."""
-        drawn, oldest = set(covered), oldest_fresh(step, self._staleness)
+        or can never be drawn after it (too old, or set aside). The table `spent` holds the confirmed groups that still
+        have tokens: a call reads those that go, and besides them only those that the buffer still waits with."""
+        drawn, oldest = set(covered), step - self._staleness
         query = (
-            "SELECT s.at, s.lease, b.era, b.version FROM spent s LEFT JOIN buffer b ON b.lease = s.lease WHERE s.at < ?"
-            " ORDER BY s.at"
+            "SELECT s.at, s.lease, b.era, b.version, a.lease FROM spent s LEFT JOIN buffer b ON b.lease = s.lease"
+            " LEFT JOIN set_aside a ON a.lease = s.lease WHERE s.at < ? ORDER BY s.at"
         )
         with contextlib.closing(self._database.each(query, (received_before,))) as spent:
             gone = (
                 (at, lease)
-                for at, lease, born, version in spent
-                if born is None or born < era or version < oldest or lease in drawn
+                for at, lease, born, version, aside in spent
+                if born is None or born < era or version < oldest or lease in drawn or aside is not None
             )
             rows = list(itertools.islice(gone, most))
         with self._database.transaction():

@@ -159,6 +159,14 @@ END;
 CREATE INDEX nodes_seen_last ON nodes (last_seen) WHERE banned IS NULL;
 """,
     ),
+    Part(
+        "groups set aside",
+        """
+CREATE TABLE set_aside (
+    lease BLOB PRIMARY KEY REFERENCES leases, reason TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2)

@@ -34,7 +34,7 @@ class NodeRow(View, frozen=True, kw_only=True):
 
 
 class StepPoint(View, frozen=True, kw_only=True):
-    """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups."""
+    """One step of the learner. `reward`, `success`: means over the step's rollouts."""
 
     step: int
     at: int
@@ -116,8 +116,36 @@ class VersionRow(View, frozen=True, kw_only=True):
     first_node_seconds: float | None
 
 
+class PauseView(View, frozen=True, kw_only=True):
+    """Why the run is paused. `kind`: operator, batches, task-score or learner. `until`: when it goes on by itself;
+    None: when the operator resumes it."""
+
+    kind: str
+    why: str
+    since: int
+    until: int | None
+
+
+class SetAsideView(View, frozen=True, kw_only=True):
+    """A batch at which the learner failed: its groups are paid and never learned from."""
+
+    at: int
+    groups: int
+    reason: str
+
+
+class TroubleView(View, frozen=True, kw_only=True):
+    """What keeps the learner from learning. `set_aside`: the last such batches. `reasons`: groups set aside by reason,
+    since the run began. `waiting`: what the learner waits for; empty: it does not, or not for long."""
+
+    paused: PauseView | None = None
+    set_aside: list[SetAsideView] = []
+    reasons: dict[str, int] = {}
+    waiting: str = ""
+
+
 class RunState(View, frozen=True, kw_only=True):
-    """The whole picture. `refused`: groups by reason code. `staleness`: index = age at draw, value = groups.
+    """The whole picture. `refused`: groups by reason code. `staleness`: index = step - version at draw, value = groups.
     `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
     between nodes that could not reach each other, since the coordinator's start."""
@@ -158,3 +186,4 @@ class RunState(View, frozen=True, kw_only=True):
     faults: list[str]
     relayed_bytes: int = 0
     unscored: int = 0
+    trouble: TroubleView = TroubleView()

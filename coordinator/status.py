@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
-from coordinator.state import RunState
+from coordinator.state import PauseView, RunState
 from p2p.errors import Unreachable
 
 PATH: Final = "/api/v1/run"
@@ -75,5 +75,22 @@ def lines(state: RunState) -> list[str]:
         rows.append(("held out", f"sampled {held.sampled:.3f}, greedy {held.greedy:.3f} at version {held.version}"))
     if state.refused:
         rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
+    trouble = state.trouble
+    if trouble.reasons:
+        failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))
+        rows.append(("aside", f"groups at which the learner failed: {failed}"))
+    if state.unscored:
+        rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
+    if trouble.waiting:
+        rows.append(("waiting", trouble.waiting))
+    if trouble.paused is not None:
+        rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
     rows += [("fault", fault) for fault in state.faults]
     return [f"{name:<9}{text}" for name, text in rows]
+
+
+def _goes_on(paused: PauseView, now: int) -> str:
+    if paused.until is None:
+        return "it goes on by `echo2-coord resume`"
+    minutes = max(0, paused.until - now) / 60_000
+    return f"tried again in {minutes:.0f} min, or at once by `echo2-coord resume`"

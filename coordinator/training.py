@@ -3,12 +3,14 @@
 Rules
 1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
 2. An export that its checkpoint holds and nobody has published yet is published before the next step.
-3. A batch that a crash swallowed is drawn again: it was drawn in memory only.
-4. The last step of the course is exported and published, whether or not `publish_every` divides it.
-5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+3. A batch that a crash or an error swallowed is drawn again, the very same one: it was drawn in memory only. When it is
+   set aside instead, and when nothing is drawn at all, coordinator/supervision says.
+4. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
 """
 
 import asyncio
+import contextlib
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,12 +23,16 @@ from coordinator.capacity import smoothed
 from coordinator.history import History
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped
 from coordinator.leases import Progress
-from coordinator.processes import Learner
+from coordinator.processes import DiedComputing, Learner
 from coordinator.publisher import Published, Publisher
 from coordinator.replay import Drawn
-from coordinator.rollouts.age import age
 from coordinator.state import StepPoint, VersionRow
-from engines.child import ChildDied
+from coordinator.supervision.waiting import LOOK
+from coordinator.supervision.watch import Watch
+from engines.child import ChildDied, ChildError
+
+_OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
+"""Errors of the learner that are no batch's."""
 
 log = structlog.get_logger("coordinator")
 
@@ -47,7 +53,7 @@ class Course:
 
 @dataclass
 class Meter:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 4)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -65,7 +71,7 @@ class Meter:
 
 @dataclass
 class Training:
-    """The learner's life. `parameters`: of the policy, 0 until it has been opened."""
+    """The learner's life. `parameters`: of the policy, 0 until it has been opened. `watch`: judges its failures."""
 
     course: Course
     learner: Learner
@@ -77,6 +83,7 @@ class Training:
     """Set whenever a group may have come into the buffer."""
     moved: asyncio.Event
     """Set here when a version is out or the course is over."""
+    watch: Watch
     meter: Meter = field(default_factory=Meter)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,19 +91,42 @@ class Training:
     """Groups drawn by the last steps that a durable checkpoint covers; older ones are too stale to be drawn at all."""
     _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
+    _computed: list[bytes] | None = None
+    """The batch that the learner has, None between two."""
+    _undurable: list[list[bytes]] = field(default_factory=list)
+    """Batches drawn since the last durable checkpoint."""
+    _again: deque[list[bytes]] = field(default_factory=deque)
+    """Batches to be drawn again (rule 3)."""
 
     def __post_init__(self) -> None:
         self.covered = deque(maxlen=self.books.terms.staleness + 2)
 
     async def run(self) -> None:
-        """Learn until the course is over or cancelled. A learner that dies is opened again (rule 1)."""
+        """Learn until the course is over or cancelled. A learner that dies or fails is opened again (rule 1)."""
         while not self.finished.is_set():
             try:
                 await self._open()
                 await self._learn()
-            except ChildDied:
+            except (ChildDied, ChildError) as fault:
                 self._drawing_since = None
+                await self._failed(fault)
         log.info("the course is over", steps=self._at().step)
+
+    async def _failed(self, fault: ChildDied | ChildError) -> None:
+        batch, self._computed = self._computed, None
+        match fault:
+            case DiedComputing() if batch is not None:
+                self.watch.died(batch, str(fault))
+            case ChildError() if batch is not None and fault.kind not in _OF_THE_MACHINE:
+                self.watch.failed(batch, str(fault))
+            case ChildError() if self.parameters:
+                self.watch.cannot_work(str(fault))
+            case ChildError():
+                raise fault  # it never was open in this life: the operator is there to see why
+        if isinstance(fault, ChildError):
+            await self.learner.renew()
+        if batch is None:
+            await self._pause()
 
     async def _open(self) -> None:
         latest = self.publisher.latest
@@ -125,6 +155,10 @@ class Training:
         recent = (self.books.terms.staleness + 2) * self.books.terms.batch_groups
         self.covered.append(opened.drawn[-recent:])
         self._uncovered = []
+        covered = set(opened.drawn)
+        self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
+        self._undurable = []
+        self.watch.opened(opened.step)
         log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
 
     async def _learn(self) -> None:
@@ -140,10 +174,28 @@ class Training:
     async def _next_batch(self) -> list[Drawn]:
         while True:
             self.work.clear()
-            batch = self.books.draw()
+            await self._pause()
+            batch = self._drawn()
             if batch is not None:
-                await self.books.durable()
+                self.watch.drawn()
                 return batch
+            self.watch.waits()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK / 1000):
+                    await self.work.wait()
+
+    def _drawn(self) -> list[Drawn] | None:
+        """The next batch; first of all those that are to be drawn again, as long as they may be (rule 3)."""
+        while self._again:
+            batch = self.books.draw(self._again.popleft())
+            if batch is not None:
+                return batch
+        return self.books.draw()
+
+    async def _pause(self) -> None:
+        """Until the run is not paused."""
+        while self.watch.pause is not None:
+            self.work.clear()
             await self.work.wait()
 
     async def _step(self, groups: list[Drawn]) -> None:
@@ -151,16 +203,18 @@ class Training:
         if self._drawing_since is not None:
             self.meter.waiting += began - self._drawing_since
         log.info("step begun", step=at.step + 1, groups=len(groups))
-        leases, last = [group.id for group in groups], at.step + 1 == self.course.steps
-        batch = Batch(step=at.step + 1, groups=leases, published=self._latest().version, last=last)
-        stepped = await self.learner.step(batch)
+        self._computed = leases = [group.id for group in groups]
+        self._undurable.append(leases)
+        stepped = await self.learner.step(Batch(step=at.step + 1, groups=leases, published=self._latest().version))
+        self._computed = None
+        self.watch.stepped(stepped.step)
         exporting = stepped.export.seconds if stepped.export else 0.0
         log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
         self._record(stepped, groups, at.step)
         self._uncovered += leases
         if stepped.export:
             self.covered.append(self._uncovered)
-            self._uncovered = []
+            self._uncovered, self._undurable = [], []
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
@@ -173,9 +227,9 @@ class Training:
                 at=int(self.clock() * 1000),
                 reward=stepped.metrics["reward"],
                 success=stepped.metrics["success"],
-                staleness=sum(age(before, group.version) for group in groups) / len(groups),
+                staleness=sum(before - group.version for group in groups) / len(groups),
                 seconds=stepped.seconds,
-                metrics=stepped.metrics,
+                metrics={name: value for name, value in stepped.metrics.items() if math.isfinite(value)},
             )
         )
 
@@ -183,7 +237,6 @@ class Training:
         # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
         now = int(self.clock() * 1000)
         self.books.leases.publish(self.course.era, export.version, export.root, now)
-        await self.books.durable()
         await self.publisher.publish(self.course.era, step, export)
         self.history.add(_row(export, now))
 

@@ -2,6 +2,7 @@
 
     main -> learner   open(Open) -> Opened            once, after every start of the process
     main -> learner   step(Batch) -> Stepped          draws are decided by main's buffer; one step a call
+    learner -> main   begun(Begun)                    while it works on a step: from here on a death may be the batch's
     main -> learner   warm_up(WarmUp) -> WarmedUp      supervised steps on noisy demonstrations, before a run
     main -> learner   import_model(Import) -> WarmedUp the real small model, before a run
 
@@ -68,12 +69,21 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """`step`: the number this step will have (version = step). `groups`: ids of the leases whose groups main's buffer
     has drawn, oldest first; committed before they are named, and read by the learner itself (`learner.groups`).
     `published`: the newest version that main has published; None: every export so far (an export that never will be is
-    skipped as a base). `last`: of the run, which is exported in any case."""
+    skipped as a base)."""
 
     step: int
     groups: list[bytes]
     published: int | None = None
-    last: bool = False
+
+
+BEGUN = "begun"
+"""The notification by which the learner says that it begins to compute a batch: it was read and fits."""
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """`step`: of the batch."""
+
+    step: int
 
 
 class Export(msgspec.Struct, frozen=True, kw_only=True):

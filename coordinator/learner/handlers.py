@@ -22,9 +22,10 @@ class NotOpen(Exception):
 
 
 class Handlers:
-    """One session at a time."""
+    """One session at a time. `begun`: called with the step whose batch is about to be computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Callable[[int], None] = lambda step: None) -> None:
+        self._begun = begun
         self._session: Session | None = None
 
     def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
@@ -46,7 +47,7 @@ class Handlers:
         if session is None:
             raise NotOpen("open the learner first")
         try:
-            stepped = session.step(batch)
+            stepped = session.step(batch, self._begun)
         except BadBatch:
             self._session = session
             raise

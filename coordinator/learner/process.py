@@ -10,10 +10,11 @@ def main() -> NoReturn:
     pipe = Pipe()
     from transformers.utils import logging
 
+    from coordinator.learner.calls import BEGUN, Begun
     from coordinator.learner.handlers import Handlers
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    pipe.serve(Handlers().by_method())
+    pipe.serve(Handlers(lambda step: pipe.notify(BEGUN, Begun(step=step))).by_method())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.state import BroadcastView, NodeRow, RunState
+from coordinator.state import BroadcastView, NodeRow, RunState, TroubleView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,6 +19,7 @@ class _Picture(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from of_learning(self._state)
         yield from of_work(self._state)
+        yield from of_trouble(self._state.trouble)
         yield from of_capacity(self._state)
         yield from of_broadcast(self._state.broadcast)
         yield from of_nodes(self._state.nodes)
@@ -73,6 +74,23 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
     yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)
     yield _staleness(state.staleness)
+
+
+def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
+    """What keeps the learner from learning."""
+    paused = GaugeMetricFamily("echo2_paused", "1 while the run is paused, by what paused it.", labels=["kind"])
+    if trouble.paused is not None:
+        paused.add_metric([trouble.paused.kind], 1)
+    yield paused
+    aside = CounterMetricFamily(
+        "echo2_groups_set_aside", "Groups at which the learner failed: paid, never learned from.", labels=["reason"]
+    )
+    for reason, groups in sorted(trouble.reasons.items()):
+        aside.add_metric([reason], groups)
+    yield aside
+    yield _gauge(
+        "echo2_waiting", "1 while the learner has waited for groups for a minute.", float(bool(trouble.waiting))
+    )
 
 
 def of_capacity(state: RunState) -> Iterator[Metric]:

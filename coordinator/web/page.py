@@ -16,11 +16,13 @@ from coordinator.web.charts import Bar, Chart, Series
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),
     "learning": ("Learning", "good"),
+    "paused": ("Paused", "waiting"),
     "finishing": ("Finishing", "waiting"),
     "finished": ("Finished", "done"),
 }
 NODES_SHOWN = 100
 VERSIONS_SHOWN = 6
+BATCHES_SHOWN = 5
 _SMOOTH = 5  # steps
 
 
@@ -67,6 +69,8 @@ def facts(state: RunState) -> dict[str, Any]:
         "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
         "unshown": max(0, len(state.nodes) - NODES_SHOWN),
         "refusals": refusals.rows(state.refused),
+        "aside": list(reversed(state.trouble.set_aside))[:BATCHES_SHOWN],
+        "aside_groups": sum(state.trouble.reasons.values()),
         "staleness": staleness_bars(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
         "supplied": _supplied(state),

@@ -1,0 +1,70 @@
+"""Decides whether the groups of a batch at which the learner failed are set aside. Pure: events in, decisions out.
+
+Rules
+1. After an error a new learner gets the same batch once more; a second error sets its groups aside.
+2. A death counts against a batch only if the learner had begun to compute it and nobody stopped the learner. The third
+   such death in a row, without a step between, sets its groups aside.
+3. A learner that cannot be opened, a full disk and a missing device count against no batch: the last charge is taken
+   back where the next learner cannot even be opened.
+4. A step beyond all earlier ones clears the charges, and so does a charge against another batch. A step that only
+   repeats one that a fall-back undid clears nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+MOST_ERRORS: Final = 2
+MOST_DEATHS: Final = 3
+
+
+@dataclass(frozen=True)
+class Charges:
+    """What one batch is charged with. `batch`: the ids of its groups."""
+
+    batch: frozenset[bytes] = frozenset()
+    errors: int = 0
+    deaths: int = 0
+
+    @property
+    def guilty(self) -> bool:
+        return self.errors >= MOST_ERRORS or self.deaths >= MOST_DEATHS
+
+
+class BatchFaults:
+    """The charges against the batch in work. `reached`: the greatest step made so far."""
+
+    def __init__(self, reached: int = 0) -> None:
+        self.reached = reached
+        self._charges = self._before = Charges()
+
+    def failed(self, batch: Iterable[bytes]) -> bool:
+        """Charge an error to `batch`; whether its groups are set aside (rule 1)."""
+        charges = self._against(batch)
+        return self._charge(replace(charges, errors=charges.errors + 1))
+
+    def died(self, batch: Iterable[bytes]) -> bool:
+        """Charge a death while it was computed; whether its groups are set aside (rule 2)."""
+        charges = self._against(batch)
+        return self._charge(replace(charges, deaths=charges.deaths + 1))
+
+    def excuse(self) -> None:
+        """Take the last charge back: the machine was at fault (rule 3)."""
+        self._charges = self._before
+
+    def stepped(self, step: int) -> bool:
+        """Note a step made; whether it goes beyond all earlier ones (rule 4)."""
+        if step <= self.reached:
+            return False
+        self.reached = step
+        self._charges = self._before = Charges()
+        return True
+
+    def _against(self, batch: Iterable[bytes]) -> Charges:
+        named = frozenset(batch)
+        return self._charges if self._charges.batch == named else Charges(named)
+
+    def _charge(self, charges: Charges) -> bool:
+        self._before = self._charges
+        self._charges = Charges() if charges.guilty else charges
+        return charges.guilty

@@ -1,0 +1,116 @@
+"""Decides when a run is paused, and for how long. Pure; times in milliseconds since the Unix epoch.
+
+Rules
+1. While a run is paused no lease is given and no batch is begun. What nodes have made is taken, checked and paid.
+2. Three batches set aside in a row pause it. So do more than 5 % of the last 200 decided groups that lack a finite
+   reward, and a learner that could not work for a fault of the machine twice in a row.
+3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
+   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward.
+4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
+5. Of two pauses the one that ends later holds.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+Kind = Literal["operator", "batches", "task-score", "learner"]
+
+FIRST: Final = 600_000
+LONGEST: Final = 7_200_000
+MOST_BATCHES: Final = 3
+MOST_IDLE: Final = 2
+WINDOW: Final = 200
+"""Decided groups that rule 2 looks at."""
+MOST_UNSCORED: Final = WINDOW * 5 // 100
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the run stands still. `until`: when it goes on by itself; None: by `resume` alone."""
+
+    kind: Kind
+    why: str
+    since: int
+    until: int | None = None
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """What outlives the process. `times`: troubles of a kind in a row, without a success between."""
+
+    pause: Pause | None = None
+    times: dict[Kind, int] = {}
+
+
+def wait(times: int) -> int:
+    """How long the `times`-th pause in a row lasts (rule 3)."""
+    return min(LONGEST, FIRST << min(times - 1, 16))
+
+
+class Pauses:
+    """The state of all pauses of a run."""
+
+    def __init__(self, standing: Standing | None = None) -> None:
+        self.standing = standing or Standing()
+
+    @property
+    def pause(self) -> Pause | None:
+        return self.standing.pause
+
+    def set_aside(self, reason: str, now: int) -> None:
+        """A batch was set aside for `reason`."""
+        times = self._again("batches")
+        if times >= MOST_BATCHES:
+            why = f"the learner failed at {times} batches in a row, the last time by {reason}"
+            self._begin("batches", why, now, times - MOST_BATCHES + 1)
+
+    def cannot_work(self, reason: str, now: int) -> None:
+        """The learner could not be opened, or could not work for a fault of the machine."""
+        times = self._again("learner")
+        if times >= MOST_IDLE:
+            self._begin("learner", f"the learner cannot work: {reason}", now, times - MOST_IDLE + 1)
+
+    def decided(self, recent: Sequence[str], now: int) -> bool:
+        """Look at the codes of the groups decided last; whether the run is paused for them, and they are to be
+        forgotten."""
+        bad = sum(code == "task-score" for code in recent)
+        if bad > MOST_UNSCORED:
+            why = (
+                f"the task gave no finite reward for {bad} of the last {len(recent)} groups: mend the task's score"
+                " (the log names the groups)"
+            )
+            self._begin("task-score", why, now, self._again("task-score"))
+            return True
+        if len(recent) >= WINDOW:
+            self.standing.times.pop("task-score", None)
+        return False
+
+    def stepped(self) -> None:
+        """The learner made a step that it had not made before."""
+        self.standing.times.pop("batches", None)
+        self.standing.times.pop("learner", None)
+
+    def stop(self, why: str, now: int) -> None:
+        """The operator pauses the run."""
+        self.standing.pause = Pause(kind="operator", why=why, since=now)
+
+    def resume(self) -> Pause | None:
+        """The operator lets the run go on; the pause that was."""
+        ended, self.standing.pause = self.standing.pause, None
+        return ended
+
+    def look(self, now: int) -> Pause | None:
+        """End the pause whose time is over; that pause."""
+        pause = self.standing.pause
+        if pause is None or pause.until is None or now < pause.until:
+            return None
+        return self.resume()
+
+    def _again(self, kind: Kind) -> int:
+        self.standing.times[kind] = self.standing.times.get(kind, 0) + 1
+        return self.standing.times[kind]
+
+    def _begin(self, kind: Kind, why: str, now: int, times: int) -> None:
+        until, held = now + wait(times), self.standing.pause
+        if held is None or (held.until is not None and held.until < until):
+            self.standing.pause = Pause(kind=kind, why=why, since=now, until=until)

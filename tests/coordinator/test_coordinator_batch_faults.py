@@ -1,0 +1,73 @@
+"""Charges against batches: who is charged with what, and when groups are set aside."""
+
+import random
+
+from coordinator.supervision.batch_faults import BatchFaults
+
+A, B = [b"a1", b"a2"], [b"b1", b"b2"]
+
+
+def test_the_second_error_sets_a_batch_aside_and_not_the_first() -> None:
+    faults = BatchFaults()
+    assert [faults.failed(A), faults.failed(A)] == [False, True]
+    assert [faults.failed(A), faults.failed(A)] == [False, True], "set aside, it begins anew"
+
+
+def test_the_order_of_the_groups_makes_no_other_batch() -> None:
+    faults = BatchFaults()
+    assert [faults.failed(A), faults.failed(A[::-1])] == [False, True]
+
+
+def test_the_third_death_in_a_row_sets_a_batch_aside() -> None:
+    faults = BatchFaults()
+    assert [faults.died(A) for _ in range(3)] == [False, False, True]
+
+
+def test_a_step_between_clears_the_charges() -> None:
+    faults = BatchFaults()
+    for step in range(1, 20):
+        assert not faults.died(A)
+        assert not faults.died(A)
+        assert not faults.failed(A)
+        assert faults.stepped(step)
+
+
+def test_another_batch_between_breaks_the_row() -> None:
+    faults = BatchFaults()
+    for _ in range(10):
+        assert not faults.died(A)
+        assert not faults.died(B)
+        assert not faults.failed(A)
+        assert not faults.failed(B)
+
+
+def test_a_step_that_is_made_again_after_a_fall_back_clears_nothing() -> None:
+    """Versions come out every second step: before each try of the bad batch, the learner repeats the step before it."""
+    faults = BatchFaults()
+    assert faults.stepped(7)
+    assert not faults.failed(A)
+    assert not faults.stepped(7)
+    assert faults.failed(A)
+
+
+def test_a_learner_that_cannot_be_opened_takes_the_charge_back() -> None:
+    faults = BatchFaults()
+    for _ in range(10):
+        assert not faults.failed(A)
+        faults.excuse()
+    assert [faults.died(A), faults.died(A)] == [False, False]
+    faults.excuse()
+    assert [faults.died(A), faults.died(A)] == [False, True]
+
+
+def test_twenty_deaths_at_random_set_nothing_aside() -> None:
+    """One death in three steps: as many kills as that leave the same batch alone. A thousand seeds."""
+    for seed in range(1000):
+        chance, faults, killed, step = random.Random(seed), BatchFaults(), 0, 0
+        while killed < 20:
+            step += 1
+            batch = [b"%d" % step]
+            deaths = min(2, sum(chance.random() < 1 / 3 for _ in range(2)))
+            killed += deaths
+            assert not any([faults.died(batch) for _ in range(deaths)])
+            faults.stepped(step)

@@ -1,0 +1,141 @@
+"""Pauses: what begins one, how long it lasts, and what ends it. Times in minutes here."""
+
+import msgspec
+import pytest
+
+from coordinator.supervision.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, Standing, wait
+
+MINUTE = 60_000
+
+
+def at(minutes: float) -> int:
+    return int(minutes * MINUTE)
+
+
+def until(pauses: Pauses) -> float | None:
+    assert pauses.pause is not None
+    return None if pauses.pause.until is None else pauses.pause.until / MINUTE
+
+
+def test_three_batches_in_a_row_pause_the_run_for_ten_minutes() -> None:
+    pauses = Pauses()
+    pauses.set_aside("E: bad", at(0))
+    pauses.set_aside("E: bad", at(1))
+    assert pauses.pause is None
+    pauses.set_aside("E: worse", at(2))
+    assert pauses.pause is not None
+    assert pauses.pause.why == "the learner failed at 3 batches in a row, the last time by E: worse"
+    assert until(pauses) == 12
+    assert pauses.look(at(11.99)) is None
+    assert pauses.look(at(12)) is not None
+    assert pauses.pause is None
+
+
+def test_a_step_between_breaks_the_row() -> None:
+    pauses = Pauses()
+    for minute in range(20):
+        pauses.set_aside("E", at(minute))
+        pauses.set_aside("E", at(minute))
+        pauses.stepped()
+    assert pauses.pause is None
+
+
+def test_each_try_that_fails_doubles_the_time_up_to_two_hours_and_a_step_ends_it() -> None:
+    pauses, now, lasted = Pauses(), 0, []
+    for _ in range(2):
+        pauses.set_aside("E", now)
+    for _ in range(7):
+        pauses.set_aside("E", now)
+        assert pauses.pause is not None
+        assert pauses.pause.until is not None
+        lasted.append((pauses.pause.until - now) / MINUTE)
+        now = pauses.pause.until
+        assert pauses.look(now) is not None
+    assert lasted == [10, 20, 40, 80, 120, 120, 120]
+    pauses.stepped()
+    pauses.set_aside("E", now)
+    assert pauses.pause is None
+    assert wait(10_000) == 120 * MINUTE
+
+
+def test_resume_tries_at_once_and_the_row_goes_on() -> None:
+    pauses = Pauses()
+    for _ in range(3):
+        pauses.set_aside("E", at(0))
+    assert pauses.resume() is not None
+    assert pauses.pause is None
+    assert pauses.resume() is None
+    pauses.set_aside("E", at(1))
+    assert until(pauses) == 21
+
+
+def test_the_operators_pause_ends_by_resume_alone_and_holds_over_the_others() -> None:
+    pauses = Pauses()
+    pauses.stop("by its operator", at(0))
+    for _ in range(5):
+        pauses.set_aside("E", at(1))
+    assert pauses.pause == Pause(kind="operator", why="by its operator", since=0)
+    assert pauses.look(at(1e6)) is None
+    assert pauses.resume() is not None
+
+
+def test_of_two_pauses_the_one_that_ends_later_holds() -> None:
+    pauses = Pauses()
+    for _ in range(4):
+        pauses.set_aside("E", at(0))
+    assert until(pauses) == 20
+    pauses.decided(["task-score"] * WINDOW, at(5))
+    assert until(pauses) == 20
+    pauses.cannot_work("gone", at(15))
+    pauses.cannot_work("gone", at(15))
+    assert until(pauses) == 25
+
+
+@pytest.mark.parametrize(("bad", "paused"), [(MOST_UNSCORED, False), (MOST_UNSCORED + 1, True)])
+def test_more_than_five_percent_of_the_last_200_groups_without_a_reward_pause_it(bad: int, paused: bool) -> None:
+    pauses = Pauses()
+    recent = ["ok"] * (WINDOW - bad) + ["task-score"] * bad
+    assert pauses.decided(recent, at(0)) is paused
+    assert (pauses.pause is not None) is paused
+    if pauses.pause is not None:
+        assert "no finite reward for 11 of the last 200 groups" in pauses.pause.why
+        assert until(pauses) == 10
+
+
+def test_200_good_groups_make_the_next_pause_for_rewards_short_again() -> None:
+    pauses, bad = Pauses(), ["task-score"] * 11
+    for wanted in (10, 20, 40):
+        assert pauses.decided(bad, at(0))
+        assert until(pauses) == wanted
+        assert pauses.resume() is not None
+    assert not pauses.decided(["ok"] * 199, at(0))
+    assert not pauses.decided(["ok"] * 200, at(0))
+    assert pauses.decided(bad, at(0))
+    assert until(pauses) == 10
+
+
+def test_a_learner_that_cannot_work_is_tried_again_at_once_and_then_waited_for() -> None:
+    pauses = Pauses()
+    pauses.cannot_work("NoDevice: gone", at(0))
+    assert pauses.pause is None
+    pauses.cannot_work("NoDevice: gone", at(0))
+    assert until(pauses) == 10
+    pauses.look(at(10))
+    pauses.cannot_work("NoDevice: gone", at(10))
+    assert until(pauses) == 30
+    pauses.look(at(30))
+    pauses.stepped()
+    pauses.cannot_work("NoDevice: gone", at(31))
+    assert pauses.pause is None
+
+
+def test_a_standing_survives_its_file() -> None:
+    pauses = Pauses()
+    for _ in range(4):
+        pauses.set_aside("E", at(0))
+    kept = msgspec.json.decode(msgspec.json.encode(pauses.standing), type=Standing)
+    again = Pauses(kept)
+    assert again.pause == pauses.pause
+    again.resume()
+    again.set_aside("E", at(0))
+    assert until(again) == 40
