@@ -152,6 +152,10 @@ class Desk:
         """See `coordinator.control.Books`."""
         self._books.acknowledge(node, message, now)
 
+    async def durable(self) -> None:
+        """See `coordinator.control.Books`."""
+        await self._books.durable()
+
     def _count(self, what: str) -> int:
         return int(self._database.value(f"SELECT count(*) FROM {what}"))
 

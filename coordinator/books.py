@@ -108,13 +108,19 @@ class Books:
             peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
         )
 
+    async def durable(self) -> None:
+        """Return once everything written so far is committed: before anybody is told of it."""
+        await self.database.durable()
+
     def waiting(self) -> list[Waiting]:
         """The versions under which the scorer has to look at something, oldest first."""
         return self.intake.waiting()
 
-    def undecided(self, most: int = 64, *, under: Waiting | None = None) -> list[Undecided]:
-        """What the scorer has to look at, of one version or of all, oldest first."""
-        return self.intake.undecided(most, under)
+    def undecided(
+        self, most: int = 64, *, under: Waiting | None = None, after: Undecided | None = None
+    ) -> list[Undecided]:
+        """What the scorer has to look at, oldest first. `under`: of one version only; then `after`: what follows it."""
+        return self.intake.undecided(most, under, after)
 
     def oldest(self) -> tuple[int, int]:
         """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""

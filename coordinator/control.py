@@ -7,9 +7,11 @@ Rules, in order
    much. Hello alone is answered at any time, because it tells the coordinator's clock.
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
    bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
-5. A banned node hears why. A node that does not speak this run's protocol hears what to update to. One that never said
+5. An answer leaves once everything that was written before is committed (coordinator/group_commit.py).
+6. Requests are answered in the order of coordinator/rollouts/request_queue.py.
+7. A banned node hears why. A node that does not speak this run's protocol hears what to update to. One that never said
    hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
-6. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
+8. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
    from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
 
 Everything but `serve` is plain code with the time as an argument.
@@ -24,6 +26,7 @@ import msgspec
 
 from coordinator.leases import admitted
 from coordinator.reasons import refusal
+from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.roster import Roster
 from p2p.addresses import Way, way_of_asker
 from p2p.envelope import open_sealed, peek
@@ -52,6 +55,8 @@ SKEW = 600_000
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 METHODS = ("hello", "lease", "submit", "verdicts", "acknowledge")
+BUSY = 5_000
+"""Milliseconds after which a node asks again that came when too many asked at once."""
 SMALL = 64 << 10
 """Bytes of a request that is no submission."""
 
@@ -69,6 +74,8 @@ class Books(Protocol):
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer: ...
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None: ...
+
+    async def durable(self) -> None: ...
 
 
 class Papers(Protocol):
@@ -116,13 +123,18 @@ class Control:
         self._recipient = recipient
         self._clock = clock
         self._answers = Answers()
+        self._queue = RequestQueue()
 
     def serve(self, network: Network, submission_limit: int) -> None:
         """Answer on a network. `submission_limit`: bytes, see admission."""
         for method in METHODS:
 
             async def handle(peer: str, data: bytes, method: str = method) -> bytes:
-                return self.answer(method, data, self._clock(), way_of_asker(peer))
+                if not await self._queue.enter(method):
+                    return _encoded(refusal("busy", retry_after=BUSY))
+                answer = self.answer(method, data, self._clock(), way_of_asker(peer))
+                await self._books.durable()
+                return answer
 
             network.serve(method, handle, limit=SMALL + (submission_limit if method == "submit" else 0))
 
@@ -209,7 +221,7 @@ class Control:
         )
 
     def _record(self, node: bytes, sealed: bytes, now: int) -> Known | None:
-        """Rule 6. Raises `Malformed`, `BadSignature`."""
+        """Rule 8. Raises `Malformed`, `BadSignature`."""
         try:
             known = opened(sealed, self._spec.run, now)
         except Stale:

@@ -8,6 +8,8 @@ Rules
 2. No torch here: this process answers peers while models compute.
 3. A restart finds everything in run.sqlite, the store, the learner's checkpoint and history.jsonl. Open leases are
    extended by the time it was away, known peers are dialled again, and a new Head goes out.
+4. Under `run`, one iteration of the event loop is one commit (coordinator/group_commit.py). One that fails ends the
+   daemon.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from coordinator.database import Database
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import locked
+from coordinator.group_commit import GroupCommit
 from coordinator.history import History
 from coordinator.learning import Learning
 from coordinator.leases import Entropy, Seal, Terms
@@ -117,23 +120,28 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until cancelled."""
+        try:
+            with self.books.database.group_commits() as commits:
+                await self._work(commits)
+        finally:
+            self.history.close()
+
+    async def _work(self, commits: GroupCommit) -> None:
         away = self.books.start(self._now())
         if away:
             log.info("back again", away_seconds=round(away / 1000, 1))
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._network.run(), name="network")
-                await self._network.ready()
-                for asset in self._run.runspec.assets:
-                    await self._network.share(asset.manifest, self._run.folder.model / asset.name)
-                group.create_task(self.publisher.run(), name="publisher")
-                group.create_task(self.publisher.remake(), name="remake")
-                group.create_task(self.learning.run(), name="learning")
-                group.create_task(self.presence.run(), name="presence")
-                group.create_task(self.feeding.run(), name="feeding")
-                group.create_task(self._tick(), name="tick")
-        finally:
-            self.history.close()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(commits.failed(), name="commits")
+            group.create_task(self._network.run(), name="network")
+            await self._network.ready()
+            for asset in self._run.runspec.assets:
+                await self._network.share(asset.manifest, self._run.folder.model / asset.name)
+            group.create_task(self.publisher.run(), name="publisher")
+            group.create_task(self.publisher.remake(), name="remake")
+            group.create_task(self.learning.run(), name="learning")
+            group.create_task(self.presence.run(), name="presence")
+            group.create_task(self.feeding.run(), name="feeding")
+            group.create_task(self._tick(), name="tick")
 
     async def invite(self) -> str:
         """As it is now, with the addresses that the network really has."""

@@ -7,6 +7,8 @@ Rules
    older program never opens a newer file.
 4. Entries of the ledger are neither changed nor removed, and a lease's final state is final: triggers say so.
 5. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
+6. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
+   coordinator/group_commit.py.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ from typing import Any, Self
 
 import structlog
 
+from coordinator.group_commit import GroupCommit
 from coordinator.schema import SCHEMA_VERSION, migrate
 from p2p.errors import LocalFault
 
@@ -60,6 +63,7 @@ class Database:
         self.path = path
         self._lock = lock
         self._depth = 0
+        self._group: GroupCommit | None = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -79,6 +83,8 @@ class Database:
         return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
     def close(self) -> None:
+        if self._group is not None:
+            self._group.end()
         self._connection.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -91,15 +97,32 @@ class Database:
         self.close()
 
     @contextlib.contextmanager
+    def group_commits(self) -> Iterator[GroupCommit]:
+        """Let each iteration of the running event loop be one commit for the length of the block."""
+        self._group = group = GroupCommit(self._begin_group, self._commit_group)
+        try:
+            yield group
+        finally:
+            group.end()
+            self._group = None
+
+    async def durable(self) -> None:
+        """Return once everything that was written is committed. Await it before telling anybody of it."""
+        if self._group is not None:
+            await self._group.durable()
+
+    @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, durable when the block ends. Inside another transaction: a part of it that can fail alone."""
+        """All or nothing, durable when the block ends. Inside another transaction: a part of it that can fail alone;
+        under `group_commits` it always is one, and `durable` tells when it is committed."""
+        self._join()
         self._depth += 1
         name = f"part_{self._depth}"
         try:
-            self.do("BEGIN IMMEDIATE" if self._depth == 1 else f"SAVEPOINT {name}")
+            self._run("BEGIN IMMEDIATE" if self._depth == 1 else f"SAVEPOINT {name}")
             try:
                 yield
-                self.do("COMMIT" if self._depth == 1 else f"RELEASE {name}")
+                self._run("COMMIT" if self._depth == 1 else f"RELEASE {name}")
             except BaseException:
                 self._undo(name)
                 raise
@@ -120,24 +143,55 @@ class Database:
         if not self._connection.in_transaction:
             return
         if self._depth == 1:
-            self.do("ROLLBACK")
+            self._run("ROLLBACK")
         else:
-            self.do(f"ROLLBACK TO {name}")
-            self.do(f"RELEASE {name}")
+            self._run(f"ROLLBACK TO {name}")
+            self._run(f"RELEASE {name}")
+
+    def _join(self) -> None:
+        if self._group is not None and self._depth == 0:
+            self._group.join()
+
+    def _begin_group(self) -> None:
+        self._run("BEGIN IMMEDIATE")
+        self._depth = 1
+
+    def _commit_group(self) -> None:
+        depth, self._depth = self._depth, 0
+        try:
+            if depth != 1:
+                raise RuntimeError("a transaction was left open over the end of an iteration of the event loop")
+            self._run("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+            raise
+
+    def _run(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        group = self._group
+        if group is not None and group.fault is not None:
+            raise group.fault
+        try:
+            with _translated(self.path):
+                return self._connection.execute(sql, parameters)
+        except DatabaseFault as fault:
+            if group is not None and self._depth and not self._connection.in_transaction:
+                group.break_with(fault)  # SQLite has undone what others wrote in this iteration, too
+            raise
 
     def do(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        """Run one statement; rows changed."""
-        with _translated(self.path):
-            return self._connection.execute(sql, parameters).rowcount
+        """Run one statement that may write; rows changed."""
+        self._join()
+        return self._run(sql, parameters).rowcount
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with _translated(self.path):
-            return self._connection.execute(sql, parameters).fetchall()
+            return self._run(sql, parameters).fetchall()
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
         """The first row, or None."""
         with _translated(self.path):
-            row: tuple[Any, ...] | None = self._connection.execute(sql, parameters).fetchone()
+            row: tuple[Any, ...] | None = self._run(sql, parameters).fetchone()
         return row
 
     def value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
@@ -148,7 +202,7 @@ class Database:
     def each(self, sql: str, parameters: tuple[Any, ...] = ()) -> Generator[tuple[Any, ...], None, None]:
         """Rows one by one, for tables too long for memory. Close it before the tables that it reads are changed."""
         with _translated(self.path):
-            yield from self._connection.execute(sql, parameters)
+            yield from self._run(sql, parameters)
 
     def fact(self, name: str) -> Any:
         """A named value of the run, or None."""

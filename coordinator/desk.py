@@ -61,6 +61,9 @@ class Desk:
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         self.books.acknowledge(node, message, now)
 
+    async def durable(self) -> None:
+        await self.books.durable()
+
 
 @dataclass
 class Papers:

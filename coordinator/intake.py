@@ -10,7 +10,7 @@ Rules
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import blake3
 import msgspec
@@ -139,13 +139,17 @@ class Intake:
         )
         return [Waiting(*row) for row in rows]
 
-    def undecided(self, most: int, under: Waiting | None = None) -> list[Undecided]:
-        """Groups that wait for a verdict, of one version or of all, oldest version first, then in the order of
-        receipt."""
-        only = "" if under is None else " AND l.era = ? AND l.version = ?"
+    def undecided(self, most: int, under: Waiting | None = None, after: Undecided | None = None) -> list[Undecided]:
+        """Groups that wait for a verdict, oldest version first, then in the order of receipt. `under`: of one version
+        only; then `after`: what follows this group."""
+        only, values = "", list[Any]()
+        if under is not None:
+            only, values = " AND l.era = ? AND l.version = ?", [under.era, under.version]
+            if after is not None:
+                only, values = f"{only} AND (s.at, l.id) > (?, ?)", [*values, after.at, after.lease.id]
         rows = self._database.all(
             "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id"
             f" WHERE l.state = 'received'{only} ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
-            (*(() if under is None else (under.era, under.version)), most),
+            (*values, most),
         )
         return [Undecided(decode(document, Lease), decode(payload, Submission), at) for document, payload, at in rows]

@@ -21,6 +21,7 @@ from coordinator.capacity import quantile
 from coordinator.database import Database
 from coordinator.prompts import Prompts
 from coordinator.reasons import refusal
+from coordinator.rollouts.age import fresh, oldest_fresh
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
 
 Seal = Callable[[str, bytes], bytes]
@@ -140,7 +141,7 @@ class Leases:
         if ask.era != at.era or known != ask.root:
             facts = {"era": ask.era, "version": ask.version, "wanted": at.version, "wanted_era": at.era}
             return refusal("wrong-version", retry_after=again, **facts)
-        if at.step - ask.version > terms.staleness:
+        if not fresh(at.step, ask.version, terms.staleness):
             facts = {"version": ask.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
             return refusal("stale-version", retry_after=again, **facts)
         held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))  # index leases_open_of_node
@@ -193,17 +194,17 @@ class Leases:
 
     def load(self, progress: Progress, now: int) -> Load:
         """What is on its way and not too old already, of the learner's era."""
-        fresh = (progress.era, progress.step - self.terms.staleness)
+        oldest = (progress.era, oldest_fresh(progress.step, self.terms.staleness))
         running, undecided = self._database.all(
             "SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way"
             " WHERE era = ? AND version >= ?",
-            fresh,
+            oldest,
         )[0]
-        return Load(undecided, running - self._overdue(now, fresh))
+        return Load(undecided, running - self._overdue(now, oldest))
 
-    def _overdue(self, now: int, fresh: tuple[int, int]) -> int:
+    def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
         """Of the open leases those whose time is over: as few as expired since the last tick."""
-        return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *fresh))
+        return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *oldest))
 
     def due(self, now: int) -> list[bytes]:
         """Open leases whose time is over."""

@@ -1,7 +1,7 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
 THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
-and step - version <= S, where `step` is the learner's step before the batch (the batch makes step + 1). Whoever paces
+and its age, step - version, is at most S (coordinator/rollouts/age.py). Whoever paces
 leases or marks groups as trainable only helps.
 
 Rules
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
+from coordinator.rollouts.age import age, oldest_fresh
 
 SLICE: Final = 32
 """Groups whose tokens are forgotten in one transaction: few enough that nothing else waits for it."""
@@ -36,7 +37,7 @@ class Drawn(NamedTuple):
 
 
 class Buffer:
-    """`staleness`: S. `refill`: leave groups without variance out. `histogram`: index = step - version at draw."""
+    """`staleness`: S. `refill`: leave groups without variance out. `histogram`: index = age at draw."""
 
     def __init__(self, database: Database, staleness: int, *, refill: bool = False) -> None:
         self._database = database
@@ -67,7 +68,7 @@ class Buffer:
             for lease, _ in rows:
                 self._database.do("INSERT INTO temp.drawn VALUES (?)", (lease,))
         for _, version in rows:
-            self.histogram[max(0, step - version)] += 1
+            self.histogram[max(0, age(step, version))] += 1
         return batch
 
     def buffered(self, step: int, era: int) -> int:
@@ -98,7 +99,7 @@ class Buffer:
         return [(reason, at, groups) for reason, at, groups in self._database.all(query)]
 
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
-        return era, step - self._staleness, int(self.refill)
+        return era, oldest_fresh(step, self._staleness), int(self.refill)
 
     def drop_payloads(
         self, covered: Iterable[bytes], step: int, era: int, received_before: int, most: int = SLICE
@@ -109,7 +110,7 @@ class Buffer:
         confirmed, its challenge window is over (received before this time, ms), and it was drawn before the checkpoint
         or can never be drawn after it (too old, or set aside). The table `spent` holds the confirmed groups that still
         have tokens: a call reads those that go, and besides them only those that the buffer still waits with."""
-        drawn, oldest = set(covered), step - self._staleness
+        drawn, oldest = set(covered), oldest_fresh(step, self._staleness)
         query = (
             "SELECT s.at, s.lease, b.era, b.version, a.lease FROM spent s LEFT JOIN buffer b ON b.lease = s.lease"
             " LEFT JOIN set_aside a ON a.lease = s.lease WHERE s.at < ? ORDER BY s.at"

@@ -5,14 +5,19 @@ Rules
    in slices, between which every group that has come is judged.
 2. Groups are taken by version, so that the scorer changes its weights as seldom as it can (`turns`), and the scorer
    steps to each in place (`held`).
-3. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
-4. A group at which the scorer fails is tried again by a new one. Only a group at which that fails too is refused, by
-   the operator's fault: one bad group must not stop all the others.
+3. Of one version up to `at_once` groups are at the scorer together, so that it never waits for a commit. A verdict is
+   given as soon as its scores are back; verdicts of one iteration of the loop are one commit
+   (coordinator/group_commit.py).
+4. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
+5. A group at which the scorer fails is tried again: alone, by a scorer that has not failed. Only a group at which that
+   fails too is refused, by the operator's fault: one bad group must not stop all the others.
 """
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -22,15 +27,24 @@ from coordinator.evaluation import Exam, evaluate
 from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.intake import Undecided
+from coordinator.leases import Terms
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
-from coordinator.turns import VISIT, pick
+from coordinator.turns import VISIT, Waiting, pick
 from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample
 
 PATIENCE = 2.0
+MOST_AT_ONCE = 32
+MOST_TOKENS = 1 << 19
+"""Tokens at the scorer together, at most, where these are two groups and more: some 2 MiB of its pipe."""
 
 log = structlog.get_logger("coordinator")
+
+
+def at_once(terms: Terms) -> int:
+    """Groups that are at the scorer together (rule 3): at least two, so that it finds the next when one is done."""
+    return max(2, min(MOST_AT_ONCE, MOST_TOKENS // (terms.group_size * terms.limit)))
 
 
 @dataclass
@@ -51,7 +65,10 @@ class Scoring:
     decided: asyncio.Event
     """Set here whenever a verdict was given."""
     _wanted_since: float | None = None
-    _failed: set[bytes] = field(default_factory=set)
+    _failed: dict[bytes, Undecided] = field(default_factory=dict)
+    """Groups at which a scorer failed once, by lease."""
+    _fresh: bool = True
+    """Whether the scorer at work has not failed at any group."""
     _version: int | None = None
 
     async def run(self) -> None:
@@ -80,36 +97,71 @@ class Scoring:
 
     async def _judge_waiting(self) -> None:
         while (under := pick(self.books.waiting(), self._version, self._now())) is not None:
-            for group in self.books.undecided(VISIT, under=under):
+            await self._visit(under)
+
+    async def _visit(self, under: Waiting) -> None:
+        """Judge what waits under one version, `VISIT` groups at most: together first, then alone what failed."""
+        groups = self._waiting(under)
+        first = next(groups)
+        if not await self._hold(first.lease.version, first.lease.root):
+            log.error("cannot score groups: their version is no longer available", version=under.version)
+            for group in itertools.chain([first], groups):
+                self._give_up(group)
+            return
+        todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
+        await _all(self._judge_each(todo) for _ in range(at_once(self.books.terms)))
+        for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
+            await self._judge_alone(group)
+
+    def _waiting(self, under: Waiting) -> Iterator[Undecided]:
+        """What waits under one version, also what comes meanwhile; read when asked for, a few at a time."""
+        last: Undecided | None = None
+        few = at_once(self.books.terms)
+        for _ in range(0, VISIT, few):
+            part = self.books.undecided(few, under=under, after=last)
+            yield from part
+            if len(part) < few:
+                return
+            last = part[-1]
+
+    async def _judge_each(self, groups: Generator[Undecided, None, None]) -> None:
+        """Take one group after the other, beside others that take from the same, until the scorer fails or dies."""
+        while self.scorer.held is not None and (group := next(groups, None)) is not None:
+            try:
                 await self._judge(group)
+            except ChildError as error:
+                groups.close()
+                self._fresh = False
+                self._failed[group.lease.id] = group
+                log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
+
+    async def _judge_alone(self, group: Undecided) -> None:
+        """Try a group again at which the scorer failed (rule 5)."""
+        if not self._fresh:
+            await self.scorer.renew()
+            self._fresh = True
+        if not await self._hold(group.lease.version, group.lease.root):
+            self._give_up(group)
+            return
+        try:
+            await self._judge(group)
+        except ChildError as error:
+            self._fresh = False
+            log.error("scorer failed again: group refused", lease=group.lease.id.hex(), reason=str(error))
+            self._give_up(group)
 
     async def _judge(self, group: Undecided) -> None:
-        lease = group.lease
-        if await self._hold(lease.version, lease.root):
-            await self._score(group)
-        else:
-            self.books.give_up(group, self._now())
-            log.error("a version is gone that a group waits for", version=lease.version)
+        scores = await self.scorer.score(self._job(group), self._samples(group))
+        self.books.decide(group, scores, self._now())
+        self._end(group)
+
+    def _give_up(self, group: Undecided) -> None:
+        self.books.give_up(group, self._now())
+        self._end(group)
+
+    def _end(self, group: Undecided) -> None:
+        self._failed.pop(group.lease.id, None)
         self.decided.set()
-
-    async def _score(self, group: Undecided) -> None:
-        try:
-            scores = await self.scorer.score(self._job(group), self._samples(group))
-        except ChildError as error:
-            await self._fail(group, error)
-        else:
-            self.books.decide(group, scores, self._now())
-
-    async def _fail(self, group: Undecided, error: ChildError) -> None:
-        """Rule 4."""
-        lease = group.lease.id
-        log.error("the scorer failed at a group", lease=lease.hex(), reason=str(error))
-        if lease in self._failed:
-            self._failed.remove(lease)
-            self.books.give_up(group, self._now())
-        else:
-            self._failed.add(lease)
-            await self.scorer.renew()
 
     async def _hold(self, version: int, root: bytes) -> bool:
         self._version = version
@@ -174,3 +226,10 @@ class Scoring:
 
     def _now(self) -> int:
         return int(self.clock() * 1000)
+
+
+async def _all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of `parts` to their ends, then raise an error of theirs: another one rather than `ChildDied`."""
+    errors = [error for error in await asyncio.gather(*parts, return_exceptions=True) if error is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, ChildDied)):
+        raise error

@@ -34,7 +34,7 @@ class NodeRow(View, frozen=True, kw_only=True):
 
 
 class StepPoint(View, frozen=True, kw_only=True):
-    """One step of the learner. `reward`, `success`: means over the step's rollouts."""
+    """One step of the learner. `reward`, `success`: means over its rollouts. `staleness`: mean age of its groups."""
 
     step: int
     at: int
@@ -145,7 +145,7 @@ class TroubleView(View, frozen=True, kw_only=True):
 
 
 class RunState(View, frozen=True, kw_only=True):
-    """The whole picture. `refused`: groups by reason code. `staleness`: index = step - version at draw, value = groups.
+    """The whole picture. `refused`: groups by reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
     between nodes that could not reach each other, since the coordinator's start."""

@@ -5,7 +5,8 @@ Rules
 2. An export that its checkpoint holds and nobody has published yet is published before the next step.
 3. A batch that a crash or an error swallowed is drawn again, the very same one: it was drawn in memory only. When it is
    set aside instead, and when nothing is drawn at all, coordinator/supervision says.
-4. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+4. The last step of the course is exported and published, whether or not `publish_every` divides it.
+5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from coordinator.leases import Progress
 from coordinator.processes import DiedComputing, Learner
 from coordinator.publisher import Published, Publisher
 from coordinator.replay import Drawn
+from coordinator.rollouts.age import age
 from coordinator.state import StepPoint, VersionRow
 from coordinator.supervision.waiting import LOOK
 from coordinator.supervision.watch import Watch
@@ -53,7 +55,7 @@ class Course:
 
 @dataclass
 class Meter:
-    """The learner's wall time, in seconds: at work, and waiting for groups (rule 4)."""
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
 
     busy: float = 0.0
     waiting: float = 0.0
@@ -177,6 +179,7 @@ class Training:
             await self._pause()
             batch = self._drawn()
             if batch is not None:
+                await self.books.durable()
                 self.watch.drawn()
                 return batch
             self.watch.waits()
@@ -205,7 +208,9 @@ class Training:
         log.info("step begun", step=at.step + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
-        stepped = await self.learner.step(Batch(step=at.step + 1, groups=leases, published=self._latest().version))
+        last = at.step + 1 == self.course.steps
+        batch = Batch(step=at.step + 1, groups=leases, published=self._latest().version, last=last)
+        stepped = await self.learner.step(batch)
         self._computed = None
         self.watch.stepped(stepped.step)
         exporting = stepped.export.seconds if stepped.export else 0.0
@@ -227,7 +232,7 @@ class Training:
                 at=int(self.clock() * 1000),
                 reward=stepped.metrics["reward"],
                 success=stepped.metrics["success"],
-                staleness=sum(before - group.version for group in groups) / len(groups),
+                staleness=sum(age(before, group.version) for group in groups) / len(groups),
                 seconds=stepped.seconds,
                 metrics={name: value for name, value in stepped.metrics.items() if math.isfinite(value)},
             )
@@ -237,6 +242,7 @@ class Training:
         # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
         now = int(self.clock() * 1000)
         self.books.leases.publish(self.course.era, export.version, export.root, now)
+        await self.books.durable()
         await self.publisher.publish(self.course.era, step, export)
         self.history.add(_row(export, now))
 

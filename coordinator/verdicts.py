@@ -21,6 +21,7 @@ from coordinator.database import Database
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
 from coordinator.reasons import sentence
+from coordinator.rollouts.age import fresh
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, Submission, decode, encode
 from tasks.task import Score
@@ -88,8 +89,8 @@ class Verdicts:
         rollouts = decode(payload, Submission).rollouts
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
-        fresh = lease.era == progress.era and progress.step - lease.version <= self._leases.terms.staleness
-        trainable = fresh and code == "ok"
+        young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
+        trainable = young and code == "ok"
         total = sum(weight(len(lease.prompt) + len(rollout.tokens)) for rollout in rollouts)
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(len(lease.prompt) + len(rollout.tokens) for rollout in rollouts) - sampled

@@ -21,7 +21,7 @@ from coordinator.learner.groups import BadBatch, Floats, Tokens, TrainBatch, Tra
 
 
 class Row(NamedTuple):
-    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: step - version."""
+    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: rollouts/age.py."""
 
     tokens: Tokens
     targets: NDArray[np.int64]
@@ -57,14 +57,14 @@ def rows(batch: TrainBatch, kind: str) -> Rows:
     """Rollouts with their advantages, by group. Raises BadBatch for a sample that contradicts itself."""
     scored = advantages.compute([[sample.reward for sample in group.samples] for group in batch.groups], kind)
     kept = [
-        [_row(group, sample, value, batch.step) for sample, value in zip(group.samples, values, strict=True)]
+        [_row(group, sample, value, batch.age(group)) for sample, value in zip(group.samples, values, strict=True)]
         for group, values in zip(batch.groups, scored.values, strict=True)
         if any(values)
     ]
     return Rows(kept, scored.zero_variance)
 
 
-def _row(group: TrainGroup, sample: TrainSample, advantage: float, step: int) -> Row:
+def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> Row:
     mask = np.repeat(np.arange(len(sample.turns)) % 2 == 0, sample.turns)
     start = len(group.prompt)
     targets = start + np.flatnonzero(mask)
@@ -74,9 +74,7 @@ def _row(group: TrainGroup, sample: TrainSample, advantage: float, step: int) ->
         raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
     if not start:
         raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
-    return Row(
-        np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, step - group.version
-    )
+    return Row(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age)
 
 
 def split(groups: Sequence[list[Row]], minibatches: int) -> list[list[Row]]:

@@ -69,11 +69,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """`step`: the number this step will have (version = step). `groups`: ids of the leases whose groups main's buffer
     has drawn, oldest first; committed before they are named, and read by the learner itself (`learner.groups`).
     `published`: the newest version that main has published; None: every export so far (an export that never will be is
-    skipped as a base)."""
+    skipped as a base). `last`: of the run, which is exported in any case."""
 
     step: int
     groups: list[bytes]
     published: int | None = None
+    last: bool = False
 
 
 BEGUN = "begun"

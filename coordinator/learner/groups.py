@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.database import Database
+from coordinator.rollouts.age import age
 from p2p.errors import Malformed
 from p2p.messages import Lease, Submission, decode
 from tasks.task import Score
@@ -63,6 +64,10 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     groups: list[TrainGroup]
 
+    def age(self, group: TrainGroup) -> int:
+        """Return a group's age at this step, 0 = on policy."""
+        return age(self.step - 1, group.version)
+
 
 def read(database: Path, leases: Sequence[bytes]) -> list[TrainGroup]:
     """Return the groups of these leases, in their order. Raises `MissingTokens`, and `DatabaseFault` where run.sqlite
@@ -102,7 +107,7 @@ def _samples(submission: Submission, scored: bytes, behaviour: bytes) -> Iterato
 def described(batch: TrainBatch) -> dict[str, float]:
     """What the batch itself says: means of reward and success over its rollouts, lengths, ages."""
     samples = [sample for group in batch.groups for sample in group.samples]
-    ages = [batch.step - group.version for group in batch.groups]
+    ages = [batch.age(group) for group in batch.groups]
     tokens = sum(len(sample.behaviour) for sample in samples)
     return {
         "reward": sum(sample.reward for sample in samples) / max(1, len(samples)),

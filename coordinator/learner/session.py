@@ -69,8 +69,8 @@ class Session:
         )
 
     def step(self, batch: Batch, begun: Callable[[int], None] = lambda step: None) -> Stepped:
-        """Make the step, and export if it is due. `begun`: called once the tokens are there, before it computes. Raises
-        BadBatch, of which MissingTokens is one (nothing has changed)."""
+        """Make the step, and export if it is due or the last. `begun`: called once the tokens are there, before it
+        computes. Raises BadBatch, and MissingTokens, which is one; nothing has then changed."""
         self._check(batch)
         started = time.perf_counter()
         made = self._groups(batch)
@@ -83,7 +83,7 @@ class Session:
         self._drawn.update(batch.groups)
         self._state.drawn.extend(batch.groups)
         self._state = msgspec.structs.replace(self._state, step=batch.step, steps=self._state.steps + 1)
-        exported = self._export(self._state.published) if self._due() else None
+        exported = self._export(self._state.published) if batch.last or self._due() else None
         return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
 
     def _groups(self, batch: Batch) -> TrainBatch:

@@ -30,7 +30,7 @@ def turns_batch() -> TrainBatch:
 def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_before() -> None:
     ((first, second),) = rows(turns_batch(), "mean").groups
     assert (first.targets.tolist(), second.targets.tolist()) == ([3, 4, 7], [3, 4])
-    assert (first.age, first.advantage, second.advantage) == (3, 0.5, -0.5)
+    assert (first.age, first.advantage, second.advantage) == (2, 0.5, -0.5)
     (micro,) = pack([first, second], 1000)
     assert micro.tokens.tolist() == [[5, 6, 7, 13, 14, 0, 0, 0], [5, 6, 7, 10, 11, 20, 21, 12]]
     assert micro.target.tolist() == [13, 14, 10, 11, 12]
@@ -38,7 +38,7 @@ def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_befo
     assert micro.position.tolist() == [2, 3, 2, 3, 6]
     torch.testing.assert_close(micro.behaviour, torch.tensor([-0.4, -0.5, -0.1, -0.2, -0.3]))
     assert micro.advantage.tolist() == [-0.5, -0.5, 0.5, 0.5, 0.5]
-    assert micro.age.tolist() == [3] * 5
+    assert micro.age.tolist() == [2] * 5
 
 
 def test_groups_without_signal_cost_no_pass() -> None:

@@ -1,0 +1,193 @@
+"""One iteration of the event loop is one commit: who waits for it, what fails alone, what a failed commit ends."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.database import Database, DatabaseFault, DiskFull
+from coordinator.group_commit import GroupCommit
+
+
+class Refusing:
+    """A connection whose next commit finds no room."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.full = False
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if self.full and sql == "COMMIT":
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorname = "SQLITE_FULL"
+            raise error
+        return self._connection.execute(sql, *parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def refusing(database: Database) -> Refusing:
+    made = Refusing(database._connection)
+    database._connection = made  # type: ignore[assignment]
+    return made
+
+
+def facts(path: Path) -> list[str]:
+    """What a reader beside the writer sees."""
+    with Database.read(path) as database:
+        return [name for (name,) in database.all("SELECT name FROM facts WHERE name LIKE 'of %' ORDER BY name")]
+
+
+def test_what_one_iteration_writes_is_there_for_others_at_once_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def answer(database: Database, name: str) -> None:
+        database.set_fact(name, 1)
+        assert facts(path) == []
+        await database.durable()
+        assert facts(path) == ["of alice", "of bob"]
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits():
+            await asyncio.gather(answer(database, "of alice"), answer(database, "of bob"))
+            await database.durable()  # nothing is open: nothing to wait for
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_only_read_waits_for_what_it_may_have_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def read(database: Database) -> None:
+        assert database.fact("of alice") == 1
+        await database.durable()
+        assert facts(path) == ["of alice"]
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits():
+            database.set_fact("of alice", 1)
+            await read(database)
+
+    asyncio.run(main())
+
+
+def test_a_part_that_fails_undoes_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def good(database: Database, name: str) -> None:
+        with database.transaction():
+            database.set_fact(name, 1)
+        await database.durable()
+
+    async def bad(database: Database) -> None:
+        with database.transaction():
+            database.set_fact("of mallory", 1)
+            database.do("INSERT INTO facts VALUES ('of mallory', 2)")
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits():
+            parts = (good(database, "of alice"), bad(database), good(database, "of bob"))
+            _, failed, _ = await asyncio.gather(*parts, return_exceptions=True)
+            assert isinstance(failed, sqlite3.IntegrityError)
+        assert facts(path) == ["of alice", "of bob"]
+
+    asyncio.run(main())
+
+
+def test_a_commit_that_fails_fails_all_answers_that_waited_and_everything_after(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def answer(database: Database, name: str) -> None:
+        database.set_fact(name, 1)
+        await database.durable()
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits() as commits:
+            disk = refusing(database)
+            await answer(database, "of carol")
+            disk.full = True
+            waiting = (answer(database, "of alice"), answer(database, "of bob"))
+            assert [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)] == [DiskFull] * 2
+            disk.full = False
+            with pytest.raises(DiskFull, match="free disk space"):
+                await answer(database, "of dave")
+            with pytest.raises(DiskFull):
+                await database.durable()
+            with pytest.raises(DiskFull):
+                database.fact("of carol")
+            with pytest.raises(DiskFull):
+                await commits.failed()
+        assert facts(path) == ["of carol"]
+
+    asyncio.run(main())
+
+
+def test_what_sqlite_undid_by_itself_counts_for_nobody(tmp_path: Path) -> None:
+    """A disk that fills within a statement may take the whole transaction with it."""
+    path = tmp_path / "run.sqlite"
+
+    async def fill(database: Database) -> None:
+        for number in range(10_000):
+            database.set_fact(f"of {number}", "x" * 100)
+        await database.durable()
+
+    async def answer(database: Database) -> None:
+        database.set_fact("of alice", 1)
+        await database.durable()
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits():
+            database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
+            await database.durable()
+            first, second = await asyncio.gather(answer(database), fill(database), return_exceptions=True)
+            assert isinstance(second, DiskFull)
+            assert isinstance(first, DatabaseFault) or facts(path) == ["of alice"]
+
+    asyncio.run(main())
+    assert facts(path) in ([], ["of alice"])
+
+
+def test_a_transaction_that_waits_for_something_is_a_bug_and_commits_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def careless(database: Database) -> None:
+        with database.transaction():
+            database.set_fact("of alice", 1)
+            await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits() as commits:
+            with pytest.raises(RuntimeError, match="left open"):
+                await careless(database)
+            with pytest.raises(RuntimeError, match="left open"):
+                await commits.failed()
+        assert facts(path) == []
+
+    asyncio.run(main())
+
+
+def test_what_is_open_at_the_end_is_committed(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def main() -> None:
+        with Database.open(path) as database, database.group_commits():
+            database.set_fact("of alice", 1)
+        assert facts(path) == ["of alice"]
+
+    asyncio.run(main())
+
+
+def test_an_asker_that_goes_away_takes_no_other_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        begun: list[int] = []
+        commits = GroupCommit(lambda: begun.append(1), lambda: begun.append(2))
+        commits.join()
+        gone, stays = asyncio.create_task(commits.durable()), asyncio.create_task(commits.durable())
+        asyncio.get_running_loop().call_soon(gone.cancel)
+        await stays
+        assert begun == [1, 2]
+
+    asyncio.run(main())
