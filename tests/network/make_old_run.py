@@ -1,0 +1,67 @@
+"""Make a run folder of commit 439044d, with that commit's own code: in a checkout of it,
+
+    python make_old_run.py OUT.tar.xz [--groups 40] [--batch 2]
+
+A real coordinator and real nodes on an in-memory network, as tests/swarm.py has them. The run is left in the middle:
+with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside the
+folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner.
+"""
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import anyio
+
+sys.path.insert(0, str(Path.cwd()))
+
+from tests.clock import run_fake
+from tests.node.fake_coordinator import until
+from tests.swarm import Swarm, accepted, make_swarm, working
+
+DROPPED = ("logs", "lock", "run.sqlite.lock", "run.sqlite-wal", "run.sqlite-shm")
+
+
+async def life(swarm: Swarm, groups: int) -> None:
+    """Work until `groups` groups are accepted; then fall over with leases out."""
+    async with swarm.coordinating() as coordinator:
+        leases = coordinator.books.leases
+        swarm.scorer.poisoned = {leases._prompts.at(3).index}
+        lost = swarm.node("lost")
+        async with working(lost):
+            await until(lambda: accepted(lost) >= 2, 600)
+        await anyio.sleep(400)  # its lease expires
+        nodes = [swarm.node(name) for name in ("alice", "bob")]
+        async with working(*nodes):
+            await until(lambda: sum(map(accepted, nodes)) >= groups, 100_000)
+        banned = coordinator.books.database.value("SELECT key FROM nodes ORDER BY first_seen LIMIT 1")
+        coordinator.books.roster.ban(banned, "made for a test", int(anyio.current_time() * 1000))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--groups", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=2, help="groups of a step")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        swarm = make_swarm(Path(folder), batch_groups=options.batch, staleness=4)
+        run_fake(lambda: life(swarm, options.groups))
+        learner = {"step": swarm.learner.step_number, "drawn": [one.hex() for one in swarm.learner.drawn]}
+        with tarfile.open(options.out, "w:xz", preset=9) as archive:
+            archive.add(Path(folder) / "run", "run", filter=lambda one: None if one.name.endswith(DROPPED) else one)
+            for name in (f"v{swarm.learner.step_number}.safetensors",):
+                archive.add(Path(folder) / "learner" / name, f"learner/{name}")
+            data = json.dumps(learner).encode()
+            entry = tarfile.TarInfo("learner.json")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    print(f"{options.out}: {options.out.stat().st_size:,} bytes, step {learner['step']}")
+
+
+if __name__ == "__main__":
+    main()

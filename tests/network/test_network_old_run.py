@@ -1,0 +1,118 @@
+"""A run folder of commit 439044d is opened by today's coordinator and carried on. make_old_run.py made it.
+
+The file's clock began where every fake clock begins; so the new life begins a day later.
+"""
+
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from coordinator.database import Database
+from coordinator.ledger import Ledger
+from p2p.memory import MemoryNetwork
+from tests.clock import run_fake
+from tests.node.fake_coordinator import until
+from tests.swarm import BigramLearner, BigramScorer, Swarm, accepted, wall, working
+
+OLD = Path(__file__).with_name("old_run.tar.xz")
+LATER = 24 * 3600.0
+
+
+def unpacked(archive: Path, folder: Path) -> Swarm:
+    """The swarm of an old run, its learner where it stood."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    learner = BigramLearner(folder / "learner")
+    told = json.loads((folder / "learner.json").read_text())
+    learner.step_number, learner.drawn = told["step"], [bytes.fromhex(one) for one in told["drawn"]]
+    return Swarm(folder, MemoryNetwork(0), learner, BigramScorer())
+
+
+def history(path: Path) -> dict[str, Any]:
+    """What the old file says, counted from its rows without any program of ours."""
+    with closing(sqlite3.connect(path)) as old:
+
+        def count(query: str) -> Any:
+            return old.execute(query).fetchone()[0]
+
+        return {
+            "schema": count("PRAGMA user_version"),
+            "leases": count("SELECT count(*) FROM leases"),
+            "received": count("SELECT count(*) FROM submissions"),
+            "accepted": count("SELECT count(*) FROM verdicts WHERE verdict = 'accepted'"),
+            "rollouts": count("SELECT coalesce(sum(rollouts), 0) FROM verdicts WHERE verdict = 'accepted'"),
+            "weight": count("SELECT coalesce(sum(weight), 0) FROM verdicts"),
+            "refused": dict(old.execute("SELECT code, count(*) FROM verdicts WHERE verdict = 'refused' GROUP BY code")),
+            "expired": count("SELECT count(*) FROM leases WHERE state = 'expired'"),
+            "undecided": count("SELECT count(*) FROM leases WHERE state = 'received'"),
+            "open": count("SELECT count(*) FROM leases WHERE state = 'open'"),
+            "entries": count("SELECT count(*) FROM entries"),
+            "balances": dict(old.execute("SELECT account, amount FROM balances")),
+            "receipts": dict(old.execute("SELECT lease, receipt FROM verdicts")),
+        }
+
+
+def told(database: Database, now: int) -> dict[str, Any]:
+    """The same figures as today's program keeps them."""
+    from coordinator.measures import counts
+
+    found, ledger = counts(database, now), Ledger(database)
+    return {
+        "received": found.received,
+        "accepted": found.accepted,
+        "rollouts": found.rollouts,
+        "refused": found.refused,
+        "expired": found.expired,
+        "undecided": found.undecided,
+        "entries": ledger.verify().entries,
+        "balances": ledger.balances(),
+    }
+
+
+def test_the_old_folder_has_something_of_everything(tmp_path: Path) -> None:
+    unpacked(OLD, tmp_path)
+    old = history(tmp_path / "run" / "run.sqlite")
+    assert old["schema"] == 1
+    assert old["accepted"] >= 40
+    assert old["refused"].keys() == {"not-scorable"}
+    assert min(old["expired"], old["open"], len(old["receipts"])) >= 1
+
+
+def test_sums_of_a_migrated_file_are_those_of_its_history_and_its_ledger_holds(tmp_path: Path) -> None:
+    unpacked(OLD, tmp_path)
+    path = tmp_path / "run" / "run.sqlite"
+    old = history(path)
+    with Database.open(path) as database:
+        new = told(database, 0)
+        receipts = dict(database.all("SELECT lease, receipt FROM verdicts"))
+    assert new == {name: old[name] for name in new}
+    assert receipts == old["receipts"]
+    with Database.open(path) as database:
+        assert told(database, 0) == new, "opened a second time, nothing is counted twice"
+
+
+def test_an_old_run_is_carried_on(tmp_path: Path) -> None:
+    swarm = unpacked(OLD, tmp_path)
+    old = history(tmp_path / "run" / "run.sqlite")
+    step, drawn = swarm.learner.step_number, set(swarm.learner.drawn)
+
+    async def main() -> None:
+        await anyio.sleep(LATER)
+        async with swarm.coordinating() as coordinator:
+            node = swarm.node("carol")
+            async with working(node):
+                await until(lambda: accepted(node) >= 6, 600)
+                await until(lambda: swarm.learner.step_number >= step + 2, 600)
+            now = told(coordinator.books.database, int(wall() * 1000))
+        assert now["accepted"] >= old["accepted"] + 6
+        assert now["entries"] > old["entries"]
+        assert now["refused"] == old["refused"]
+        assert len(swarm.learner.drawn) == len({*swarm.learner.drawn}), "no group was drawn twice"
+        assert drawn < {*swarm.learner.drawn}
+
+    run_fake(main)
