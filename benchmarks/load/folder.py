@@ -4,6 +4,7 @@ Keys, Root, RunSpec, tokenizer and settings are what `echo2-coord init` makes. T
 """
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,6 @@ _TENSOR: Final = "table"
 def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
     """Make the run folder `folder`. `now`: ms. `sections`: settings over those here, by section. Raises
     `LocalFault`."""
-    model = folder.with_name(f"{folder.name}-model")
-    make_model(model)
     ours: dict[str, dict[str, Any]] = {
         "run": {"task": "reverse", "group_size": 2, "batch_groups": 10, "limit": 6, "staleness": 4, "heldout": 4},
         "https": {"listen": []},
@@ -34,8 +33,11 @@ def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
     ours["run"]["engines"] = (ENGINE,)
     for name, values in sections.items():
         ours.setdefault(name, {}).update(values)
-    config = setup.settings_for(str(model), ours, env={})
-    return setup.init(folder, str(model), config, now=now)
+    with tempfile.TemporaryDirectory(prefix="echo2-model-") as made:
+        model = Path(made) / "table"
+        make_model(model)
+        config = setup.settings_for(str(model), ours, env={})
+        return setup.init(folder, str(model), config, now=now)
 
 
 def make_model(folder: Path) -> None:

@@ -7,7 +7,8 @@ Rules
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -59,23 +60,18 @@ def write_store(run: Run, shape: Shape, line: Line) -> None:
     """Fill the store of `run`."""
     folder, documents = run.folder.path / _FOLDER, list[tuple[bytes, str, int, int, bytes]]()
     with Store(run.folder.store) as store:
-        recent: list[bytes] = []
+        recent, table = deque[bytes](maxlen=_REACH), Snapshot(_snapshot(folder, 0), root=line.roots[0])
         for version in range(shape.versions):
             edges = [_edge(run, store, folder, line, base, version) for base in _bases(version)]
-            recent = [*recent, *edges][-_REACH:]
-            documents += edges_rows(edges, version)
-            documents += _rest(run, folder, line, version, [blake3(edge).digest() for edge in recent])
+            made = [(blake3(edge).digest(), "edge", ERA, version, edge) for edge in edges]
+            recent.extend(row[0] for row in made)
+            documents += [*made, *_rest(run, table, line, version, list(recent))]
         for version in (0, shape.versions - 1):
             store.put_snapshot(ERA, version, line.roots[version], _snapshot(folder, version))
     _write(run.folder.store / "index.sqlite", sorted(documents))
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
-
-
-def edges_rows(edges: Sequence[bytes], version: int) -> Iterator[tuple[bytes, str, int, int, bytes]]:
-    """Rows of the store's table for sealed edges."""
-    return ((blake3(edge).digest(), "edge", ERA, version, edge) for edge in edges)
 
 
 def _bases(version: int) -> list[int | None]:
@@ -112,11 +108,10 @@ def _edge(run: Run, store: Store, folder: Path, line: Line, base: int | None, ve
 
 
 def _rest(
-    run: Run, folder: Path, line: Line, version: int, edges: list[bytes]
+    run: Run, table: Snapshot, line: Line, version: int, edges: list[bytes]
 ) -> list[tuple[bytes, str, int, int, bytes]]:
     """The EdgeIndex, the Version, and the record that makes it published."""
     index = EdgeIndex(era=ERA, version=version, edges=edges).to_bytes()
-    table = Snapshot(_snapshot(folder, 0), root=line.roots[0])
     policy = Version(era=ERA, version=version, root=line.roots[version], tensors=table.tensors, aliases=table.aliases)
     sealed = seal("version", run.id, policy.to_bytes(), run.keys.policy)
     published = blake3(sealed).digest() + blake3(index).digest() + line.roots[version]

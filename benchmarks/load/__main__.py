@@ -1,0 +1,130 @@
+"""What does a coordinator bear, and what does it cost? `python -m benchmarks.load [--quick] [--only PART ...]`
+
+    goodput    accepted groups at twice the peak's load against the peak, also where each commit takes 4 ms longer
+    cost       CPU of the main process per group against five bare rounds of Ed25519 and SQLite
+    growth     a start, a tick, an ask, a judged group, a version and a picture after 1,000 and after 1,000,000 groups
+    idle       CPU that a refused node costs per second
+    versions   descriptors and memory after 2,000 versions
+
+A real coordinator in every part; model processes are stubs behind their real pipes, nodes have no engine.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import bench
+
+bench.one_thread()
+
+from benchmarks.bench import Claim  # noqa: E402
+from benchmarks.load import cost, goodput, growth, idle, versions  # noqa: E402
+
+SLOWER: Final = 4.0
+"""Milliseconds that a commit takes longer on a slow disk."""
+TINY, MIDDLE, LONG = cost.Size(2, 4), cost.Size(16, 512), cost.Size(16, 4096)
+ANCHOR: Final = "five bare rounds of Ed25519 and SQLite"
+
+
+def goodput_claims(quick: bool, folder: Path) -> list[Claim]:
+    seconds, factor, first = (6.0, 2.0, 24.0) if quick else (12.0, 1.5, 24.0)
+    claims = []
+    for commit in (0.0, SLOWER):
+        rungs, twice = goodput.climb(seconds, first=first, factor=factor, commit=commit)
+        slower = f", commits {commit:g} ms slower" if commit else ""
+        print(f"goodput{slower}: groups per second, CPU in milliseconds per accepted group")
+        bench.table(["offered", "accepted", "CPU, main", "CPU, all"], [tuple(rung) for rung in (*rungs, twice)])
+        peak = max(rung.accepted for rung in rungs)
+        claims.append(Claim(f"goodput at twice the load{slower}", twice.accepted / peak, "the peak", 0.9))
+    return claims
+
+
+def cost_claims(quick: bool, folder: Path) -> list[Claim]:
+    turns, scale = (3, 1) if quick else (5, 4)
+    found = {}
+    for size, groups in ((TINY, 64), (MIDDLE, 16), (LONG, 4)):
+        found[size] = cost.measured(size, groups * scale, turns)
+    print("CPU of main per group, milliseconds")
+    rows = [(size.name, one.main, one.anchor, one.ratio, one.requests) for size, one in found.items()]
+    bench.table(["group", "main", "anchor", "ratio", "requests"], rows)
+    return [
+        Claim(f"CPU per group of {TINY.name}", found[TINY].ratio, ANCHOR, 1.5, at_most=True),
+        Claim(f"CPU per group of {MIDDLE.name}", found[MIDDLE].ratio, ANCHOR, 6.0, at_most=True),
+        Claim(f"milliseconds per group of {LONG.name}", found[LONG].main, "one", 10.0, at_most=True),
+    ]
+
+
+def growth_claims(quick: bool, folder: Path) -> list[Claim]:
+    many, few = 100_000 if quick else 1_000_000, 1_000
+    runs = {groups: growth.made(folder / f"growth-{groups}", groups) for groups in (few, many)}
+    pictures = {groups: growth.picture(run, 10.0 if quick else 20.0) for groups, run in runs.items()}
+    costs = {groups: growth.measured(run, 5 if quick else 10, 120) for groups, run in runs.items()}
+    print("milliseconds of CPU; the start also by the clock")
+    columns = ["groups", *growth.Cost._fields]
+    bench.table(columns, [(f"{groups:,}", *(1000 * value for value in one)) for groups, one in costs.items()])
+    print("the picture with three tabs open")
+    bench.table(["groups", *growth.Picture._fields], [(f"{groups:,}", *one) for groups, one in pictures.items()])
+    short, long = costs[few], costs[many]
+    claims = [
+        Claim(f"{name} after {many:,} groups", after / before, f"after {few:,}", 1.5, at_most=True)
+        for name, before, after in zip(growth.Cost._fields, short, long, strict=True)
+        if not name.startswith("start")
+    ]
+    bar = 50.0 if quick else 100.0
+    held = f"milliseconds that a picture holds the loop after {many:,} groups"
+    return [
+        *claims,
+        Claim(f"seconds of a start after {many:,} groups", long.start_wall, "one", 5.0, at_most=True),
+        Claim(held, 1000 * pictures[many].held, "one", bar, at_most=True),
+    ]
+
+
+def idle_claims(quick: bool, folder: Path) -> list[Claim]:
+    found = idle.measured(300, 20.0) if quick else idle.measured(1000, 60.0)
+    print(f"a refused node asks every {found.asks:.1f} s and costs {found.cpu:.3f} ms of CPU per second\n")
+    return [Claim("milliseconds of CPU per second of a refused node", found.cpu, "one", 0.1, at_most=True)]
+
+
+def version_claims(quick: bool, folder: Path) -> list[Claim]:
+    found = versions.measured(300 if quick else 2000)
+    print(
+        f"after {found.versions} versions: {found.descriptors:.0f} descriptors, {found.last / 2**20:.1f} MiB, before "
+    )
+    print(f"{found.first / 2**20:.1f} MiB: {found.per_version:.0f} bytes per version\n")
+    over = found.descriptors - versions.CONNECTIONS
+    return [
+        Claim(f"descriptors beside connections after {found.versions} versions", over, "one", 100.0, at_most=True),
+        Claim("bytes of memory per version", found.per_version, "one", 2048.0, at_most=True),
+    ]
+
+
+PARTS: Final[dict[str, Callable[[bool, Path], list[Claim]]]] = {
+    "goodput": goodput_claims,
+    "cost": cost_claims,
+    "growth": growth_claims,
+    "idle": idle_claims,
+    "versions": version_claims,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="100,000 groups instead of 1,000,000, shorter windows")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="these parts alone")
+    parser.add_argument("--keep", type=Path, help="a folder for the long runs: made once, taken again the next time")
+    options = parser.parse_args(arguments)
+    bench.header("load: a coordinator under load and after a long run", ["libp2p", "cryptography"])
+    claims = []
+    with tempfile.TemporaryDirectory(prefix="echo2-load-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in options.only:
+            claims += PARTS[name](options.quick, folder)
+    return bench.close(claims)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""A whole coordinator in this process without a network: its handlers are called as a network would call them.
+
+The scorer is the stub behind its real pipe; the learner is an object here, which steps when it is let. What the process
+spends is then what the coordinator spends, as long as requests are made before and answers are read after.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.light import Terms
+from benchmarks.load.rows import ERA
+from benchmarks.load.stub_learner import StubLearner
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.learner.calls import Batch, Open, Opened, Stepped
+from coordinator.processes import ScorerChild, Supervised
+from coordinator.setup import Run
+from engines.remote import python_path
+from p2p.errors import Unreachable
+from p2p.identity import public_bytes
+from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from weights.store import Store
+
+
+class BareNetwork:
+    """`p2p.network.Network` that reaches nobody. `handlers`: by method."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self.handlers: dict[str, RequestHandler] = {}
+        self.shared: dict[bytes, Path] = {}
+
+    @property
+    def peer_id(self) -> str:
+        return self._peer
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def ready(self) -> None:
+        return None
+
+    async def addresses(self) -> list[str]:
+        return [f"/ip4/127.0.0.1/tcp/4310/p2p/{self._peer}"]
+
+    async def peers(self) -> list[str]:
+        return []
+
+    async def way(self, peer: str) -> str | None:
+        return None
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        raise Unreachable("nobody is here")
+
+    async def remote(self, peer: str) -> str | None:
+        return None
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        return None
+
+    async def release(self, relay: str) -> None:
+        return None
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        raise Unreachable("nobody is here")
+
+    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+        self.handlers[method] = handler
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        return None
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        return None
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        self.shared[manifest.hash] = path
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        self.shared.pop(payload_hash, None)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        raise Unreachable("nobody is here")
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        return None
+
+    async def traffic(self) -> Traffic:
+        return Traffic(received=0, sent=0, received_by_peer={}, sent_by_peer={})
+
+
+class HeldLearner:
+    """`coordinator.processes.Learner` in this process. A step is made once `let` is set; then it is cleared. `spent`:
+    CPU seconds of its steps, which are none of the coordinator's."""
+
+    def __init__(self) -> None:
+        self._stub = StubLearner()
+        self.let = asyncio.Event()
+        self.spent = 0.0
+
+    async def open(self, order: Open) -> Opened:
+        return self._stub.open(order)
+
+    async def step(self, batch: Batch) -> Stepped:
+        await self.let.wait()
+        self.let.clear()
+        stepped, seconds = await asyncio.to_thread(self._timed, batch)
+        self.spent += seconds
+        return stepped
+
+    async def renew(self) -> None:
+        """See `Learner`."""
+        return None
+
+    def _timed(self, batch: Batch) -> tuple[Stepped, float]:
+        began = time.thread_time()
+        return self._stub.step(batch), time.thread_time() - began
+
+
+class Bare:
+    """A running coordinator. `started`: CPU seconds and seconds by the clock until its first Head was signed."""
+
+    def __init__(
+        self, run: Run, coordinator: Coordinator, network: BareNetwork, learner: HeldLearner, database: Database
+    ) -> None:
+        self.run, self.coordinator, self.learner, self.database = run, coordinator, learner, database
+        self.handlers, self.network = network.handlers, network
+        self.started = (0.0, 0.0)
+
+    async def ask(self, method: str, data: bytes) -> bytes:
+        """The encoded Answer to a sealed request."""
+        return await self.handlers[method]("12D3KooWBench", data)
+
+    def terms(self, tokens: int = 4) -> Terms:
+        """What a light node has to know, of the newest version."""
+        latest, reference = self.coordinator.publisher.latest, self.run.runspec.tasks[0]
+        assert latest is not None
+        return Terms(
+            run=self.run.id,
+            recipient=public_bytes(self.run.keys.channel),
+            task=reference.name,
+            task_version=reference.version,
+            era=ERA,
+            version=latest.version,
+            root=latest.root,
+            tokens=tokens,
+        )
+
+
+async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
+    """Wait until something holds. Raises `TimeoutError`."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def bare(run: Run, clock: Callable[[], float] = time.time) -> AsyncIterator[Bare]:
+    """Start a coordinator over the run folder; `clock`: seconds since the epoch."""
+    argv = [sys.executable, "-m", "benchmarks.load.stub_scorer"]
+    child = Supervised(argv, name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}), clock=time.monotonic)
+    scorer = ScorerChild(child, device="cpu", dtype=run.config.run.compute_dtype)
+    learner, network = HeldLearner(), BareNetwork(run.peer_id)
+    cpu, wall = time.process_time(), time.perf_counter()
+    with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+        coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, clock=clock)
+        task = asyncio.create_task(coordinator.run())
+        try:
+            made = Bare(run, coordinator, network, learner, database)
+            while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:
+                if task.done():
+                    await task
+                await asyncio.sleep(0.002)
+            made.started = (time.process_time() - cpu, time.perf_counter() - wall)
+            yield made
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await child.stop()

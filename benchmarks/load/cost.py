@@ -1,0 +1,146 @@
+"""CPU of the coordinator's main process per group, against five bare rounds of what no group can do without.
+
+The anchor: five times a signature verified, a signature made, and 1 KiB written by a commit of its own in WAL
+mode with synchronous=FULL; with the first of them also the bytes of the submission. Five, for a lease, a submission, a
+verdict, its receipt and its confirmation.
+
+The coordinator's share: every request of the groups, made before, goes to its handlers, 16 at a time as over 16
+connections, and the stub scorer answers over its pipe. Sealing requests and reading answers is not counted.
+"""
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.load.bare import Bare, bare, until
+from benchmarks.load.folder import make_run
+from benchmarks.load.light import LightNode, lease_of, opened, submission
+from p2p.messages import Lease, Verdicts, decode, encode
+
+ROUNDS: Final = 5
+AT_ONCE: Final = 16
+_ROW: Final = 1024  # bytes
+
+
+class Size(NamedTuple):
+    """A group of `rollouts` rollouts, each of `tokens` sampled tokens."""
+
+    rollouts: int
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.rollouts} x {self.tokens}"
+
+
+class Cost(NamedTuple):
+    """Milliseconds of CPU per group, median over turns; `ratio`: median of the ratios of each turn. `requests`: per
+    group."""
+
+    main: float
+    anchor: float
+    ratio: float
+    requests: float
+
+
+def measured(size: Size, groups: int, turns: int) -> Cost:
+    """Measure groups of one size."""
+    with tempfile.TemporaryDirectory(prefix="echo2-load-") as folder:
+        return asyncio.run(_measured(Path(folder), size, groups, turns))
+
+
+async def _measured(folder: Path, size: Size, groups: int, turns: int) -> Cost:
+    settings = {
+        "group_size": size.rollouts, "limit": size.tokens, "batch_groups": 9000, "staleness": 8, "heldout": 4,
+    }  # fmt: skip
+    run = make_run(folder / "run", now=time.time_ns() // 1_000_000, run=settings)
+    mains, anchors, requests = list[float](), list[float](), 0
+    async with bare(run) as coordinator:
+        await until(lambda: coordinator.coordinator.history.evaluations)
+        payload = 0
+        for turn in range(turns + 1):
+            spent, requests, payload = await _turn(coordinator, size, groups)
+            bare_rounds = anchor(folder / f"anchor-{turn}.sqlite", groups, payload)
+            if turn:  # the first one warms up
+                mains.append(1000 * spent / groups)
+                anchors.append(1000 * bare_rounds / groups)
+    ratios = [main / bare_rounds for main, bare_rounds in zip(mains, anchors, strict=True)]
+    return Cost(_median(mains), _median(anchors), _median(ratios), requests / groups)
+
+
+def _median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+async def _turn(coordinator: Bare, size: Size, groups: int) -> tuple[float, int, int]:
+    """(CPU seconds, requests, bytes of a submission) of `groups` groups, each by a node of its own."""
+    terms = coordinator.terms(size.tokens)
+    nodes = [LightNode(terms) for _ in range(groups)]
+    await _asked(coordinator, "hello", [node.hello() for node in nodes])
+    spent, answers = await _asked(coordinator, "lease", [node.ask() for node in nodes])
+    leases = [_lease(answer) for answer in answers]
+    submissions = [node.submit(lease) for node, lease in zip(nodes, leases, strict=True)]
+    before, cpu = _decided(coordinator), time.process_time()
+    taken, _ = await _asked(coordinator, "submit", submissions)
+    await until(lambda: _decided(coordinator) >= before + groups)
+    spent += time.process_time() - cpu
+    del taken
+    asks = [node.verdicts([lease.id], []) for node, lease in zip(nodes, leases, strict=True)]
+    more, answers = await _asked(coordinator, "verdicts", asks)
+    spent += more
+    for answer in answers:
+        body = opened(answer)
+        assert isinstance(body, bytes), f"no verdicts: {body}"
+        assert decode(body, Verdicts).receipts[0], "a group has no receipt"
+    confirmed = [node.verdicts([], [lease.id]) for node, lease in zip(nodes, leases, strict=True)]
+    more, _ = await _asked(coordinator, "verdicts", confirmed)
+    refused = coordinator.database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
+    assert not refused, f"a group was refused: {refused[0]}"
+    return spent + more, 4 * groups, len(encode(submission(leases[0], size.tokens)))
+
+
+def _lease(answer: bytes) -> Lease:
+    body = opened(answer)
+    assert isinstance(body, bytes), f"no lease: {body}"
+    return lease_of(body)
+
+
+def _decided(coordinator: Bare) -> int:
+    return int(coordinator.database.value("SELECT coalesce(max(rowid), 0) FROM verdicts"))
+
+
+async def _asked(coordinator: Bare, method: str, requests: Sequence[bytes]) -> tuple[float, list[bytes]]:
+    """CPU seconds, and the answers."""
+    answers: list[bytes] = []
+    cpu = time.process_time()
+    for start in range(0, len(requests), AT_ONCE):
+        some = requests[start : start + AT_ONCE]
+        answers += await asyncio.gather(*(coordinator.ask(method, request) for request in some))
+    return time.process_time() - cpu, answers
+
+
+def anchor(path: Path, groups: int, payload: int) -> float:
+    """CPU seconds of the bare rounds of `groups` groups. `payload`: bytes of a submission."""
+    key = Ed25519PrivateKey.generate()
+    message, row, large = bytes(300), bytes(_ROW), bytes(_ROW + payload)
+    signature, public = key.sign(message), key.public_key()
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT")
+        cpu = time.process_time()
+        for _ in range(groups):
+            for number in range(ROUNDS):
+                public.verify(signature, message)
+                key.sign(message)
+                connection.execute("INSERT INTO rows (data) VALUES (?)", (row if number else large,))
+        return time.process_time() - cpu
+    finally:
+        connection.close()

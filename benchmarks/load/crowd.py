@@ -1,0 +1,209 @@
+"""`python -m benchmarks.load.crowd`: many light nodes in one process, over a few real libp2p connections.
+
+A request carries its node's signature, so that nodes may share a connection. The first line on stdin is a `Crowd`; a
+line {"rate": R, "seconds": S} then offers R groups per second for S seconds, and {"idle": S} lets all nodes ask for
+leases, as often as the refusals say. Each answers with a line of counts.
+
+1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
+   last one took longer. So nobody waits for more than its own group, as with volunteers.
+2. A node asks for a lease, submits, and asks for its verdict after 0.25 s and then ever more rarely (node/courier.py).
+3. Told that its version is too old, a node asks for the newest Head and its Version; all nodes then hold that one.
+"""
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.load.light import LightNode, Terms, lease_of, opened
+from p2p.envelope import peek
+from p2p.errors import P2PError
+from p2p.libp2p import LibP2PTransport
+from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, Lease, Refusal, Verdicts, decode, encode
+from p2p.peer import Peer
+from weights.documents import Version
+
+PERIOD: Final = 8.0
+_TIMEOUT: Final = 15.0
+_LONGEST: Final = 8.0
+
+
+class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+    """`addresses`: of the coordinator. `connections`: libp2p peers."""
+
+    terms: Terms
+    addresses: list[str]
+    connections: int = 16
+
+
+_OTHER_VERSION: Final = {"stale-version", "newer-version", "wrong-version"}
+
+
+class Fault(Exception):
+    """The coordinator answered what it should not."""
+
+
+class Policy:
+    """The version that all nodes hold."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._lock = trio.Lock()
+
+    async def renew(self, peer: Peer, coordinator: str, known: int) -> None:
+        """Hold the newest version, unless that has happened since version `known` was held (rule 3)."""
+        async with self._lock:
+            if self.terms.version != known:
+                return
+            answer = decode(await peer.request(coordinator, "head", encode(HeadAsk()), timeout=_TIMEOUT), HeadAnswer)
+            if answer.head is None:
+                return
+            head = decode(peek(answer.head).payload, Head)
+            ask = encode(DocumentsAsk(hashes=[head.version_hash]))
+            (sealed,) = decode(await peer.request(coordinator, "documents", ask, timeout=_TIMEOUT), Documents).documents
+            if sealed is not None:
+                root = Version.from_bytes(peek(sealed).payload).root
+                self.terms = msgspec.structs.replace(self.terms, version=head.version, era=head.era, root=root)
+
+
+class Member:
+    """One light node and the connection it uses. `counts`: of the whole crowd."""
+
+    def __init__(self, policy: Policy, peer: Peer, coordinator: str, counts: Counter[str]) -> None:
+        self._policy, self._node = policy, LightNode(policy.terms)
+        self._peer, self._coordinator, self._counts = peer, coordinator, counts
+        self.asked = False
+
+    async def hello(self) -> None:
+        """Introduce the node."""
+        answer = await self._request("hello", self._node.hello())
+        if not isinstance(answer, bytes):
+            raise Fault(f"hello was refused: {answer}")
+
+    async def work(self, first: float) -> None:
+        """Make a group every `PERIOD` seconds, the first one at `first`, until cancelled."""
+        due = first
+        while True:
+            await trio.sleep_until(due)
+            self._counts["offered"] += 1
+            try:
+                await self._group()
+            except P2PError:
+                self._counts["unanswered"] += 1
+                await trio.sleep(1.0)
+            due = max(due + PERIOD, trio.current_time())
+
+    async def idle(self, first: float) -> None:
+        """Ask for a lease as often as one is told to, until cancelled."""
+        await trio.sleep_until(first)
+        while True:
+            try:
+                answer = await self._request("lease", self._node.ask())
+            except P2PError:
+                self._counts["unanswered"] += 1
+                await trio.sleep(1.0)
+                continue
+            self.asked = True
+            await trio.sleep((answer.retry_after or 1000) / 1000 if isinstance(answer, Refusal) else 1.0)
+
+    async def _group(self) -> None:
+        lease = await self._lease()
+        answer = await self._request("submit", self._node.submit(lease))
+        if isinstance(answer, Refusal):
+            self._counts[f"submit: {answer.code}"] += 1
+            return
+        wait = 0.25
+        while True:
+            await trio.sleep(wait * random.uniform(0.7, 1.0))
+            answer = await self._request("verdicts", self._node.verdicts([lease.id], []))
+            if isinstance(answer, bytes) and decode(answer, Verdicts).receipts[0] is not None:
+                break
+            wait = min(_LONGEST, wait * 1.5)
+        self._counts["decided"] += 1
+        await self._request("verdicts", self._node.verdicts([], [lease.id]))
+
+    async def _lease(self) -> Lease:
+        while True:
+            self._node.terms = self._policy.terms
+            answer = await self._request("lease", self._node.ask())
+            if isinstance(answer, bytes):
+                return lease_of(answer)
+            self._counts[f"lease: {answer.code}"] += 1
+            if answer.retry_after is None:
+                raise Fault(f"a lease was refused for good: {answer.sentence}")
+            if answer.code in _OTHER_VERSION:
+                await self._policy.renew(self._peer, self._coordinator, self._node.terms.version)
+            await trio.sleep(answer.retry_after / 1000)
+
+    async def _request(self, method: str, data: bytes) -> bytes | Refusal:
+        self._counts["requests"] += 1
+        return opened(await self._peer.request(self._coordinator, method, data, timeout=_TIMEOUT))
+
+
+async def _connected(crowd: Crowd, nursery: trio.Nursery) -> list[tuple[Peer, str]]:
+    found = []
+    for number in range(crowd.connections):
+        peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=number)
+        nursery.start_soon(peer.run)
+        await peer.ready()
+        found.append((peer, await peer.dial(crowd.addresses)))
+    return found
+
+
+async def _introduced(crowd: Crowd, peers: list[tuple[Peer, str]], count: int, counts: Counter[str]) -> list[Member]:
+    policy = Policy(crowd.terms)
+    members = [Member(policy, *peers[number % len(peers)], counts) for number in range(count)]
+    limit = trio.CapacityLimiter(len(peers))
+
+    async def one(member: Member) -> None:
+        async with limit:
+            await member.hello()
+
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            nursery.start_soon(one, member)
+    return members
+
+
+async def _for(
+    seconds: float, members: list[Member], task: Callable[[Member, float], Awaitable[None]], spread: float
+) -> None:
+    """Run a task of each member for `seconds`; they start spread over `spread` seconds."""
+    with trio.move_on_after(seconds):
+        async with trio.open_nursery() as nursery:
+            for place, member in enumerate(members):
+                nursery.start_soon(task, member, trio.current_time() + spread * place / len(members))
+
+
+async def _serve() -> None:
+    crowd = msgspec.json.decode(sys.stdin.readline(), type=Crowd)
+    counts: Counter[str] = Counter()
+    async with trio.open_nursery() as nursery:
+        peers = await _connected(crowd, nursery)
+        _say(ready=True)
+        members: list[Member] = []
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            order: dict[str, Any] = json.loads(line)
+            if "nodes" in order:
+                members = await _introduced(crowd, peers, order["nodes"], counts)
+            elif "seconds" in order:
+                await _for(order["seconds"], members, lambda one, at: one.work(at), PERIOD)
+            else:
+                await _for(order["idle"], members, lambda one, at: one.idle(at), order["spread"])
+            _say(**counts, asked=sum(member.asked for member in members))
+            counts.clear()
+        nursery.cancel_scope.cancel()
+
+
+def _say(**message: Any) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(_serve)

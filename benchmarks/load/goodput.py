@@ -1,0 +1,65 @@
+"""Goodput against offered load: accepted groups per second of a real coordinator, many light nodes, stub processes.
+
+Each load gets a coordinator of its own. Loads rise until less than `KEPT_UP` of what is offered is accepted; the peak
+is the most that was accepted at any of them. Then twice the load of the peak is offered.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks.load.crowd import PERIOD
+from benchmarks.load.station import station
+
+KEPT_UP: Final = 0.9
+_MOST: Final = 600.0  # groups per second that are offered at all
+SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "run": {"group_size": 2, "limit": 6, "batch_groups": 9000, "staleness": 8, "heldout": 4},
+    "leases": {"minimum_seconds": 60.0},
+}
+"""Room for more groups than are made, and no step of the learner."""
+
+
+class Rung(NamedTuple):
+    """One load, in groups per second. `cpu`: milliseconds of the coordinator's main process per accepted group;
+    `all_cpu`: of all its processes."""
+
+    offered: float
+    accepted: float
+    cpu: float
+    all_cpu: float
+
+
+def climb(seconds: float, *, first: float, factor: float, commit: float) -> tuple[list[Rung], Rung]:
+    """Offer rising loads for `seconds` each; the rungs, and the one at twice the peak's load. `commit`: milliseconds
+    that each commit takes longer."""
+    rungs: list[Rung] = []
+    rate = first
+    while not rungs or (rungs[-1].accepted >= KEPT_UP * rungs[-1].offered and rate <= _MOST):
+        rungs.append(measured(rate, seconds, commit=commit))
+        rate *= factor
+    peak = max(rungs, key=lambda rung: rung.accepted)
+    return rungs, measured(2 * peak.offered, seconds, commit=commit)
+
+
+def measured(rate: float, seconds: float, *, commit: float) -> Rung:
+    """Offer `rate` groups per second, and count once all nodes have begun."""
+    nodes = max(1, round(rate * PERIOD))
+    options = ("--commit-milliseconds", f"{commit:g}") if commit else ()
+    with (
+        tempfile.TemporaryDirectory(prefix="echo2-load-") as folder,
+        station(Path(folder) / "run", sections=SETTINGS, options=options) as place,
+        place.crowd(nodes) as crowd,
+    ):
+        crowd.say(seconds=PERIOD + seconds + 1.0)
+        time.sleep(PERIOD)
+        began, accepted, cpu = place.measure(), place.accepted(), place.cpu()
+        time.sleep(seconds)
+        ended, made, all_cpu = place.measure(), place.accepted() - accepted, place.cpu() - cpu
+        crowd.hear()
+        wall = ended.at - began.at
+        return Rung(
+            nodes / PERIOD, made / wall, 1000 * (ended.cpu - began.cpu) / max(1, made), 1000 * all_cpu / max(1, made)
+        )

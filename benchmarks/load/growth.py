@@ -1,0 +1,158 @@
+"""What a start, a tick, an ask, a judged group, a version and a picture cost after a short run and after a long one.
+
+Each is CPU time of the coordinator's process: an ask and a judged group in their turn through its handlers, as
+benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
+tick over many quick ticks, a thirtieth of which tidy up, as in a real run. The picture is asked for over HTTP of a
+coordinator in a process of its own, by three tabs, while each callback of its event loop is timed.
+"""
+
+import asyncio
+import gzip
+import statistics
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.load.bare import Bare, bare, until
+from benchmarks.load.large import make_large, shape_of
+from benchmarks.load.light import LightNode, lease_of, opened
+from benchmarks.load.station import station
+from coordinator import daemon, setup
+from coordinator.setup import Run
+
+GROUPS: Final = 10
+"""Of a batch, and so of a cycle: asked for, judged, drawn."""
+TICK: Final = 0.05
+TABS: Final = 3
+PATHS: Final = ("/live", "/api/v1/run")
+
+
+class Cost(NamedTuple):
+    """Seconds of CPU, but `start_wall`: seconds by the clock. Asks, groups, versions and ticks: the median."""
+
+    start: float
+    start_wall: float
+    tick: float
+    ask: float
+    judged: float
+    version: float
+
+
+class Picture(NamedTuple):
+    """With three tabs open. `held`: longest hold of the event loop, seconds by the clock. `cpu`: share of a core.
+    `answers`: how many came; `nbytes`: of the largest one, unpacked."""
+
+    held: float
+    cpu: float
+    answers: int
+    nbytes: int
+
+
+def made(folder: Path, groups: int) -> Run:
+    """The run folder of a run of `groups` groups; made where it is not there."""
+    now = time.time_ns() // 1_000_000
+    if (folder / "coordinator.toml").exists():
+        return setup.load_run(folder, now=now, env={})
+    return make_large(folder, shape_of(groups, now=now), leases={"minimum_seconds": 600.0})
+
+
+def measured(run: Run, cycles: int, ticks: int) -> Cost:
+    """Measure on a run folder, which is longer afterwards."""
+    return asyncio.run(_measured(run, cycles, ticks))
+
+
+async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
+    names, before = vars(daemon), (daemon.TICK, daemon.TIDY)
+    try:
+        async with bare(run) as coordinator:
+            started = coordinator.started
+            rounds = [await _cycle(coordinator) for _ in range(cycles + 1)][1:]
+            names["TICK"], names["TIDY"] = TICK, 30 * TICK
+            await asyncio.sleep(1.1)  # the tick that sleeps now is the last slow one
+            cpu, wall = time.process_time(), time.perf_counter()
+            await asyncio.sleep(ticks * TICK)
+            share = (time.process_time() - cpu) / (time.perf_counter() - wall)
+    finally:
+        names["TICK"], names["TIDY"] = before
+    ask, judged, version = (statistics.median(column) for column in zip(*rounds, strict=True))
+    return Cost(*started, share * TICK, ask, judged, version)
+
+
+async def _cycle(coordinator: Bare) -> tuple[float, float, float]:
+    """CPU seconds of an ask, of a judged group, and of a version."""
+    nodes = [LightNode(coordinator.terms()) for _ in range(GROUPS)]
+    for node in nodes:
+        await coordinator.ask("hello", node.hello())
+    ask, answers = await _each(coordinator, "lease", [node.ask() for node in nodes])
+    bodies = [opened(answer) for answer in answers]
+    leases = [lease_of(body) for body in bodies if isinstance(body, bytes)]
+    assert len(leases) == GROUPS, f"no lease: {next(body for body in bodies if not isinstance(body, bytes))}"
+    submissions = [node.submit(lease) for node, lease in zip(nodes, leases, strict=True)]
+    before, cpu = _decided(coordinator), time.process_time()
+    await asyncio.gather(*(coordinator.ask("submit", submission) for submission in submissions))
+    await until(lambda: _decided(coordinator) >= before + GROUPS)
+    judged = (time.process_time() - cpu) / GROUPS
+    for node, lease in zip(nodes, leases, strict=True):
+        await coordinator.ask("verdicts", node.verdicts([], [lease.id]))
+    return ask, judged, await _version(coordinator)
+
+
+async def _version(coordinator: Bare) -> float:
+    publisher, books, learner = coordinator.coordinator.publisher, coordinator.coordinator.books, coordinator.learner
+    assert publisher.latest is not None
+    version = publisher.latest.version
+    cpu, spent = time.process_time(), learner.spent
+    learner.let.set()
+    await until(lambda: books.progress is not None and books.progress.version > version)
+    return time.process_time() - cpu - (learner.spent - spent)
+
+
+async def _each(coordinator: Bare, method: str, requests: Sequence[bytes]) -> tuple[float, list[bytes]]:
+    """Median CPU seconds of a request, and the answers."""
+    spent, answers = list[float](), list[bytes]()
+    for request in requests:
+        cpu = time.process_time()
+        answers.append(await coordinator.ask(method, request))
+        spent.append(time.process_time() - cpu)
+    return statistics.median(spent), answers
+
+
+def _decided(coordinator: Bare) -> int:
+    return int(coordinator.database.value("SELECT coalesce(max(rowid), 0) FROM verdicts"))
+
+
+def picture(run: Run, seconds: float) -> Picture:
+    """Open the tabs at a coordinator of this run."""
+    with station(run.folder.path, sections={}, options=("--watch",), run=run) as place:
+        found: list[int] = []
+        over = threading.Event()
+        tabs = [threading.Thread(target=_tab, args=(place.page, found, over)) for _ in range(TABS)]
+        place.measure("forget")
+        began = place.measure("forget")
+        for tab in tabs:
+            tab.start()
+        time.sleep(seconds)
+        ended = place.measure()
+        over.set()
+        for tab in tabs:
+            tab.join()
+    return Picture(ended.held, (ended.cpu - began.cpu) / (ended.at - began.at), len(found), max(found, default=0))
+
+
+def _tab(port: int, found: list[int], over: threading.Event) -> None:
+    """Ask as often as the page does."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while not over.is_set():
+        for path in PATHS:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept-Encoding": "gzip"})
+            try:
+                with opener.open(request, timeout=60) as answer:
+                    body = answer.read()
+                    packed = answer.headers.get("Content-Encoding") == "gzip"
+                    found.append(len(gzip.decompress(body) if packed else body))
+            except OSError:
+                continue
+        over.wait(2.0)

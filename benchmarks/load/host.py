@@ -1,0 +1,170 @@
+"""`python -m benchmarks.load.host FOLDER`: a coordinator as `echo2-coord run` starts it, with stub model processes.
+
+Libp2p, books, database, publisher and page are the product's own: `coordinator.daemon.serve`. It reads a JSON line on
+stdin and answers with one:
+
+    {"say": "measure"}                memory, descriptors, CPU seconds, and the longest that a callback held the loop
+    {"say": "freshly"}                the same after what Python and the C library need no more was given back
+    {"say": "forget"}                 forget the longest hold
+
+Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import gc
+import json
+import logging
+import os
+import resource
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import structlog
+
+from coordinator import daemon, setup
+
+_STUBS: Final = {
+    "engines.host": "benchmarks.load.stub_scorer",
+    "coordinator.learner.process": "benchmarks.load.stub_learner",
+}
+_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
+
+
+class SlowConnection(sqlite3.Connection):
+    """Sleeps `seconds` at each commit, as a slow disk does: an explicit one, and that of a lone statement."""
+
+    seconds = 0.0
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        lone = not self.in_transaction and sql.lstrip().upper().startswith(_WRITES)
+        found = super().execute(sql, *parameters)
+        if (lone and "temp." not in sql) or sql == "COMMIT":
+            time.sleep(self.seconds)
+        return found
+
+
+def slow_commits(seconds: float) -> None:
+    """Let each commit of run.sqlite take `seconds` longer."""
+    SlowConnection.seconds = seconds
+    plain = sqlite3.connect
+
+    def connect(database: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        if "run.sqlite" in str(database) and "mode=ro" not in str(database):
+            named["factory"] = SlowConnection
+        found: sqlite3.Connection = plain(database, *arguments, **named)
+        return found
+
+    sqlite3.connect = connect  # type: ignore[assignment]
+
+
+class Holds:
+    """The longest that one callback held the event loop, in seconds by the clock."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    def watch(self) -> None:
+        """Time every callback from now on."""
+        run: Callable[[asyncio.Handle], None] = vars(asyncio.Handle)["_run"]
+
+        def timed(handle: asyncio.Handle) -> None:
+            began = time.perf_counter()
+            run(handle)
+            self.longest = max(self.longest, time.perf_counter() - began)
+
+        handles: Any = asyncio.Handle
+        handles._run = timed
+
+
+def with_stubs() -> None:
+    """Let the daemon start the stubs in place of the model processes."""
+    names = vars(daemon)
+    real = names["Supervised"]
+
+    def supervised(argv: list[str], **named: Any) -> Any:
+        return real([_STUBS.get(part, part) for part in argv], **named)
+
+    names["Supervised"] = supervised
+
+
+def measured(holds: Holds) -> dict[str, float]:
+    """What this process takes now."""
+    return {
+        "memory": float(psutil.Process().memory_info().rss),
+        "descriptors": float(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0),
+        "cpu": time.process_time(),
+        "at": time.monotonic(),
+        "held": holds.longest,
+    }
+
+
+def give_back() -> None:
+    """Give memory that nobody needs back to the system."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+async def answer(holds: Holds) -> None:
+    """Answer on stdout until stdin ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        match json.loads(line)["say"]:
+            case "forget":
+                holds.longest = 0.0
+            case "freshly":
+                give_back()
+        print(json.dumps(measured(holds)), flush=True)
+
+
+async def serve(folder: Path, web_port: int) -> None:
+    """Serve the run until stdin ends."""
+    holds = Holds()
+    if _watching():
+        holds.watch()
+    run = setup.load_run(folder, now=time.time_ns() // 1_000_000, flags={"web": {"port": web_port}})
+    serving = asyncio.create_task(daemon.serve(run))
+    answering = asyncio.create_task(answer(holds))
+    await asyncio.wait({serving, answering}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving
+    serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+def _watching() -> bool:
+    return "--watch" in sys.argv
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--web-port", type=int, default=0)
+    parser.add_argument("--commit-milliseconds", type=float, default=0.0)
+    parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
+    parser.add_argument("--watch", action="store_true")
+    options = parser.parse_args()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    if options.descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, options.descriptors))
+    if options.commit_milliseconds:
+        slow_commits(options.commit_milliseconds / 1000)
+    with_stubs()
+    asyncio.run(serve(options.folder, options.web_port))
+
+
+if __name__ == "__main__":
+    main()

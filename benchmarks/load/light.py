@@ -1,0 +1,114 @@
+"""A node without an engine: signs requests and makes up groups that the stub scorer finds honest. No network here."""
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.load.folder import ENGINE
+from p2p.envelope import peek, seal
+from p2p.identity import public_bytes
+from p2p.messages import (
+    Answer,
+    Hello,
+    Lease,
+    LeaseAsk,
+    PeerRecord,
+    Refusal,
+    Request,
+    Rollout,
+    Segment,
+    Submission,
+    TaskReference,
+    VerdictsAsk,
+    decode,
+    encode,
+)
+from tasks.text import EOS
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a light node knows of a run. `tokens`: that a rollout of it has. `engine`: its class."""
+
+    run: bytes
+    recipient: bytes
+    task: str
+    task_version: int
+    era: int
+    version: int
+    root: bytes
+    tokens: int = 4
+    engine: str = f"{ENGINE}/float32/cpu"
+
+
+@dataclass
+class LightNode:
+    """`clock`: ms."""
+
+    terms: Terms
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    def sealed(self, method: str, body: bytes) -> bytes:
+        """Seal a request."""
+        request = Request(
+            recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body
+        )
+        return seal("request", self.terms.run, encode(request), self.key)
+
+    def hello(self) -> bytes:
+        """Introduce the node."""
+        terms, now = self.terms, self.clock()
+        record = seal("peer", terms.run, encode(PeerRecord(addresses=[], issued=now)), self.key)
+        name = f"light-{public_bytes(self.key)[:4].hex()}"
+        tasks = [TaskReference(name=terms.task, version=terms.task_version)]
+        hello = Hello(
+            protocols=(1, 1), software="echo2 load", name=name, engine=terms.engine, device="none", tasks=tasks,
+            record=record,
+        )  # fmt: skip
+        return self.sealed("hello", encode(hello))
+
+    def ask(self) -> bytes:
+        """Ask for a lease."""
+        terms = self.terms
+        ask = LeaseAsk(nonce=os.urandom(16), era=terms.era, version=terms.version, root=terms.root, engine=terms.engine)
+        return self.sealed("lease", encode(ask))
+
+    def submit(self, lease: Lease) -> bytes:
+        """Submit a group for a lease."""
+        return self.sealed("submit", encode(submission(lease, self.terms.tokens)))
+
+    def verdicts(self, leases: list[bytes], confirmed: list[bytes]) -> bytes:
+        """Ask for verdicts, and confirm receipts."""
+        return self.sealed("verdicts", encode(VerdictsAsk(leases=leases, confirmed=confirmed)))
+
+
+def submission(lease: Lease, tokens: int) -> Submission:
+    """A group of `tokens` sampled tokens a rollout, each with log-probability -0.5, which the stub scorer confirms."""
+    sampled = [2 + (place + lease.index) % 40 for place in range(tokens - 1)] + [EOS]
+    rollout = Rollout(
+        tokens=sampled,
+        turns=[tokens],
+        logprobs=struct.pack(f"<{tokens}f", *[-0.5] * tokens),
+        segments=[Segment(version=lease.version, root=lease.root, first=0)],
+    )
+    rollouts = [rollout] * len(lease.seeds)
+    return Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
+
+
+def opened(data: bytes) -> bytes | Refusal:
+    """The body of an answer, or the refusal."""
+    answer = decode(data, Answer)
+    if answer.refusal is not None:
+        return answer.refusal
+    assert answer.body is not None
+    return answer.body
+
+
+def lease_of(body: bytes) -> Lease:
+    """The lease in a sealed document, its signature not looked at."""
+    return decode(peek(body).payload, Lease)

@@ -1,0 +1,128 @@
+"""A coordinator in a process of its own, and a crowd of light nodes in another."""
+
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.bench import cpu_of
+from benchmarks.lab import Process
+from benchmarks.load.crowd import Crowd
+from benchmarks.load.folder import make_run
+from benchmarks.load.light import Terms
+from benchmarks.load.rows import ERA
+from coordinator.setup import Run
+from p2p.identity import public_bytes
+
+START_WITHIN: Final = 60.0
+
+
+class StationFault(Exception):
+    """The coordinator did not start, or ended."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Of the coordinator's main process: bytes, open descriptors, CPU seconds, seconds by the clock; `held`: the
+    longest that one callback held the loop, seconds."""
+
+    memory: float
+    descriptors: float
+    cpu: float
+    at: float
+    held: float
+
+
+class Station:
+    """A running coordinator. `page`: port of its page."""
+
+    def __init__(self, run: Run, host: Process, port: int, page: int) -> None:
+        self.run, self._host, self._port, self.page = run, host, port, page
+        self.addresses = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{run.peer_id}"]
+
+    def measure(self, say: str = "measure") -> Measure:
+        """Ask the process. `say`: see benchmarks/load/host.py."""
+        self._host.say(say=say)
+        return Measure(**self._host.hear())
+
+    def cpu(self) -> float:
+        """CPU seconds of the coordinator and its model processes."""
+        return cpu_of(self._host.pid)
+
+    def accepted(self) -> int:
+        """Groups accepted so far."""
+        return int(self.value("SELECT count(*) FROM verdicts WHERE verdict = 'accepted'"))
+
+    def value(self, query: str) -> Any:
+        """The first value that run.sqlite gives to a query."""
+        with closing(sqlite3.connect(f"file:{self.run.folder.database}?mode=ro", uri=True, timeout=10.0)) as reader:
+            row = reader.execute(query).fetchone()
+            return None if row is None else row[0]
+
+    def terms(self, tokens: int = 4) -> Terms:
+        """What a light node has to know, of the newest version."""
+        version = int(self.value("SELECT max(version) FROM versions"))
+        root = self.value(f"SELECT root FROM versions WHERE version = {version}")
+        reference = self.run.runspec.tasks[0]
+        return Terms(
+            run=self.run.id,
+            recipient=public_bytes(self.run.keys.channel),
+            task=reference.name,
+            task_version=reference.version,
+            era=ERA,
+            version=version,
+            root=root,
+            tokens=tokens,
+        )
+
+    @contextmanager
+    def crowd(self, nodes: int, *, connections: int = 16, tokens: int = 4) -> Iterator[Process]:
+        """Start a crowd whose nodes have said hello."""
+        process = Process([], "benchmarks.load.crowd")
+        try:
+            crowd = Crowd(terms=self.terms(tokens), addresses=self.addresses, connections=connections)
+            process.say(**msgspec.to_builtins(crowd))
+            process.hear()
+            process.say(nodes=nodes)
+            process.hear()
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def station(
+    folder: Path, *, sections: Mapping[str, Mapping[str, Any]], options: tuple[str, ...] = (), run: Run | None = None
+) -> Iterator[Station]:
+    """Run a coordinator, of a new run folder or of `run`. `sections`: its settings. `options`: of
+    benchmarks/load/host.py. Raises `StationFault`."""
+    port, page = free_port(), free_port()
+    listen = {"network": {"listen": [f"/ip4/127.0.0.1/tcp/{port}"], "mdns": False}}
+    run = run or make_run(folder, now=time.time_ns() // 1_000_000, **{**sections, **listen})
+    head = run.folder.path / "head"
+    before = head.stat().st_mtime_ns if head.exists() else None
+    host = Process([], "benchmarks.load.host", str(run.folder.path), "--web-port", str(page), *options)
+    try:
+        until = time.monotonic() + START_WITHIN
+        while not head.exists() or head.stat().st_mtime_ns == before:
+            if time.monotonic() > until:
+                raise StationFault(f"no Head within {START_WITHIN:.0f} s")
+            time.sleep(0.05)
+        made = Station(run, host, port, page)
+        made.measure()
+        yield made
+    finally:
+        host.kill()
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

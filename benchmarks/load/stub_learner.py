@@ -1,0 +1,86 @@
+"""`python -m benchmarks.load.stub_learner`: the learner's process without a model: a step takes no time.
+
+Pipe, frames and types are the product's own. A version is a real snapshot with real diffs: from the version before,
+and every 32 versions from version 0. The last draws lie in `DRAWN` of the learner's folder, for the next start.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.load.folder import write_weights
+from benchmarks.load.published import ANCHOR_EVERY
+from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from engines.child import Pipe
+from weights.diff import encode, encode_full
+from weights.snapshot import Snapshot
+
+DRAWN: Final = "stub.drawn"
+"""A MessagePack list of lease ids."""
+_KEPT: Final = 20
+_MOST_DRAWN: Final = 10_000
+
+
+class StubLearner:
+    """Answers `open` and `step`."""
+
+    def __init__(self) -> None:
+        self._folder, self._every = Path(), 1
+        self._drawn: list[bytes] = []
+
+    def handlers(self) -> Mapping[str, tuple[Any, Callable[[Any], Any]]]:
+        return {"open": (Open, self.open), "step": (Batch, self.step)}
+
+    def open(self, order: Open) -> Opened:
+        self._folder, self._every = Path(order.folder) / "exports", order.hyper.publish_every
+        self._folder.mkdir(parents=True, exist_ok=True)
+        drawn = self._folder.with_name(DRAWN)
+        self._drawn = msgspec.msgpack.decode(drawn.read_bytes(), type=list[bytes]) if drawn.exists() else []
+        self._snapshot(0)
+        export = None if order.published else self._export(0)
+        step = order.published_version if order.published else 0
+        return Opened(step=step, drawn=list(self._drawn), parameters=1, export=export)
+
+    def step(self, batch: Batch) -> Stepped:
+        self._drawn = [*self._drawn, *drawn_by(batch)][-_MOST_DRAWN:]
+        self._folder.with_name(DRAWN).write_bytes(msgspec.msgpack.encode(self._drawn))
+        export = self._export(batch.step) if batch.step % self._every == 0 else None
+        return Stepped(
+            step=batch.step,
+            metrics={"loss": 0.0, "reward": 0.5, "success": 0.5, "staleness_mean": 1.0},
+            seconds=0.001,
+            export=export,
+        )
+
+    def _export(self, version: int) -> Export:
+        new = self._snapshot(version)
+        bases = [version - self._every, *([0] if version % ANCHOR_EVERY == 0 else [])] if version else [None]
+        edges = [self._edge(base, new, version) for base in bases]
+        for path in self._folder.glob(f"v{version - _KEPT * self._every}[.-]*"):
+            path.unlink()
+        return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=0.0)
+
+    def _edge(self, base: int | None, new: Snapshot, version: int) -> ExportedEdge:
+        payload = self._folder / f"v{version}-from-{base}.edge"
+        if base is None:
+            encode_full(new, payload)
+            return ExportedEdge(base=None, base_root=None, payload=str(payload))
+        old = self._snapshot(base)
+        encode(old, new, payload)
+        return ExportedEdge(base=base, base_root=old.root, payload=str(payload))
+
+    def _snapshot(self, version: int) -> Snapshot:
+        path = self._folder / f"v{version}.safetensors"
+        return Snapshot(path) if path.exists() else write_weights(path, version)
+
+
+def drawn_by(batch: Batch) -> list[bytes]:
+    """The lease ids of a batch: commit 439044d passed whole groups."""
+    groups: list[Any] = list(batch.groups)
+    return [getattr(group, "id", group) for group in groups]
+
+
+if __name__ == "__main__":
+    Pipe().serve(StubLearner().handlers())

@@ -1,0 +1,71 @@
+"""`python -m benchmarks.load.stub_scorer`: the engine's process with an engine that agrees with every node.
+
+Pipe, frames and types are the product's own (engines/host.py), and so is what they cost the coordinator; versions are
+really stepped in place. Only the teacher-forced pass is left out.
+"""
+
+from pathlib import Path
+
+from engines.calls import ProbeCall, Probed
+from engines.child import Pipe
+from engines.engine import Job, Loaded, Sample, SampleScore
+from engines.host import Host
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
+
+
+class StubEngine:
+    """`engines.engine.Engine` without a model."""
+
+    def __init__(self) -> None:
+        self._rolling: Rolling | None = None
+        self._root = bytes(32)
+
+    def load(self, model: Path, weights: Path) -> Loaded:
+        self._rolling = Rolling(weights) if weights.is_dir() else None
+        self._root = self._rolling.root if self._rolling else Snapshot(weights).root
+        return self._loaded()
+
+    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        rolling = self._folder()
+        rolling.apply(payload, root, keep=keep)
+        return self._loaded()
+
+    def go(self, root: bytes) -> Loaded:
+        rolling = self._folder()
+        while rolling.root != root:
+            if root in rolling.behind():
+                rolling.back()
+            else:
+                rolling.again()
+        return self._loaded()
+
+    def generate(self, job: Job) -> list[Sample]:
+        return [Sample(tokens=[job.eos], turns=[1], logprobs=[-0.5]) for _ in job.seeds]
+
+    def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        return [self.generate(job) for job in jobs]
+
+    def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        return [SampleScore(logprobs=one.logprobs, margins=[0.0] * len(one.logprobs)) for one in samples]
+
+    def _folder(self) -> Rolling:
+        assert self._rolling is not None, "forward and go come after load"
+        return self._rolling
+
+    def _loaded(self) -> Loaded:
+        behind, ahead = (self._rolling.behind(), self._rolling.ahead()) if self._rolling else ([], [])
+        root = self._rolling.root if self._rolling else self._root
+        return Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
+
+
+class StubHost(Host):
+    """The host, which makes this engine."""
+
+    def probe(self, call: ProbeCall) -> Probed:
+        self._held = StubEngine()
+        return Probed(kind="cpu", name="none", why="a stub", engine_class="stub/float32/cpu")
+
+
+if __name__ == "__main__":
+    Pipe().serve(StubHost().handlers())
