@@ -240,16 +240,20 @@ def _at_a_terminal() -> bool:
 
 
 def _confirmed(config: "CoordinatorConfig") -> bool:
-    from coordinator.config import SIGNED
-
     print("These are signed, and cannot be changed later:")
-    for key in SIGNED:
-        value = getattr(config.run, key)
-        print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
+    _print_signed(config)
     try:
         return typer.confirm("Make this run?", default=True)
     except typer.Abort:
         raise KeyboardInterrupt from None
+
+
+def _print_signed(config: "CoordinatorConfig") -> None:
+    from coordinator.config import SIGNED
+
+    for key in SIGNED:
+        value = getattr(config.run, key)
+        print(f"  {key:<14}{', '.join(value) if isinstance(value, tuple) else value}")
 
 
 def _say_making(part: str) -> None:
@@ -261,6 +265,8 @@ def _print_made(run: "Run") -> None:
 
     root = key_path(run.folder, ROOT)
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"
+    print("\nSigned, by --model where no option said otherwise:")
+    _print_signed(run.config)
     print(
         f"\nThe run is in {run.folder.path}; its keys are {encrypted}.\n\n"
         f"Start it:         echo2-coord run --home {run.folder.path}\n"

@@ -5,6 +5,7 @@ import contextlib
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -61,6 +62,29 @@ def test_init_prints_an_invite_and_how_to_take_root_offline(tmp_path: Path, mode
     assert str(tmp_path / "run/keys/root.pem") in out
     assert (run.runspec.name, run.runspec.tasks[0].name, run.runspec.staleness) == ("mine", "add", 6)
     assert run.config.run.steps == 9
+
+
+def test_init_says_what_it_signed_also_where_a_script_runs_it(tmp_path: Path, model: Path) -> None:
+    code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")
+    assert code == 0
+    signed = setup.load_run(tmp_path / "run", env={}, now=NOW).runspec
+    lines = {tuple(line.split()) for line in out.splitlines() if line.startswith("  ")}
+    assert {
+        ("task", signed.tasks[0].name),
+        ("group_size", str(signed.group_size)),
+        ("limit", str(signed.limit)),
+    } <= lines
+
+
+def test_the_table_of_models_says_what_each_one_sets(repository: Path) -> None:
+    """A model's preset is silent nowhere: docs/operations.md has all of it, and `init` prints what was signed."""
+    table = (repository / "docs/operations.md").read_text()
+    for name, preset in setup.PRESETS.items():
+        rows = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", table, re.MULTILINE)
+        wanted = [
+            f"`{part}.{key} = {value!r}`".replace("'", '"') for part in preset for key, value in preset[part].items()
+        ]
+        assert rows == [", ".join(wanted)], f"docs/operations.md does not say what --model {name} sets"
 
 
 def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(

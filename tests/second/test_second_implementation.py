@@ -1,0 +1,253 @@
+"""A volunteer and a ledger's replay, written from docs/protocol alone, against this implementation.
+
+Rules
+1. They import nothing of ours: their own modules, the standard library and a few libraries. A wall in their process
+   refuses every package of this repository, by whatever way it would come.
+2. Together they have at most 800 lines.
+3. Where they did not get on by the pages, the pages were mended, not they.
+"""
+
+import ast
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from coordinator import setup
+from coordinator.database import Database
+from coordinator.learner.calls import WarmUp
+from coordinator.ledger import ESCROW, Ledger, accrued, transfer
+from coordinator.modelfolder import TINY
+from coordinator.verdicts import LeaseEnd
+from tests.faults.processes import PATIENCE, Coordinator, until
+
+SECOND = Path(__file__).resolve().parent
+ROOT = SECOND.parents[1]
+VECTORS = ROOT / "tests" / "vectors"
+OURS = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"benchmarks", "tests"})
+MODULES = sorted(path for path in SECOND.glob("*.py") if not path.name.startswith("test_"))
+LIBRARIES = {"blake3", "cryptography", "msgpack", "numpy", "tokenizers", "zstandard"}
+MOST_LINES = 800
+NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
+WALL = f"""
+import runpy, sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OURS!r}:
+            raise ImportError(f"{{name}} is a package of the product")
+sys.meta_path.insert(0, Wall())
+sys.path[:] = [{str(SECOND)!r}, *(path for path in sys.path if path != {str(ROOT)!r})]
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def walled(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a program behind the wall of rule 1, in a folder that has nothing of ours."""
+    argv = [sys.executable, "-I", "-c", WALL, *map(str, words)]
+    return subprocess.run(argv, capture_output=True, text=True, cwd="/", check=False, timeout=PATIENCE, **options)
+
+
+def imported(path: Path) -> set[str]:
+    """Names of the packages that a module imports, anywhere in it."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports by a relative name"
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_it_imports_nothing_of_the_product() -> None:
+    allowed = sys.stdlib_module_names | LIBRARIES | {path.stem for path in MODULES}
+    foreign = {path.name: imported(path) - allowed for path in MODULES}
+    assert foreign == {path.name: set() for path in MODULES}
+    assert not {path.stem for path in MODULES} & set(OURS)
+    assert not any("import_module" in path.read_text() or "__import__" in path.read_text() for path in MODULES)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_package_of_ours_cannot_be_imported_there(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sly.py").write_text(f"import importlib\nimportlib.import_module({name!r})\n")
+    done = walled(tmp_path / "sly.py")
+    assert done.returncode == 1
+    assert f"ImportError: {name} is a package of the product" in done.stderr
+
+
+def test_it_has_at_most_800_lines() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in MODULES}
+    assert sum(lines.values()) <= MOST_LINES, lines
+
+
+CHECKS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import documents, episodes, line, payload, policy
+def played(episode, turns, limit):
+    given, sampled = "", 0
+    for number, (said, ends) in enumerate(turns):
+        if number % 2:
+            if said != given or ends:
+                return None
+            continue
+        sampled += len(said) + ends
+        if given is None or sampled > limit or not (ends or sampled == limit):
+            return None
+        given = episode.reply(said)
+        given = None if sampled == limit else given
+    return episode.score() if given is None else None
+
+vectors = {path.stem: json.loads(path.read_text()) for path in Path(sys.argv[1]).glob("*.json")}
+told = {"episodes": 0, "wrong": []}
+for row in vectors["task_episodes"]:
+    episode = episodes.Episode(row["task"], row["version"], row["split"], row["index"])
+    score = played(episode, [tuple(turn) for turn in row["turns"]], row["limit"])
+    wanted = None if row["reward"] is None else (row["reward"], row["success"])
+    told["episodes"] += 1
+    if (episode.prompt, score) != (row["prompt"], wanted):
+        told["wrong"].append([row, episode.prompt, score])
+for row in [vectors["invite"], *vectors["invite_2"]["format_2"]]:
+    found = documents.read_invite(row["text"])
+    wanted = {key: row[key] and bytes.fromhex(row[key]) for key in ("run", "root_hash", "https_key")}
+    if {"https_key": None, **found} != {**wanted, "addresses": row["addresses"]}:
+        told["wrong"].append([row, str(found)])
+for row in vectors["sampling"]:
+    logits = ((np.arange(321) * 7919) % 640 - 320).astype(np.float32) / np.float32(64)
+    token = int(np.argmax(logits + policy.noise(bytes.fromhex(row["seed"]), row["position"], 321)))
+    if token != row["token"]:
+        told["wrong"].append([row, token])
+print(json.dumps(told))
+"""
+
+
+def test_its_tasks_and_its_noise_are_those_of_the_vectors(tmp_path: Path) -> None:
+    (tmp_path / "checks.py").write_text(CHECKS)
+    done = walled(tmp_path / "checks.py", VECTORS)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    assert told["episodes"] == len(json.loads((VECTORS / "task_episodes.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the tiny architecture that admits another engine."""
+    flags: dict[str, dict[str, Any]] = {
+        "run": {
+            "name": "second", "task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 4,
+            "evaluate_every": 100, "engines": ("transformers/float32", "second/float32"),
+        },
+        "network": {"listen": ("/ip4/127.0.0.1/tcp/0",), "mdns": False},
+        "https": {"listen": ("/ip4/127.0.0.1/tcp/0",)},
+    }  # fmt: skip
+    folder = tmp_path_factory.mktemp("second") / "run"
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    warm_up = WarmUp(folder="", task="", task_version=0, steps=20, noise=0.3, batch=32, shape=shape)
+    setup.init(folder, TINY, setup.settings_for(TINY, flags, env={}), now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    return folder
+
+
+@pytest.fixture
+def coordinator(template: Path, tmp_path: Path) -> Iterator[Coordinator]:
+    program = Coordinator(template, tmp_path)
+    try:
+        program.start()
+        yield program
+    finally:
+        program.end()
+
+
+def backed_up(live: Path, copy: Path) -> None:
+    """As docs/protocol/disk.md says, beside the process that writes."""
+    with closing(sqlite3.connect(f"file:{live}?mode=ro", uri=True)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+@pytest.mark.slow
+def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """A real coordinator process, with its learner and scorer; documents a version: at most 60,000 bytes."""
+    invite = coordinator.invite()
+    until("a version is out", lambda: coordinator.state().version is not None)
+    done = walled(SECOND / "volunteer.py", tmp_path, invite, "24")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["refused"] == []
+    assert len(told["receipts"]) == 24
+    assert len(told["versions"]) >= 6
+    assert told["versions"] == sorted(set(told["versions"]))
+    per_version = told["received"]["documents"] / len(told["versions"])
+    assert per_version <= 60_000, f"{per_version:.0f} bytes of documents a version"
+
+    backed_up(coordinator.folder.database, tmp_path / "copy.sqlite")
+    done = walled(SECOND / "ledger.py", tmp_path / "copy.sqlite", tmp_path / "told.json")
+    assert done.returncode == 0, done.stderr
+    replayed = json.loads(done.stdout)
+    assert replayed["earned"] > 0
+    print(f"{per_version:.0f} bytes of documents a version, {len(told['versions'])} versions; {told['received']}")
+
+
+def ledger_of(path: Path) -> None:
+    """A run.sqlite with a ledger of three entries: 500 issued, 109 paid to a node, one lease expired."""
+    with closing(Database.open(path)) as database:
+        ledger = Ledger(database)
+        with database.transaction():
+            ledger.issue_points(1_000, 109)
+            for lease, weight in ((b"a" * 16, 109), (b"b" * 16, 0)):
+                kind, code = ("lease.accepted", "ok") if weight else ("lease.expired", "expired")
+                end = LeaseEnd(
+                    node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=1,
+                    tokens_in=5, tokens_out=9, weight=weight, trainable=True, submission_hash=None,
+                )  # fmt: skip
+                postings = transfer(ESCROW, accrued(NODE), weight)
+                ledger.append(2_000, kind, f"lease:{lease.hex()}", end, postings)
+
+
+FORGERIES = {
+    "an amount": (
+        "UPDATE entries SET postings = (SELECT postings FROM entries WHERE seq = 1) WHERE seq = 2",
+        "does not hash",
+    ),
+    "a fact": ("UPDATE entries SET facts = (SELECT facts FROM entries WHERE seq = 3) WHERE seq = 2", "does not hash"),
+    "an entry that is gone": ("DELETE FROM entries WHERE seq = 2", "entry 3 stands where 2 belongs"),
+    "a balance": ("UPDATE balances SET amount = amount + 1 WHERE account LIKE 'node:%'", "the balances are others"),
+    "the last entry that is gone": ("DELETE FROM entries WHERE seq = 3", "the ledger was rewritten under a receipt"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_its_replay_sees(what: str, tmp_path: Path) -> None:
+    """What it finds in a run's ledger is no matter of course: each forgery is named."""
+    ledger_of(tmp_path / "run.sqlite")
+    with closing(sqlite3.connect(tmp_path / "run.sqlite")) as database:
+        hashes = dict(database.execute("SELECT seq, hash FROM entries"))
+        for trigger in ("changed", "removed"):
+            database.execute(f"DROP TRIGGER entries_are_never_{trigger}")
+        backed_up(tmp_path / "run.sqlite", tmp_path / "true.sqlite")
+        database.execute(FORGERIES[what][0])
+        database.commit()
+    receipts = [(2, b"a" * 16, 109), (3, b"b" * 16, 0)]
+    sealed = [
+        msgpack.packb(
+            [0, 0, msgpack.packb({"entry": entry, "entry_hash": hashes[entry], "lease": lease, "weight": paid})]
+        )
+        for entry, lease, paid in receipts
+    ]
+    (tmp_path / "told.json").write_text(json.dumps({"peer": NODE, "receipts": [one.hex() for one in sealed]}))
+    done = walled(SECOND / "ledger.py", tmp_path / "true.sqlite", tmp_path / "told.json")
+    assert (done.returncode, json.loads(done.stdout)["earned"]) == (0, 109), done.stderr
+    done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
+    assert done.returncode == 1
+    assert FORGERIES[what][1] in done.stderr
