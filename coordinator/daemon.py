@@ -48,6 +48,7 @@ from p2p.envelope import ROLES, seal
 from p2p.identity import public_bytes, public_key
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
+from runtime.witness import Witness
 from tasks.task import Text
 from weights.store import Store
 
@@ -113,7 +114,8 @@ class Coordinator:
             clock=clock,
             seed=int.from_bytes(run.id[:8], "big"),
         )
-        self.desk = Desk(self.books, self.history, self.learning.arrived)
+        self._witness = Witness()
+        self.desk = Desk(self.books, self.history, self.learning.arrived, self._witness)
         papers = Papers(run, self.publisher, self.books)
         control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         control.serve(network, submission_limit(run.runspec))
@@ -121,7 +123,7 @@ class Coordinator:
     async def run(self) -> None:
         """Serve until cancelled."""
         try:
-            with self.books.database.group_commits() as commits:
+            with self.books.database.group_commits() as commits, self._witness:
                 await self._work(commits)
         finally:
             self.history.close()

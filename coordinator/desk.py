@@ -2,12 +2,14 @@
 
 Rules
 1. What a node brings wakes whoever waits for it.
-2. This process may have been stopped, or its machine suspended: before the first answer after that, open leases get the
-   time back, as after a restart.
+2. Where this process was stopped, its machine suspended, or the wall clock set forward, open leases get that time back
+   before the first answer after it, as after a restart. An event loop that was only busy gives no lease more time:
+   `ran` tells the two apart (runtime/witness.py).
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -18,27 +20,33 @@ from coordinator.roster import Roster
 from coordinator.setup import Run
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
+from runtime.witness import Witness
 
 STOPPED = 5_000
-"""Milliseconds between two ticks from which on this process was not there."""
+"""Milliseconds of the wall clock, less those in which this process ran, from which on it was not there."""
 
 log = structlog.get_logger("coordinator")
 
 
 @dataclass
 class Desk:
-    """The books as nodes reach them."""
+    """The books as nodes reach them. `ran`: seconds that this process ran, counted from any moment."""
 
     books: Books
     history: History
     arrived: asyncio.Event
-    _here: int | None = None
+    ran: Callable[[], float] = field(default_factory=Witness)
+    _here: tuple[int, float] | None = None
 
     def here(self, now: int) -> None:
-        """At each tick, and before an answer: rule 2."""
-        if self._here is not None and now - self._here > STOPPED:
-            log.warning("was stopped", away_seconds=self.books.leases.resume(now) / 1000)
-        self._here = now
+        """Give open leases back the time of an absence (rule 2). Call at each tick, and before an answer."""
+        ran = self.ran()
+        if self._here is not None:
+            before, had_run = self._here
+            if now - before - 1000 * (ran - had_run) > STOPPED:
+                away = self.books.leases.resume(now)
+                log.warning("process was suspended; open leases extended", away_seconds=away / 1000)
+        self._here = now, ran
 
     @property
     def roster(self) -> Roster:

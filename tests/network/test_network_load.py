@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,18 +103,25 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
     connection.set_trace_callback(None)
 
 
-def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row A2. On 439044d each ask is two commits: one for the node's sign of life, one for its lease."""
-    handlers: dict[str, RequestHandler] = {}
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
+    """What the first peer that serves anything, the coordinator, answers by; by method."""
+    first: dict[str, RequestHandler] = {}
     serve = Peer.serve
 
     def serving(self: Peer, method: str, handler: RequestHandler, *, limit: int) -> None:
-        handlers.setdefault(method, handler)
+        first.setdefault(method, handler)
         serve(self, method, handler, limit=limit)
+
+    monkeypatch.setattr(Peer, "serve", serving)
+    return first
+
+
+def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, RequestHandler]) -> None:
+    """Row A2. On 439044d each ask is two commits: one for the node's sign of life, one for its lease."""
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, batch_groups=64)
-        monkeypatch.setattr(Peer, "serve", serving)
         async with swarm.coordinating() as coordinator:
             volunteers = [Volunteer(swarm, handlers) for _ in range(ASKS)]
             for volunteer in volunteers:
@@ -150,3 +158,24 @@ def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(t
                 whole(swarm)
 
     run_fake(main)
+
+
+def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
+    tmp_path: Path, handlers: dict[str, RequestHandler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row A9. On 439044d a loop that is held is taken for a suspended machine."""
+    monkeypatch.setattr("coordinator.desk.STOPPED", 1_500)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            volunteer = Volunteer(swarm, handlers)
+            assert (await volunteer.hello()).refusal is None
+            assert (await volunteer.lease(coordinator)).refusal is None
+            database = coordinator.books.database
+            (before,) = database.all("SELECT expires FROM leases")
+            time.sleep(2.0)  # noqa: ASYNC251 (what holds the loop)
+            await anyio.sleep(1.2)  # beyond the next tick
+            assert database.all("SELECT expires FROM leases") == [before]
+
+    asyncio.run(main())

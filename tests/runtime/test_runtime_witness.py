@@ -1,0 +1,62 @@
+"""Time in which a process ran, and time in which it did not."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from coordinator.desk import STOPPED, Desk
+from runtime.witness import GAP, Witness
+from tests.coordinator.books_world import ALICE, World
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_short_times_between_two_looks_count_and_long_ones_do_not() -> None:
+    clock = Clock()
+    ran = Witness(clock)
+    for seconds, counted in ((1.0, 1.0), (GAP - 0.5, GAP + 0.5), (GAP + 30.0, GAP + 0.5), (0.25, GAP + 0.75)):
+        clock.now += seconds
+        assert ran() == pytest.approx(counted)
+
+
+def test_the_thread_ends_with_the_block() -> None:
+    with Witness():
+        (thread,) = [one for one in threading.enumerate() if one.name == "witness"]
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("what", "wall", "ran", "extended"),
+    [
+        ("a tick", 1_000, 1.0, False),
+        ("a loop that its own work held for a minute", 60_000, 60.0, False),
+        ("a process that was stopped for a minute", 60_000, 0.0, True),
+        ("a machine that slept for a night, and a tick", 8 * 3600_000, 1.0, True),
+        ("a clock that was set forward", 3600_000, 1.0, True),
+        ("a clock that was set back", -3600_000, 1.0, False),
+        ("a short stop", STOPPED, 0.1, False),
+    ],
+)
+def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(
+    tmp_path: Path, what: str, wall: int, ran: float, extended: bool
+) -> None:
+    world = World(tmp_path)
+    clock = Clock()
+    desk = Desk(world.books, None, None, clock)  # type: ignore[arg-type]
+    lease = world.lease(ALICE)
+    world.books.tick(world.now)
+    desk.here(world.now)
+    world.now += wall
+    clock.now += ran
+    desk.here(world.now)
+    held = world.books.leases.find(lease.id)
+    assert held is not None
+    assert held.expires - lease.expires == (wall if extended else 0), what
+    world.close()
