@@ -146,6 +146,29 @@ def status(
 
 @app.command()
 @edged
+def pause(
+    home: Home = Path("."),
+    why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
+) -> None:
+    """Pause a running coordinator: no lease, no step. What nodes have made is still taken and paid."""
+    from coordinator.supervision import commands
+
+    commands.command(home, "pause", why=why)
+    print("paused until `echo2-coord resume`; the step under way, if any, is still made")
+
+
+@app.command()
+@edged
+def resume(home: Home = Path(".")) -> None:
+    """Let a paused run go on at once, whatever paused it."""
+    from coordinator.supervision import commands
+
+    was = commands.command(home, "resume")["was_paused"]
+    print("the run goes on" if was else "the run was not paused")
+
+
+@app.command()
+@edged
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config, https, setup

@@ -41,6 +41,7 @@ from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
 from coordinator.replay import SLICE
 from coordinator.setup import Run
+from coordinator.supervision.commands import OperatorSocket
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p.addresses import listenable
@@ -103,6 +104,7 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
+        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch)
         uplink = run.config.network.uplink
         self.feeding = Feeding(
             network,
@@ -144,6 +146,7 @@ class Coordinator:
             group.create_task(self.presence.run(), name="presence")
             group.create_task(self.feeding.run(), name="feeding")
             group.create_task(self._tick(), name="tick")
+            group.create_task(self.operator.run(), name="operator")
 
     async def invite(self) -> str:
         """As it is now, with the addresses that the network really has."""

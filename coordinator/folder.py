@@ -12,6 +12,7 @@ store/             documents and payloads of the published versions, and two of 
 learner/           the learner's checkpoints and exports
 scorer/            the weights that the scorer holds
 logs/              coordinator.jsonl
+control.sock       where the operator's commands reach a running coordinator
 lock               held while a coordinator runs; it contains its process id
 """
 

@@ -46,7 +46,7 @@ REASONS: dict[str, Reason] = {
     "not-ready": Reason("The coordinator has no version to roll out yet.", "nobody", True),
     "finished": Reason("The run is finished: no more leases.", "operator"),
     "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True),
-    "paused": Reason("The operator has paused the run.", "operator", True),
+    "paused": Reason("The run is paused; the coordinator's page says why.", "operator", True),
     "wrong-version": Reason(
         "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.", "node", True
     ),

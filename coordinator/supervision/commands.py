@@ -1,0 +1,59 @@
+"""The operator's commands to a running coordinator, over the run folder's local socket: `pause`, `resume`.
+
+The page is for anybody who can open it; this socket is for the owner of the run folder alone.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from coordinator.supervision.watch import Watch
+from p2p.errors import LocalFault, Unreachable
+from runtime import control_socket
+from runtime.control_socket import ControlServer, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
+
+MOST_WHY = 300
+"""Characters of the operator's reason, which the page shows."""
+
+
+class OperatorSocket:
+    """Serves the commands. `home`: the run folder."""
+
+    def __init__(self, home: Path, watch: Watch) -> None:
+        self._watch = watch
+        commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+        }
+        self.server = ControlServer(socket_path(home), commands, logger="coordinator")
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises `LocalFault` where the socket's folder belongs to another user."""
+        try:
+            await self.server.run()
+        except NotYours as error:
+            raise LocalFault(f"{error}: move the run to a folder with a shorter path") from error
+
+    async def _pause(self, asked: dict[str, Any]) -> dict[str, Any]:
+        why = asked.get("why", "")
+        if not isinstance(why, str) or len(why) > MOST_WHY:
+            raise ValueError(f"the reason is a text of at most {MOST_WHY} characters")
+        self._watch.stop(why)
+        return {"paused": True}
+
+    async def _resume(self, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"paused": False, "was_paused": self._watch.resume()}
+
+
+def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:
+    """Send one command to the coordinator of a run folder; its answer. Raises `Unreachable`, `LocalFault`."""
+    try:
+        return control_socket.ask(home, command=name, **facts)
+    except NoDaemon as error:
+        raise Unreachable(f"no coordinator runs in {home}: start one with `echo2-coord run`") from error
+    except NotYours as error:
+        raise LocalFault(f"the coordinator in {home} belongs to another user: ask as that user") from error
+    except NoAnswer as error:
+        raise Unreachable(f"the coordinator in {home} does not answer: look at its log") from error
+    except Rejected as error:
+        raise LocalFault(str(error)) from error

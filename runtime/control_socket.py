@@ -1,0 +1,137 @@
+"""The local socket of a daemon: a line {"command": ...} is answered {"ok": true, ...} or {"ok": false, "error": ...}.
+
+Rules
+1. It is a Unix socket, mode 0600, in a folder of this user: whatever opens it is the owner's. There is no TCP port, so
+   no web page can reach it.
+2. A line is bounded; a client that says nothing for `PATIENCE` seconds is dropped.
+3. The path must fit into a socket address. A home folder that is too deep gets a short folder, mode 0700, in the
+   system's place for temporary files, or in /tmp where that is too deep as well, named for the user and the home.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+LINE_LIMIT: Final = 64 << 10
+PATIENCE: Final = 30.0
+_LONGEST_PATH: Final = 100
+"""Bytes; Linux takes 107, macOS 103."""
+
+Command = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class ControlFault(Exception):
+    """A command did not reach its daemon, or was refused; the message says why."""
+
+
+class NoDaemon(ControlFault):
+    """No daemon listens for this home."""
+
+
+class NotYours(ControlFault):
+    """The socket, or its folder, belongs to another user."""
+
+
+class NoAnswer(ControlFault):
+    """The daemon is there and does not answer."""
+
+
+class Rejected(ControlFault):
+    """The daemon refuses the command."""
+
+
+def socket_path(home: Path) -> Path:
+    """Return where the daemon of `home` listens."""
+    path = home.absolute() / "control.sock"
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        return path
+    digest = hashlib.sha256(os.fsencode(home.absolute())).hexdigest()[:16]
+    short = Path(f"echo2-{os.geteuid()}") / f"{digest}.sock"
+    path = tempfile.gettempdir() / short
+    return path if len(os.fsencode(path)) <= _LONGEST_PATH else "/tmp" / short
+
+
+class ControlServer:
+    """`commands`: name -> what answers it. `logger`: the name of the daemon's log. `listening`: it takes commands."""
+
+    def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
+        self._path, self._commands = path, commands
+        self._log = structlog.get_logger(logger)
+        self.listening = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled. The home's lock is held: a socket that is there is a dead one's. Raises `NotYours`."""
+        self._make_room()
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            listener.bind(str(self._path))
+            self._path.chmod(0o600)  # before it listens: rule 1 holds from the first connection on
+            async with await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_LIMIT) as server:
+                self.listening.set()
+                await server.serve_forever()
+        finally:
+            listener.close()
+            self._path.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        folder = self._path.parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.stat().st_uid != os.geteuid():
+            raise NotYours(f"{folder} belongs to another user")
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while line := await reader.readline():
+                    writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                    await writer.drain()
+        except (TimeoutError, ValueError, ConnectionError) as error:
+            self._log.debug("control client dropped", reason=str(error))
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            asked = json.loads(line)
+        except (ValueError, RecursionError):
+            return {"ok": False, "error": "not a line of JSON"}
+        name = asked.get("command") if isinstance(asked, dict) else None
+        command = self._commands.get(name) if isinstance(name, str) else None
+        if command is None:
+            return {"ok": False, "error": f"no such command; there are {', '.join(sorted(self._commands))}"}
+        try:
+            return {"ok": True, **await command(asked)}
+        except (TypeError, ValueError) as error:
+            return {"ok": False, "error": str(error)}
+
+
+def ask(home: Path, **asked: Any) -> dict[str, Any]:
+    """Send one command to the daemon of `home`, from another process; its answer. Raises `ControlFault`."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(PATIENCE)
+        try:
+            line.connect(str(socket_path(home)))
+            line.sendall(json.dumps(asked).encode() + b"\n")
+            with line.makefile("rb") as stream:
+                answer = json.loads(stream.readline() or b"{}")
+        except (FileNotFoundError, ConnectionError) as error:
+            raise NoDaemon(str(home)) from error
+        except PermissionError as error:
+            raise NotYours(str(home)) from error
+        except (TimeoutError, ValueError) as error:
+            raise NoAnswer(str(home)) from error
+    if not answer.pop("ok", False):
+        raise Rejected(answer.get("error", "the daemon gave no answer"))
+    return dict(answer)

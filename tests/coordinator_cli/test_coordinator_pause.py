@@ -1,0 +1,106 @@
+"""`echo2-coord pause` and `resume`: a running coordinator is reached by the owner of its folder alone."""
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.supervision.commands import MOST_WHY, OperatorSocket
+from coordinator.supervision.watch import Watch
+from coordinator.web.site import BODIES
+from p2p.exits import Exit
+from runtime.control_socket import socket_path
+from tests.coordinator.books_world import World
+
+
+def said(*words: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    made.mkdir()
+    return made
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Callable[[], Watch]]:
+    """A coordinator's books, watch and socket in a thread of their own, as the daemon composes them."""
+    there, ready = [], threading.Event()
+
+    async def serve() -> None:
+        world = World(home)
+        watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+        commands = OperatorSocket(home, watch)
+        task = asyncio.create_task(commands.run())
+        there.extend([watch, asyncio.get_running_loop(), task])
+        await commands.server.listening.wait()
+        ready.set()
+        try:
+            await task
+        except asyncio.CancelledError:
+            world.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    yield lambda: there[0]
+    there[1].call_soon_threadsafe(there[2].cancel)
+    thread.join(60)
+
+
+def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
+    with running(folder) as watch:
+        done = said("pause", "--home", folder, "--why", "moving house")
+        assert (done.exit_code, "paused until" in done.output) == (0, True)
+        pause = watch().pause
+        assert pause is not None
+        assert (pause.kind, pause.why, pause.until) == ("operator", "moving house", None)
+        assert watch().view().paused is not None
+        assert "the run goes on" in said("resume", "--home", folder).output
+        assert watch().pause is None
+        assert "was not paused" in said("resume", "--home", folder).output
+    assert not socket_path(folder).exists()
+
+
+def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running(folder):
+            mode = socket_path(folder).stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_the_page_has_no_command(folder: Path) -> None:
+    assert not [path for path in BODIES if "pause" in path or "resume" in path or "control" in path]
+
+
+def test_without_a_coordinator_that_is_said_in_one_line(folder: Path) -> None:
+    for name in ("pause", "resume"):
+        done = said(name, "--home", folder)
+        assert done.exit_code == Exit.UNREACHABLE
+    with socket.socket(socket.AF_UNIX) as dead:  # of a coordinator that was killed
+        dead.bind(str(socket_path(folder)))
+    assert said("pause", "--home", folder).exit_code == Exit.UNREACHABLE
+    with running(folder):
+        assert said("pause", "--home", folder).exit_code == 0
+
+
+def test_a_reason_that_is_a_novel_is_refused_and_pauses_nothing(folder: Path) -> None:
+    with running(folder) as watch:
+        done = said("pause", "--home", folder, "--why", "x" * (MOST_WHY + 1))
+        assert done.exit_code == Exit.CONFIG
+        assert watch().pause is None
