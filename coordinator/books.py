@@ -11,20 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from coordinator import measures
 from coordinator.admission import EXACT, Calibration, Verdict, judge
 from coordinator.broadcasts import Broadcasts
-from coordinator.capacity import Measured, view
 from coordinator.database import Database
 from coordinator.intake import Intake, Undecided
 from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
-from coordinator.measures import Counts
 from coordinator.prompts import Prompts
 from coordinator.reasons import sentence
 from coordinator.replay import Buffer, Drawn
 from coordinator.roster import Roster
-from coordinator.state import CapacityView
 from coordinator.supervision.waiting import Shortage
 from coordinator.turns import Waiting
 from coordinator.verdicts import ACCEPTED, Verdicts
@@ -161,23 +157,6 @@ class Books:
     def buffered(self) -> int:
         at = self.progress
         return 0 if at is None else self.buffer.buffered(at.step, at.era)
-
-    def capacity(self, step_seconds: float | None, publish_every: int, now: int) -> CapacityView:
-        """`step_seconds`: T, as the daemon measures and smooths it."""
-        back = measures.turnaround(self.database)
-        reach = self.broadcasts.reach() or 0.0
-        measured = Measured(
-            step_seconds=step_seconds,
-            turnaround_seconds=None if back is None else reach + back / 1000,
-            rollouts_per_step=float(self.terms.batch_groups * self.terms.group_size),
-            supply=measures.supply(self.database, now),
-            zero_variance=measures.zero_variance(self.database) if self.buffer.refill else 0.0,
-        )
-        return view(self.terms.staleness, publish_every, measured)
-
-    def counts(self, now: int) -> Counts:
-        """Groups by where they are, for the picture of the run."""
-        return measures.counts(self.database, now)
 
     def _standing(self) -> Progress:
         if self.progress is None:

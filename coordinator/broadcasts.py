@@ -36,6 +36,12 @@ class Broadcasts:
         self._announced: dict[_Key, int] = {}
         self._takes: dict[_Key, dict[str, TakeView]] = {}
 
+    def copy(self) -> "Broadcasts":
+        """What is known now, for another thread. The takes themselves are never changed."""
+        other = Broadcasts()
+        other._takes = {key: dict(takes) for key, takes in self._takes.items()}
+        return other
+
     def announced(self, era: int, version: int, now: int) -> None:
         """A Head of this version goes out; the first one counts."""
         if (era, version) not in self._announced:

@@ -20,13 +20,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+import anyio.to_thread
 import structlog
 
 from coordinator import keys, modelfolder
 from coordinator.admission import submission_limit
 from coordinator.books import Books
 from coordinator.control import Control
-from coordinator.database import Database
+from coordinator.database import Database, check
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import locked
@@ -57,6 +58,9 @@ TICK = 1.0
 """Seconds from one look at expired leases to the next."""
 TIDY = 30.0
 """Seconds from one look at what may be dropped to the next."""
+SWITCH = 0.001
+"""Seconds after which a busy thread makes way for another. The event loop lets go of the interpreter at every statement
+of SQLite; at Python's 5 ms a picture in the making would hold it up for that long each time."""
 CHALLENGE_WINDOW = 24 * 3600 * 1000
 """Milliseconds for which the tokens of a decided group are kept, so that a verdict can be run again."""
 
@@ -147,6 +151,7 @@ class Coordinator:
             group.create_task(self.feeding.run(), name="feeding")
             group.create_task(self._tick(), name="tick")
             group.create_task(self.operator.run(), name="operator")
+            group.create_task(self._check(), name="check")
 
     async def invite(self) -> str:
         """As it is now, with the addresses that the network really has."""
@@ -170,6 +175,12 @@ class Coordinator:
                 await self._forget_tokens()
             await asyncio.sleep(TICK)
 
+    async def _check(self) -> None:
+        """Look through a database that was too large to be checked before the start. Raises `Corrupt`."""
+        if not self.books.database.checked:
+            await anyio.to_thread.run_sync(check, self.books.database.path, abandon_on_cancel=True)
+            log.info("database checked", file=self.books.database.path.name)
+
     async def _forget_tokens(self) -> None:
         """Tokens that neither a restarted learner nor an appeal can ask for, some at a time: others come between."""
         latest, dropped = self.publisher.latest, SLICE
@@ -191,6 +202,7 @@ async def serve(run: Run) -> None:
     """One coordinator on libp2p with its model processes and its page, until cancelled."""
     from p2p.threaded import ThreadedPeer
 
+    sys.setswitchinterval(SWITCH)
     faults: list[str] = []
     section = run.config.learner
     threads = {"OMP_NUM_THREADS": str(section.threads)}
@@ -210,7 +222,7 @@ async def serve(run: Run) -> None:
     network = with_https(peer, run, peer.turn if up is not None else None)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
-        site = await serve_web(application(coordinator.painter.paint), run.config.web.host, run.config.web.port)
+        site = await serve_web(application(coordinator.painter.picture), run.config.web.host, run.config.web.port)
         try:
             await coordinator.run()
         finally:

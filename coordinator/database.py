@@ -6,8 +6,10 @@ Rules
 3. The schema has a number (user_version). `open` brings an older file up to this program's (coordinator/schema.py); an
    older program never opens a newer file.
 4. Entries of the ledger are neither changed nor removed, and a lease's final state is final: triggers say so.
-5. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
-6. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
+5. A file of up to `LARGE` bytes is checked for damage at `open`. A larger one is checked beside the run (`check`):
+   that reads all of it. Until then a damaged page is found when it is touched.
+6. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
+7. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
 
@@ -27,7 +29,7 @@ from p2p.errors import LocalFault
 
 BUSY_SECONDS = 2.0
 LARGE = 64 << 20
-"""Bytes of a file whose migration is told before it begins."""
+"""Bytes of a file whose check and migration take long."""
 
 log = structlog.get_logger("coordinator")
 
@@ -56,7 +58,7 @@ class WrongSchema(DatabaseFault):
 
 
 class Database:
-    """An open run.sqlite. Use from one thread. `path`: the file."""
+    """An open run.sqlite. Use from one thread. `path`: the file. `checked`: for damage, at `open` (rule 5)."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, lock: int | None) -> None:
         self._connection = connection
@@ -64,6 +66,7 @@ class Database:
         self._lock = lock
         self._depth = 0
         self._group: GroupCommit | None = None
+        self.checked = _small(path)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -247,16 +250,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if check != "ok":
-        raise _corrupt(path, check)
+    if _small(path):
+        _check(connection, path)
     if found < SCHEMA_VERSION:
         _migrate(connection, path, found)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, found: int) -> None:
     facts = {"file": path.name, "schema": found, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
-    if found and path.stat().st_size >= LARGE:
+    if found and not _small(path):
         log.info("migration of the database begun", **facts)
     migrate(
         connection,
@@ -267,6 +269,22 @@ def _migrate(connection: sqlite3.Connection, path: Path, found: int) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if found:
         log.info("database migrated", **facts)
+
+
+def check(path: Path) -> None:
+    """Look through a whole database that may be in use: seconds per gigabyte, in a thread. Raises `Corrupt`."""
+    with Database.read(path) as database, _translated(path):
+        _check(database._connection, path)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise _corrupt(path, found)
+
+
+def _small(path: Path) -> bool:
+    return path.stat().st_size <= LARGE
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> int:

@@ -1,12 +1,19 @@
-"""How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms."""
+"""How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms.
+
+None of it reads a table of the history from its beginning: it is asked for once a second, after however many groups.
+"""
+
+import itertools
 
 import msgspec
 
-from coordinator.capacity import quantile, union
+from coordinator.capacity import Measured, quantile, union
 from coordinator.database import Database
 
 _GROUPS = 64
 _LEASES = 20
+MEASURED = 64
+"""Nodes whose rate is measured anew in one call."""
 AWAY = 600_000
 """A node that ended no lease for so long adds nothing to the supply."""
 
@@ -21,13 +28,21 @@ def turnaround(database: Database) -> float | None:
     return quantile([row[0] for row in rows], 0.9) if rows else None
 
 
-def supply(database: Database, now: int) -> float:
+def supply(database: Database, now: int, rates: dict[bytes, float] | None = None) -> float:
     """Rollouts a second that the nodes seen lately deliver while they hold leases.
 
     A node's rate is its accepted rollouts over the union of its leased times, so that one that is kept waiting for
-    lack of room does not look slow."""
-    nodes = database.all("SELECT key FROM nodes WHERE banned IS NULL AND last_seen >= ?", (now - AWAY,))
-    return sum(_rate(database, node, now - AWAY) for (node,) in nodes)
+    lack of room does not look slow. `rates`: of the call before, by node, kept here: a call measures at most `MEASURED`
+    nodes, new ones first, then those that were measured longest ago; a node not measured yet counts as the mean."""
+    rates = {} if rates is None else rates
+    rows = database.all("SELECT key FROM nodes WHERE banned IS NULL AND last_seen >= ?", (now - AWAY,))
+    here = {node for (node,) in rows}
+    for node in rates.keys() - here:
+        del rates[node]
+    for node in list(itertools.islice(itertools.chain(here - rates.keys(), rates), MEASURED)):
+        rates.pop(node, None)
+        rates[node] = _rate(database, node, now - AWAY)
+    return sum(rates.values()) * len(here) / len(rates) if rates else 0.0
 
 
 def _rate(database: Database, node: bytes, since: int) -> float:
@@ -41,6 +56,20 @@ def _rate(database: Database, node: bytes, since: int) -> float:
         return 0.0
     leased = union((sent, end) for sent, end, _ in rows)
     return 1000 * sum(rollouts for *_, rollouts in rows) / leased if leased > 0 else 0.0
+
+
+def completed(
+    database: Database, known: Measured, reach: float, now: int, rates: dict[bytes, float], *, refill: bool
+) -> Measured:
+    """`known` with what run.sqlite tells. `reach`: p90 of the seconds until a version is in use at a node. `rates`: see
+    `supply`. `refill`: groups without variance are replaced."""
+    back = turnaround(database)
+    return msgspec.structs.replace(
+        known,
+        turnaround_seconds=None if back is None else reach + back / 1000,
+        supply=supply(database, now, rates),
+        zero_variance=zero_variance(database) if refill else 0.0,
+    )
 
 
 def zero_variance(database: Database) -> float:

@@ -1,14 +1,52 @@
-"""Paints `coordinator.state.RunState`: everything that people may see, from the books, the history and the meters."""
+"""Paints `coordinator.state.RunState`: everything that people may see, from the books, the history and the meters.
+
+Rules
+1. The event loop copies what only it may read, in a time that no history and few nodes can lengthen (`_sketch`). All
+   that run.sqlite tells is read and put together in another thread, over a connection of its own (`_finished`).
+2. That reads sums and what is on its way, never a table of the history from its beginning (coordinator/schema.py).
+3. A picture shows one state of the file; what the loop copied may be some milliseconds older.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import anyio.to_thread
+import msgspec
+
+from coordinator import measures
 from coordinator.books import Books
+from coordinator.broadcasts import Broadcasts
+from coordinator.capacity import Measured, view
+from coordinator.database import Database
+from coordinator.ledger import Ledger
 from coordinator.publisher import Publisher
+from coordinator.roster import Faces, Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from coordinator.state import RunState
+from coordinator.state import BroadcastView, CapacityView, RunState
 from coordinator.training import Training
+from p2p.addresses import Way
+
+_NOT_YET = CapacityView(
+    step_seconds=None,
+    turnaround_seconds=None,
+    rollouts_per_step=0.0,
+    publish_every=1,
+    supply=0.0,
+    need=None,
+    advice="",
+)
+
+
+class Sketch(NamedTuple):
+    """What the loop knows. `state`: without what the other fields and run.sqlite tell."""
+
+    state: RunState
+    broadcasts: Broadcasts
+    measured: Measured
+    connected: set[str]
+    ways: dict[bytes, Way]
 
 
 @dataclass
@@ -27,21 +65,31 @@ class Painter:
     connected: set[str] = field(default_factory=set)
     invite: str = ""
     relayed: int = 0
+    _rates: dict[bytes, float] = field(default_factory=dict)
+    _faces: Faces = field(default_factory=dict)
+    """Of the pictures before: used by one thread at a time, as pictures are made one after the other."""
+
+    async def picture(self) -> RunState:
+        """The picture of this moment, made beside the loop. One at a time."""
+        return await anyio.to_thread.run_sync(self._finished, self._sketch())
 
     def paint(self) -> RunState:
-        """The picture of this moment."""
+        """The same, made here and now."""
+        return self._finished(self._sketch())
+
+    def _sketch(self) -> Sketch:
+        """Rule 1."""
         config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
-        now, history = int(self.clock() * 1000), self.training.history
-        counted, publish_every = self.books.counts(now), self.run.config.learner.publish_every
+        history, roster = self.training.history, self.books.roster
         versions = [history.versions[number] for number in sorted(history.versions)]
-        return RunState(
+        state = RunState(
             run=self.run.id.hex(),
             name=config.name,
             model=config.model,
             parameters=self.training.parameters,
             started=self.started,
-            now=now,
-            phase=self._phase(counted.undecided),
+            now=int(self.clock() * 1000),
+            phase=self._phase(),
             era=at.era if at else 0,
             version=latest.version if latest else 0,
             step=at.step if at else 0,
@@ -51,6 +99,46 @@ class Painter:
             batch_groups=config.batch_groups,
             idle=self.training.meter.idle,
             buffered=self.books.buffered(),
+            undecided=0,
+            running=0,
+            received=0,
+            accepted=0,
+            too_old=0,
+            refused={},
+            unscored=0,
+            trouble=self.training.watch.view(),
+            expired=0,
+            staleness=list(self.books.buffer.histogram),
+            steps=[history.steps[number] for number in sorted(history.steps)],
+            evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
+            versions=versions,
+            capacity=_NOT_YET,
+            broadcast=BroadcastView(source=self.run.peer_id),
+            diff_bytes=sum(row.diff_bytes or 0 for row in versions),
+            full_bytes=sum(row.full_bytes for row in versions if row.diff_bytes is not None),
+            nodes=[],
+            invite=self.invite,
+            faults=list(self.faults),
+            relayed_bytes=self.relayed,
+        )
+        measured = Measured(
+            step_seconds=self.training.meter.step_seconds,
+            turnaround_seconds=None,
+            rollouts_per_step=float(config.batch_groups * config.group_size),
+            supply=0.0,
+        )
+        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.ways())
+
+    def _finished(self, sketch: Sketch) -> RunState:
+        """Rules 1 to 3: what the file tells, in any thread."""
+        now = sketch.state.now
+        with Database.read(self.books.database.path) as database, database.reading():
+            counted = measures.counts(database, now)
+            nodes = Roster(database, Ledger(database)).rows(sketch.connected, sketch.ways, self._faces)
+            capacity = self._capacity(sketch, database)
+        return msgspec.structs.replace(
+            sketch.state,
+            phase="finishing" if sketch.state.phase == "finished" and counted.undecided else sketch.state.phase,
             undecided=counted.undecided,
             running=counted.running,
             received=counted.received,
@@ -58,26 +146,23 @@ class Painter:
             too_old=counted.too_old,
             refused=counted.refused,
             unscored=counted.unscored,
-            trouble=self.training.watch.view(),
             expired=counted.expired,
-            staleness=list(self.books.buffer.histogram),
-            steps=[history.steps[number] for number in sorted(history.steps)],
-            evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
-            versions=versions,
-            capacity=self.books.capacity(self.training.meter.step_seconds, publish_every, now),
-            broadcast=self.books.broadcasts.view(self.run.peer_id),
-            diff_bytes=sum(row.diff_bytes or 0 for row in versions),
-            full_bytes=sum(row.full_bytes for row in versions if row.diff_bytes is not None),
-            nodes=self.books.roster.rows(self.connected),
-            invite=self.invite,
-            faults=list(self.faults),
-            relayed_bytes=self.relayed,
+            capacity=capacity,
+            broadcast=sketch.broadcasts.view(self.run.peer_id),
+            nodes=nodes,
         )
 
-    def _phase(self, undecided: int) -> str:
+    def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:
+        config, reach, now = self.run.config, sketch.broadcasts.reach() or 0.0, sketch.state.now
+        refill = self.books.buffer.refill
+        measured = measures.completed(database, sketch.measured, reach, now, self._rates, refill=refill)
+        return view(config.run.staleness, config.learner.publish_every, measured)
+
+    def _phase(self) -> str:
+        """As far as the loop knows: groups that wait for a verdict still make "finishing" of "finished"."""
         at = self.books.progress
         if at is None:
             return "starting"
         if not at.finished:
             return "learning" if self.training.watch.pause is None else "paused"
-        return "finished" if undecided == 0 and self.scoring.settled() else "finishing"
+        return "finished" if self.scoring.settled() else "finishing"

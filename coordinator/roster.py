@@ -1,7 +1,8 @@
 """The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,17 @@ class Suspension(msgspec.Struct, frozen=True):
 
     node: str
     why: str | None
+
+
+class Face(NamedTuple):
+    """What of a node's row costs time to find out. `sealed`: the record that `reached` is from."""
+
+    id: str
+    sealed: bytes
+    reached: Way | None
+
+
+Faces = dict[bytes, Face]
 
 
 class Roster:
@@ -127,8 +139,18 @@ class Roster:
         sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
         return None if sealed is None else _read(sealed)
 
-    def rows(self, connected: Collection[str]) -> list[NodeRow]:
-        """One row a node, most accepted work first. `connected`: peer ids with a connection now."""
+    def ways(self) -> dict[bytes, Way]:
+        """By which way each node's last request came."""
+        return {node: way for node, (way, _) in self._ways.items()}
+
+    def rows(
+        self, connected: Collection[str], ways: Mapping[bytes, Way] | None = None, faces: Faces | None = None
+    ) -> list[NodeRow]:
+        """One row a node, most accepted work first. `connected`: peer ids with a connection now. `ways`: None: those
+        that are known here. `faces`: of the call before, kept here."""
+        ways, faces = self.ways() if ways is None else ways, {} if faces is None else faces
+        query = "SELECT account, amount FROM balances WHERE account BETWEEN 'node:' AND 'node;'"
+        points: dict[str, int] = dict(self._database.all(query))
         refusals: dict[bytes, dict[str, int]] = {}
         totals: dict[bytes, list[int]] = {}
         for key, verdict, code, *sums in self._database.each(
@@ -140,10 +162,13 @@ class Roster:
             else:
                 totals[key] = [a + b for a, b in zip(totals.get(key, (0, 0, 0, 0)), sums, strict=True)]
         columns = "key, name, engine, device, version, last_seen, addresses"
-        rows = []
+        rows, before = [], faces.copy()
+        faces.clear()
         for key, name, engine, device, version, last_seen, sealed in self._database.all(f"SELECT {columns} FROM nodes"):
             accepted, rollouts, tokens, weight = totals.get(key, (0, 0, 0, 0))
-            node, known = peer_id(key), _read(sealed)
+            face = before.get(key)
+            faces[key] = face = face if face is not None and face.sealed == sealed else _face(key, sealed)
+            node = face.id
             rows.append(
                 NodeRow(
                     id=node,
@@ -158,13 +183,18 @@ class Roster:
                     rollouts=rollouts,
                     tokens=tokens,
                     weight=weight,
-                    points=self._ledger.balance(accrued(node)),
+                    points=points.get(accrued(node), 0),
                     last_seen=last_seen,
-                    way=self._ways[key][0] if key in self._ways else None,
-                    reached=next(map(way_of, known.addresses if known is not None else ()), None),
+                    way=ways.get(key),
+                    reached=face.reached,
                 )
             )
         return sorted(rows, key=lambda row: (-row.weight, row.id))
+
+
+def _face(key: bytes, sealed: bytes) -> Face:
+    known = _read(sealed)
+    return Face(peer_id(key), sealed, next(map(way_of, known.addresses if known is not None else ()), None))
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the picture's parts."""
 
 
-class NodeRow(View, frozen=True, kw_only=True):
+class NodeRow(View, frozen=True, kw_only=True, gc=False):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
     `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
     how others reach it, by what it announced last (direct, relay); None: nobody can."""

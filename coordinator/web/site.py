@@ -1,17 +1,20 @@
 """The web site of one run: routes, headers, and the bodies that all visitors share.
 
-1. The picture is taken at most once a second, and each body is rendered and packed once a picture: a thousand visitors
-   cost as much as one.
+1. The picture is taken at most once a second, and for at most `SHARE` of the time. Each body is rendered and packed
+   once a picture: a thousand visitors cost as much as one. All of it is done in a thread beside the event loop, one
+   thing at a time.
 2. Nothing is loaded from elsewhere and nothing runs inline: the content security policy says so, and page and styles
    are made so that it holds.
 3. Everything here is public and read-only; there is no cookie, no form, no state.
 """
 
+import asyncio
 import gzip
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import anyio.to_thread
 import msgspec
 from aiohttp import web
 
@@ -28,6 +31,7 @@ SECURITY: Final = {
 }
 STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
+SHARE: Final = 0.2
 _WORTH_PACKING = 1000  # bytes
 _FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
@@ -48,32 +52,44 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
 class Gallery:
     """The picture and its bodies, kept as long as rule 1 says. `clock`: monotonic seconds."""
 
-    def __init__(self, picture: Callable[[], RunState], clock: Callable[[], float], *, seconds: float = 1.0) -> None:
+    def __init__(
+        self, picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float], *, seconds: float = 1.0
+    ) -> None:
         self._picture, self._clock, self._seconds = picture, clock, seconds
         self._state: RunState | None = None
-        self._taken = 0.0
+        self._due = 0.0
         self._bodies: dict[tuple[str, bool], bytes] = {}
+        self._working = asyncio.Lock()
 
-    def state(self) -> RunState:
-        """The picture, at most `seconds` old."""
-        if self._state is None or self._clock() - self._taken >= self._seconds:
-            self._state = self._picture()
-            self._taken = self._clock()
+    async def body(self, path: str, packed: bool) -> bytes:
+        """A body of the present picture, gzipped if `packed`."""
+        async with self._working:
+            state = await self._present()
+            if (path, packed) not in self._bodies:
+                await anyio.to_thread.run_sync(self._render, state, path, packed)
+            return self._bodies[path, packed]
+
+    async def _present(self) -> RunState:
+        began = self._clock()
+        if self._state is None or began >= self._due:
+            self._state = await self._picture()
+            ended = self._clock()
+            self._due = ended + max(self._seconds, (ended - began) / SHARE)
             self._bodies.clear()
         return self._state
 
-    def body(self, path: str, packed: bool) -> bytes:
-        """A body of the present picture, gzipped if `packed`."""
-        state = self.state()
+    def _render(self, state: RunState, path: str, packed: bool) -> None:
         if (path, False) not in self._bodies:
             self._bodies[path, False] = BODIES[path][1](state)
-        if packed and (path, True) not in self._bodies:
+        if packed:
             self._bodies[path, True] = gzip.compress(self._bodies[path, False], 6, mtime=0)
-        return self._bodies[path, packed]
 
 
-def application(picture: Callable[[], RunState], clock: Callable[[], float] = time.monotonic) -> web.Application:
-    """The site of the run that `picture` shows. `picture` is called on the event loop."""
+def application(
+    picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float] = time.monotonic
+) -> web.Application:
+    """The site of the run that `picture` shows. `picture` is awaited on the event loop."""
+    page.compile_templates()
     gallery = Gallery(picture, clock)
     app = web.Application(middlewares=[_guarded])
     for path in BODIES:
@@ -118,7 +134,7 @@ async def serve_web(app: web.Application, host: str, port: int) -> Site:
 def _shown(gallery: Gallery, path: str) -> Handler:
     async def show(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
-        body = gallery.body(path, packed)
+        body = await gallery.body(path, packed)
         headers = {"Content-Type": BODIES[path][0], "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if packed:
             headers["Content-Encoding"] = "gzip"

@@ -13,11 +13,14 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator import measures
 from coordinator.books import Books
+from coordinator.capacity import Measured, view
 from coordinator.database import Database
 from coordinator.intake import Undecided
 from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
+from coordinator.state import CapacityView
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
 from p2p.identity import public_bytes
@@ -146,6 +149,18 @@ class World:
     def at(self, step: int, version: int | None = None, era: int = 1, **more: Any) -> Progress:
         version = step if version is None else version
         return Progress(era=era, step=step, version=version, root=root_of(era, version), **more)
+
+    def capacity(self, step_seconds: float | None) -> CapacityView:
+        """What the page says of the capacity model's terms."""
+        terms, reach = self.books.terms, self.books.broadcasts.reach() or 0.0
+        known = Measured(
+            step_seconds=step_seconds,
+            turnaround_seconds=None,
+            rollouts_per_step=float(terms.batch_groups * terms.group_size),
+            supply=0.0,
+        )
+        found = measures.completed(self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill)
+        return view(terms.staleness, 1, found)
 
     def publish(self, version: int, era: int = 1) -> None:
         self.books.leases.publish(era, version, root_of(era, version), self.now)

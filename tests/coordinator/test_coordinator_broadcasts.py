@@ -193,13 +193,13 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
     world.now += 500
     world.submit(group(lease))
     world.decide_all()
-    alone = books.capacity(1.0, 1, world.now).turnaround_seconds
+    alone = world.capacity(1.0).turnaround_seconds
     books.broadcasts.announced(1, 9, world.now)
     books.acknowledge(BOB, held(9), world.now + 60_000)  # no work of BOB was ever accepted
-    assert books.capacity(1.0, 1, world.now).turnaround_seconds == alone
+    assert world.capacity(1.0).turnaround_seconds == alone
     books.acknowledge(ALICE, held(9), world.now + 2_500)
     assert alone is not None
-    assert books.capacity(1.0, 1, world.now).turnaround_seconds == pytest.approx(alone + 2.5)
+    assert world.capacity(1.0).turnaround_seconds == pytest.approx(alone + 2.5)
     assert [take.node for take in books.broadcasts.view("s").takes] == [peer_id(ALICE), peer_id(BOB)]
 
 

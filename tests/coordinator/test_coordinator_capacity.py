@@ -113,14 +113,14 @@ def test_parallel_leases_count_once(intervals: list[tuple[int, int]], length: in
 
 def test_a_run_measures_itself(world: World) -> None:
     world.books.roster.hello(ALICE, HELLO, None, world.now)
-    assert world.books.capacity(None, 1, world.now).supply == 0.0
+    assert world.capacity(None).supply == 0.0
     for _ in range(2):
         lease = world.lease()
         world.now += 1_990
         world.submit(group(lease))
         world.now += 500
         world.decide_all()
-    view = world.books.capacity(1.0, 1, world.now)
+    view = world.capacity(1.0)
     assert view.turnaround_seconds == 2.5
     assert view.supply == pytest.approx(1.0)
     assert view.rollouts_per_step == 4.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.database import Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema
+from coordinator.database import Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema, check
 from coordinator.schema import SCHEMA_VERSION
 
 
@@ -114,3 +114,18 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
     Database.open(tmp_path / "run.sqlite").close()
     with Database.read(tmp_path / "run.sqlite") as database, pytest.raises(DatabaseFault, match="readonly"):
         database.set_fact("x", 1)
+
+
+def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.sqlite"
+    with Database.open(path) as database, database.transaction():
+        write_much(database)
+    monkeypatch.setattr("coordinator.database.LARGE", 4096)
+    with Database.open(path) as database:
+        assert not database.checked
+        check(path)
+    data = bytearray(path.read_bytes())
+    data[-8192:-4096] = bytes(4096)
+    path.write_bytes(data)
+    with Database.open(path), pytest.raises(Corrupt, match="restore a backup"):
+        check(path)

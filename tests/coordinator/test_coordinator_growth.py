@@ -115,7 +115,7 @@ def hello(world: World) -> object:
 def picture(world: World) -> object:
     database = world.books.database
     return (
-        world.books.counts(world.now),
+        measures.counts(world.books.database, world.now),
         world.books.roster.rows([]),
         measures.turnaround(database),
         measures.supply(database, world.now),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from coordinator import measures
 from coordinator.intake import Undecided
 from engines.engine import SampleScore
 from p2p.messages import Lease
@@ -93,7 +94,7 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     stored = world.books.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
     assert all(math.isfinite(reward) for reward, _ in msgspec.msgpack.decode(stored))
     assert sum(world.books.ledger.balances().values()) == 0
-    counts = world.books.counts(world.now)
+    counts = measures.counts(world.books.database, world.now)
     assert (counts.accepted, counts.unscored, counts.too_old) == (1, 1, 0)
 
 

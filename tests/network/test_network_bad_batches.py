@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator import measures
 from coordinator.daemon import Coordinator
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from engines.child import ChildDied, ChildError
@@ -203,7 +204,7 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
             at = step(coordinator)
             await anyio.sleep(60)
             assert step(coordinator) <= at + 1, "the step under way is made"
-            counts = coordinator.books.counts(coordinator._now())
+            counts = measures.counts(coordinator.books.database, coordinator._now())
             assert (counts.running, counts.undecided) == (0, 0), "what was out came back, and was decided"
             assert accepted(swarm.nodes[0]) == counts.accepted
         at = learner.step_number

@@ -46,9 +46,14 @@ class Album:
     def __init__(self, state: RunState) -> None:
         self.state, self.taken = state, 0
 
-    def __call__(self) -> RunState:
+    async def __call__(self) -> RunState:
         self.taken += 1
         return self.state
+
+
+def still(state: RunState) -> Album:
+    """A run in which nothing happens."""
+    return Album(state)
 
 
 @pytest.fixture
@@ -160,7 +165,7 @@ def test_an_attribute_cannot_be_left() -> None:
 
 
 async def test_every_answer_carries_the_security_headers(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     paths = [
         "/",
         "/live",
@@ -198,7 +203,7 @@ async def test_the_page_and_all_it_loads_stay_small(visit: Visit) -> None:
     nodes = [pictures.node(n % 99) for n in range(3_000)]
     wide = pictures.broadcast([node.id for node in nodes[:MOST_TAKES]], senders=32)
     state = msgspec.structs.replace(pictures.BUSY, steps=pictures.steps(5_000), nodes=nodes, broadcast=wide)
-    session = await visit(application(lambda: state))
+    session = await visit(application(still(state)))
     total = 0
     for path in ["/", *(f"/static/{name}" for name in STATIC)]:
         _, _, body = await fetched(session, path, **{"Accept-Encoding": "gzip"})
@@ -207,7 +212,7 @@ async def test_the_page_and_all_it_loads_stay_small(visit: Visit) -> None:
 
 
 async def test_a_packed_answer_is_the_plain_one(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     for path in ("/", "/api/v1/run", "/metrics", "/static/page.css"):
         _, _, plain = await fetched(session, path)
         _, headers, packed = await fetched(session, path, **{"Accept-Encoding": "br, gzip"})
@@ -217,7 +222,7 @@ async def test_a_packed_answer_is_the_plain_one(visit: Visit) -> None:
 
 
 async def test_the_api_gives_the_picture_back(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     _, headers, run = await fetched(session, "/api/v1/run")
     assert headers["Content-Type"] == "application/json"
     assert msgspec.json.decode(run, type=RunState) == pictures.BUSY
@@ -226,7 +231,7 @@ async def test_the_api_gives_the_picture_back(visit: Visit) -> None:
 
 
 async def test_the_leaderboard_is_there_as_a_table(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     _, headers, body = await fetched(session, "/api/v1/nodes.csv")
     assert headers["Content-Type"] == "text/csv; charset=utf-8"
     rows = list(csv.DictReader(io.StringIO(body.decode(), newline="")))
@@ -254,7 +259,7 @@ def test_the_picture_holds_no_bytes_which_json_would_show_as_base64() -> None:
 
 
 async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     _, headers, body = await fetched(session, "/metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
@@ -277,7 +282,7 @@ async def test_the_metrics_parse_and_say_what_the_picture_says(visit: Visit) -> 
 
 
 async def test_what_is_not_measured_yet_is_no_metric(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.EMPTY))
+    session = await visit(application(still(pictures.EMPTY)))
     _, _, body = await fetched(session, "/metrics")
     samples = {sample.name for family in text_string_to_metric_families(body.decode()) for sample in family.samples}
     assert "echo2_step" in samples
@@ -306,17 +311,17 @@ async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None
 
 
 async def test_nothing_can_be_posted(visit: Visit) -> None:
-    session = await visit(application(lambda: pictures.BUSY))
+    session = await visit(application(still(pictures.BUSY)))
     async with session.post("/", data=b"x") as answer:
         assert answer.status == 405
         assert "Content-Security-Policy" in answer.headers
 
 
 async def test_a_taken_port_is_one_line_that_names_the_setting() -> None:
-    first = await serve_web(application(lambda: pictures.EMPTY), "127.0.0.1", 0)
+    first = await serve_web(application(still(pictures.EMPTY)), "127.0.0.1", 0)
     try:
         with pytest.raises(LocalFault, match=rf"port {first.port} .*web\.port"):
-            await serve_web(application(lambda: pictures.EMPTY), "127.0.0.1", first.port)
+            await serve_web(application(still(pictures.EMPTY)), "127.0.0.1", first.port)
     finally:
         await first.stop()
         await first.stop()
