@@ -28,6 +28,7 @@ from coordinator import admission, control, ledger, publisher, verdicts
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
+from coordinator.rollouts import request_queue
 from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
 from node import outbox
@@ -338,6 +339,7 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: given tokens": f"{admission.MOST_GIVEN} tokens",
     "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
     "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
+    "requests.md: asks that wait": f"Where {request_queue.MOST_ASKS} asks for a lease wait",
     "requests.md: expired requests": f"until {control.SKEW // 60_000} minutes\n   *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),

@@ -18,7 +18,7 @@ from p2p.https_client import HttpsClient
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
-from p2p.messages import PlanAnswer, PlanAsk, encode
+from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
 from p2p.peer import Peer
 from p2p.ways import Ways
 from tests.https import server_beside, shown
@@ -165,3 +165,28 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
         "reachable": 404,
     }
     assert plan == encode(PlanAnswer())
+
+
+async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_once(swarm):
+    """docs/protocol/requests.md, what a version costs: counted over a whole run of a node that keeps documents."""
+    asked, nbytes = [], 0
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        methods = coordinator._network._methods
+        answer, limit = methods["documents"]
+
+        async def counted(peer, data):
+            nonlocal nbytes
+            asked.extend(decode(data, DocumentsAsk).hashes)
+            found = await answer(peer, data)
+            nbytes += len(found)
+            return found
+
+        methods["documents"] = (counted, limit)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: node.daemon.follower.held and node.daemon.follower.held.version >= 40)
+            tasks.cancel_scope.cancel()
+    assert len(asked) == len(set(asked))
+    assert nbytes / 40 <= 60_000
