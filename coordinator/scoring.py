@@ -11,10 +11,12 @@ Rules
 4. A scorer that dies costs no verdict: what it had not answered is still undecided, and is scored by the next one.
 5. A group at which the scorer fails is tried again: alone, by a scorer that has not failed. Only a group at which that
    fails too is refused, by the operator's fault: one bad group must not stop all the others.
+6. An exam at which the scorer fails is sat again with a new scorer. If that fails too, this version stays without one.
 """
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +38,8 @@ from engines.engine import Job, Sample
 
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
+MOST_EXAMS = 2
+"""Tries at one version's exam (rule 6)."""
 MOST_TOKENS = 1 << 19
 """Tokens at the scorer together, at most, where these are two groups and more: some 2 MiB of its pipe."""
 
@@ -70,6 +74,8 @@ class Scoring:
     _fresh: bool = True
     """Whether the scorer at work has not failed at any group."""
     _version: int | None = None
+    _failed_exams: Counter[int] = field(default_factory=Counter)
+    """How often the scorer failed at a version's exam."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -191,6 +197,8 @@ class Scoring:
         latest, at = self.publisher.latest, self.books.progress
         if latest is None or at is None or latest.version in self.history.evaluations:
             return None
+        if self._failed_exams[latest.version] >= MOST_EXAMS:
+            return None
         before = max(self.history.evaluations, default=None)
         if before is None or at.finished or latest.version - before >= self.evaluate_every:
             return latest.version
@@ -212,16 +220,22 @@ class Scoring:
             if not await self._hold(latest.version, latest.root):
                 raise RuntimeError(f"published version {latest.version} cannot be made from the store")
 
-        found = await evaluate(
-            self.exam,
-            self.scorer,
-            hold=hold,
-            version=version,
-            clock=self.clock,
-            between=self._judge_waiting,
-        )
-        self.history.add(found)
         self._wanted_since = None
+        try:
+            found = await evaluate(
+                self.exam,
+                self.scorer,
+                hold=hold,
+                version=version,
+                clock=self.clock,
+                between=self._judge_waiting,
+            )
+        except ChildError as error:
+            self._failed_exams[version] += 1
+            log.error("scorer failed at an evaluation", version=version, reason=str(error))
+            await self.scorer.renew()
+            return
+        self.history.add(found)
         log.info("evaluated", version=version, sampled=round(found.sampled, 3), greedy=round(found.greedy, 3))
 
     def _now(self) -> int:

@@ -160,7 +160,7 @@ class Training:
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
         self._undurable = []
-        self.watch.opened(opened.step)
+        self.watch.opened(published.era, opened.step)
         log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
 
     async def _learn(self) -> None:

@@ -32,11 +32,15 @@ class Charges:
 
 
 class BatchFaults:
-    """The charges against the batch in work. `reached`: the greatest step made so far."""
+    """The charges against the batch in work."""
 
-    def __init__(self, reached: int = 0) -> None:
-        self.reached = reached
+    def __init__(self) -> None:
+        self._reached = (0, 0)
         self._charges = self._before = Charges()
+
+    def opened(self, era: int, step: int) -> None:
+        """Note where a learner stands."""
+        self._reached = max(self._reached, (era, step))
 
     def failed(self, batch: Iterable[bytes]) -> bool:
         """Charge an error to `batch`; whether its groups are set aside (rule 1)."""
@@ -53,10 +57,11 @@ class BatchFaults:
         self._charges = self._before
 
     def stepped(self, step: int) -> bool:
-        """Note a step made; whether it goes beyond all earlier ones (rule 4)."""
-        if step <= self.reached:
+        """Note a step made in the era at work; whether it goes beyond all earlier ones (rule 4)."""
+        era, reached = self._reached
+        if step <= reached:
             return False
-        self.reached = step
+        self._reached = (era, step)
         self._charges = self._before = Charges()
         return True
 

@@ -39,10 +39,13 @@ class OperatorSocket:
         if not isinstance(why, str) or len(why) > MOST_WHY:
             raise ValueError(f"the reason is a text of at most {MOST_WHY} characters")
         self._watch.stop(why)
+        await self._watch.durable()
         return {"paused": True}
 
     async def _resume(self, asked: dict[str, Any]) -> dict[str, Any]:
-        return {"paused": False, "was_paused": self._watch.resume()}
+        was_paused = self._watch.resume()
+        await self._watch.durable()
+        return {"paused": False, "was_paused": was_paused}
 
 
 def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:

@@ -73,9 +73,9 @@ class Watch:
         self._ended(ended, "the operator resumed the run")
         return True
 
-    def opened(self, step: int) -> None:
-        """A learner stands at `step`."""
-        self._batches.reached = max(self._batches.reached, step)
+    def opened(self, era: int, step: int) -> None:
+        """A learner stands at `step` of `era`: in a later era steps are counted anew."""
+        self._batches.opened(era, step)
 
     def cannot_work(self, reason: str) -> None:
         """The learner could not be opened, or what it needs is not there: no batch is charged for it."""
@@ -116,6 +116,10 @@ class Watch:
         """There is a batch."""
         self._wait.over()
         self._books.asked.clear()
+
+    async def durable(self) -> None:
+        """Until what was decided here is on the disk."""
+        await self._books.durable()
 
     def view(self) -> TroubleView:
         """For the picture."""

@@ -50,6 +50,16 @@ def test_a_step_that_is_made_again_after_a_fall_back_clears_nothing() -> None:
     assert faults.failed(A)
 
 
+def test_a_later_era_counts_its_steps_anew() -> None:
+    faults = BatchFaults()
+    faults.opened(1, 0)
+    assert faults.stepped(9)
+    faults.opened(2, 7)
+    assert faults.stepped(8)
+    faults.opened(2, 7)
+    assert not faults.stepped(8)
+
+
 def test_a_learner_that_cannot_be_opened_takes_the_charge_back() -> None:
     faults = BatchFaults()
     for _ in range(10):

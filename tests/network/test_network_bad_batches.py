@@ -350,6 +350,32 @@ class _Letters:
         return ""
 
 
+def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        honest, asked = swarm.scorer.generate_many, 0
+
+        async def fails(jobs: Any, *, greedy: bool) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked in (3, 4):  # the first exam asks twice: sampled, and greedy
+                raise ChildError("EngineError", "log-probabilities that are not finite")
+            return await honest(jobs, greedy=greedy)
+
+        monkeypatch.setattr(swarm.scorer, "generate_many", fails)
+        with capture_logs() as said:
+            async with lasting(swarm) as coordinator:
+                await until(lambda: len(picture(coordinator)["evaluations"]) >= 3, 900)
+                evaluated = {one["version"] for one in picture(coordinator)["evaluations"]}
+        failed = [one["version"] for one in said if one["event"] == "scorer failed at an evaluation"]
+        assert len(failed) == 2
+        assert failed[0] != failed[1] or failed[0] not in evaluated
+        assert swarm.scorer.renewed == 2
+
+    story(tmp_path, tell)
+
+
 def test_a_wait_for_groups_is_said_on_the_page_after_a_minute_and_in_the_log_after_an_hour(tmp_path: Path) -> None:
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async with lasting(swarm, nodes=0) as coordinator:
