@@ -35,9 +35,10 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks import bench
 from coordinator import status
-from coordinator.demo import Programs, environment, free_port, real_programs
+from coordinator.demo import Programs, environment, real_programs
 from coordinator.demo_crew import Crew, CrewFault
 from coordinator.demo_settings import TINY, DemoSettings
+from coordinator.folder import RunFolder
 from coordinator.state import RunState
 from p2p import addresses
 from p2p.errors import Unreachable
@@ -196,10 +197,10 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
-    crew, port = Crew(logs, environment(os.environ, folder)), free_port()
+    crew = Crew(logs, environment(os.environ, folder))
     try:
-        crew.start("coordinator", programs.coordinator(folder / "run", port))
-        final = _finished(crew, programs, settings, folder, f"http://127.0.0.1:{port}")
+        crew.start("coordinator", programs.coordinator(folder / "run"))
+        final = _finished(crew, programs, settings, folder)
     finally:
         crew.stop()
     told = {path.stem: events(path.read_text(errors="replace").splitlines()) for path in logs.glob("node-*.log")}
@@ -207,15 +208,15 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
     return final, ways(events(own.splitlines()), told)
 
 
-def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path, url: str) -> RunState:
+def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
     """The run's picture once all steps are made; the nodes join as soon as there is an invite."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds
     while time.monotonic() < until:
         time.sleep(0.5)
         crew.check(may_end=names)
-        with suppress(Unreachable):
-            state = status.decode(status.fetch(url))
+        with suppress(Unreachable, FileNotFoundError):
+            state = status.decode(status.fetch(RunFolder(folder / "run").page.read_text().strip()))
             if state.phase in ("finishing", "finished"):
                 return state
             if state.invite and not crew.names()[1:]:

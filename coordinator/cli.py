@@ -140,7 +140,8 @@ def status(
     from coordinator import status as asked
     from coordinator.folder import RunFolder
 
-    body = asked.fetch(url or asked.address_of(config.load(RunFolder(home).config).web))
+    place = RunFolder(home)
+    body = asked.fetch(url or asked.address_in(place, config.load(place.config).web))
     print(body.decode() if as_json else "\n".join(asked.lines(asked.decode(body))))
 
 

@@ -13,24 +13,25 @@ Rules
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import anyio.to_thread
 import structlog
 
-from coordinator import keys, modelfolder
+from coordinator import keys, modelfolder, status
 from coordinator.admission import submission_limit
 from coordinator.books import Books
 from coordinator.control import Control
 from coordinator.database import Database, check
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
-from coordinator.folder import locked
+from coordinator.folder import RunFolder, locked
 from coordinator.group_commit import GroupCommit
 from coordinator.history import History
 from coordinator.learning import Learning
@@ -52,6 +53,7 @@ from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
 from runtime.witness import Witness
 from tasks.task import Text
+from weights.durable import writing
 from weights.store import Store
 
 TICK = 1.0
@@ -222,13 +224,27 @@ async def serve(run: Run) -> None:
     network = with_https(peer, run, peer.turn if up is not None else None)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
-        site = await serve_web(application(coordinator.painter.picture), run.config.web.host, run.config.web.port)
+        web = run.config.web
+        site = await serve_web(application(coordinator.painter.picture), web.host, web.port)
         try:
-            await coordinator.run()
+            with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
+                await coordinator.run()
         finally:
             await site.stop()
             await learner.child.stop()
             await scorer.child.stop()
+
+
+@contextlib.contextmanager
+def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
+    """The page's address stands in the run folder meanwhile: the port may be any free one."""
+    with writing(folder.page) as file:
+        file.write(f"{url}\n".encode())
+    log.info("page ready", url=url)
+    try:
+        yield
+    finally:
+        folder.page.unlink(missing_ok=True)
 
 
 def with_https(network: Network, run: Run, turn: Callable[[str, int], Awaitable[None]] | None = None) -> Network:

@@ -1,8 +1,9 @@
 """`echo2-coord demo`: a whole run on this machine, over real sockets, with one process a daemon, in a few minutes.
 
-1. A fresh folder, free ports, the loopback alone: nothing of the user's is read, nothing is left, however it ends.
-   Only a failure keeps the folder, and says where it is.
-2. The demo knows what any visitor knows: it reads the run's own API, and the invite from there.
+1. A fresh folder, the loopback alone, and whatever ports the system gives (port 0): nothing of the user's is read,
+   nothing is left, however it ends. Only a failure keeps the folder, and says where it is.
+2. The demo finds the page by the address in the run folder. For the rest it knows what any visitor knows: it reads the
+   run's own API, and the invite from there.
 3. In the middle one node is killed without warning and another joins late; both are said. Nothing else may crash.
 4. Nodes end with the run, or are told to by one Ctrl-C, and drain; every group gets its verdict; then the coordinator
    stops.
@@ -13,7 +14,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -32,6 +32,7 @@ from coordinator import demo_summary, status
 from coordinator.demo_crew import MARK, Crew, CrewFault
 from coordinator.demo_screen import Screen, screen_for, working
 from coordinator.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
+from coordinator.folder import RunFolder
 from coordinator.state import RunState
 from engines.remote import python_path
 from p2p.addresses import Way
@@ -73,7 +74,7 @@ class Programs:
     `node(invite, home, name, way)`: "relay": nobody can dial it; "https": it goes over HTTPS alone."""
 
     make: Callable[[Path, DemoSettings, int], None]
-    coordinator: Callable[[Path, int], list[str]]
+    coordinator: Callable[[Path], list[str]]
     node: Callable[[str, Path, str, Way], list[str]]
 
 
@@ -134,11 +135,9 @@ def _demo(
         console.print(Text(f"making the run: keys, and the model {settings.model}"))
         programs.make(folder / "run", settings, options.seed)
     console.print(f"made in {time.monotonic() - began:.0f} s")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    crew.start(_COORDINATOR, programs.coordinator(folder / "run", port))
+    crew.start(_COORDINATOR, programs.coordinator(folder / "run"))
     screen = screen_for(console)
-    play = Play(settings, programs, crew, folder, screen, url, faults=options.faults)
+    play = Play(settings, programs, crew, folder, screen, faults=options.faults)
     try:
         final = play.run()
     finally:
@@ -166,8 +165,8 @@ class Play:
     crew: Crew
     folder: Path
     screen: Screen
-    url: str
     faults: bool
+    url: str = ""
     seconds: float = 0.0
     _nodes: list[str] = field(default_factory=list)
     _victim: str | None = None
@@ -261,7 +260,8 @@ class Play:
         return state
 
     def _ask(self) -> RunState | None:
-        with suppress(Unreachable):
+        with suppress(Unreachable, FileNotFoundError):
+            self.url = self.url or RunFolder(self.folder / "run").page.read_text().strip()
             state = status.decode(status.fetch(self.url))
             self._answered = max(self._answered, time.monotonic())
             return state
@@ -289,21 +289,13 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     setup.init(home, settings.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 
 
-def _coordinator_argv(home: Path, port: int) -> list[str]:
-    return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", str(port)]
+def _coordinator_argv(home: Path) -> list[str]:
+    return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", "0"]
 
 
 def _node_argv(invite: str, home: Path, name: str, way: Way) -> list[str]:
     chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[way]]
     return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
-
-
-def free_port() -> int:
-    """A TCP port of the loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _tell(console: Console, crew: Crew, fault: Exception) -> None:

@@ -13,6 +13,7 @@ learner/           the learner's checkpoints and exports
 scorer/            the weights that the scorer holds
 logs/              coordinator.jsonl
 control.sock       where the operator's commands reach a running coordinator
+page               the page's address, while a coordinator runs
 lock               held while a coordinator runs; it contains its process id
 """
 
@@ -88,6 +89,10 @@ class RunFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def page(self) -> Path:
+        return self.path / "page"
 
     @property
     def lock(self) -> Path:

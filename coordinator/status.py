@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from coordinator.config import WebSection
+from coordinator.folder import RunFolder
 from coordinator.state import PauseView, RunState
 from p2p.errors import Unreachable
 
@@ -20,6 +21,14 @@ def address_of(web: WebSection) -> str:
     """Where this machine reaches the page. An unspecified address is reached by the loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
     return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
+
+
+def address_in(folder: RunFolder, web: WebSection) -> str:
+    """Where the page of a run folder is: what its coordinator wrote there, else what the settings say."""
+    try:
+        return folder.page.read_text().strip()
+    except OSError:
+        return address_of(web)
 
 
 def fetch(url: str) -> bytes:

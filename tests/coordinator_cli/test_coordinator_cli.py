@@ -380,6 +380,14 @@ def test_the_traceback_is_shown_where_it_is_asked_for(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
+    url = answering(200, msgspec.json.encode(a_picture()))
+    (home / "page").write_text(f"{url}\n")  # as the coordinator leaves it
+    code, out, _ = said("status", "--home", home, "--json")
+    assert code == 0
+    assert json.loads(out)["name"] == "mine"
+
+
 # --- stopping
 
 DAEMON = """

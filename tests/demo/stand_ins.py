@@ -1,4 +1,4 @@
-"""Stand-ins for the demo's processes: `stand_ins.py coordinator PORT STORY HOME`, and `stand_ins.py demo STORY` with
+"""Stand-ins for the demo's processes: `stand_ins.py coordinator STORY HOME`, and `stand_ins.py demo STORY` with
 them (the node stands in node_stand_in.py, which starts quickly).
 
 The coordinator's picture moves on by four steps with each request, so that a story needs no clock.
@@ -45,7 +45,7 @@ def picture(story: str, step: int) -> RunState:
     )
 
 
-def coordinator(port: int, story: str, home: Path) -> None:
+def coordinator(story: str, home: Path) -> None:
     asked = 0
 
     class Answer(BaseHTTPRequestHandler):
@@ -67,7 +67,10 @@ def coordinator(port: int, story: str, home: Path) -> None:
             pass
 
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    HTTPServer(("127.0.0.1", port), Answer).serve_forever()
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    (home / "page.tmp").write_text(f"http://127.0.0.1:{server.server_port}\n")
+    (home / "page.tmp").rename(home / "page")
+    server.serve_forever()
 
 
 def programs(story: str) -> "Programs":
@@ -84,15 +87,15 @@ def programs(story: str) -> "Programs":
 
     return Programs(
         make=make,
-        coordinator=lambda home, port: [*me, "coordinator", str(port), story, str(home)],
+        coordinator=lambda home: [*me, "coordinator", story, str(home)],
         node=lambda invite, home, name, way: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
     )
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["coordinator", port, story, home]:
-            coordinator(int(port), story, Path(home))
+        case ["coordinator", story, home]:
+            coordinator(story, Path(home))
         case ["demo", story]:
             from coordinator import demo
             from coordinator.demo_settings import DemoOptions
