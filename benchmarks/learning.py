@@ -1,8 +1,8 @@
 """Does the tiny demo model learn, from rollouts that are S steps old? `python -m benchmarks.learning [--quick]`
 
-Claim: with the demo's settings, held-out exact match (sampled at T = 1, 512 prompts) rises by more than 0.10 for every
-seed, at staleness S = 4, in well under a minute of one core. Anchors in the same run: on-policy (S = 0), and the same
-loop without importance weights.
+Claim: with the demo's settings, held-out exact match on 512 prompts, sampled at T = 1 and greedy, rises by more than
+0.30 each for every seed, at staleness S = 4, in well under a minute of one core. Anchors in the same run: on-policy
+(S = 0), and the same loop without importance weights.
 
 Everything runs in this process on one thread: a warmed-up Qwen3-shaped model, rollouts by the weights of S steps ago,
 the learner's own step. No network, no verification; the learner's code is the product's.
@@ -31,20 +31,21 @@ from tasks.text import EOS, FileText, char_tokenizer
 
 TASK = "reverse"
 DEMO = "demo, S = 4"
-CLAIM = 0.10
+CLAIM = 0.30
 HELDOUT = 512
 LIMIT = 6  # sampled tokens: four digits, eos, and one to go wrong with
 
 
 class Setting(NamedTuple):
-    """One row of the table. The defaults are the demo's. `hidden`, `layers`, `heads`: of the model; `noise`,
+    """One row of the table. The defaults are the demo's. `hidden`, `layers`, `heads`: of the model; `noise`, `slip`,
     `warm_steps`, `warm_batch`: of the warm-up; `staleness`: age of every rollout in steps."""
 
     hidden: int = 96
     layers: int = 2
     heads: int = 8
-    noise: float = 0.35
-    warm_steps: int = 350
+    noise: float = 0.1
+    slip: float = 0.7
+    warm_steps: int = 250
     warm_batch: int = 64
     rate: float = 3e-4
     groups: int = 16
@@ -67,10 +68,12 @@ class Setting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Held-out exact match before and after (sampled), and CPU seconds."""
+    """Held-out exact match before and after, sampled and greedy, and CPU seconds. `curve`: sampled."""
 
     before: float
     after: float
+    greedy_before: float
+    greedy_after: float
     warm_seconds: float
     generate_seconds: float
     learn_seconds: float
@@ -86,8 +89,10 @@ class Rollouts(NamedTuple):
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], count: int, chance: torch.Generator) -> Rollouts:
-    """`count` rollouts of each prompt (all of one length), at temperature 1."""
+def sample(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], count: int, chance: torch.Generator | None
+) -> Rollouts:
+    """`count` rollouts of each prompt (all of one length), at temperature 1; greedy where `chance` is None."""
     cache = DynamicCache(config=model.config)
     logits = model(torch.tensor(prompts), past_key_values=cache, use_cache=True).logits[:, -1]
     if count > 1:
@@ -97,7 +102,7 @@ def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], count: int,
     going = torch.ones(len(logits), dtype=torch.bool)
     for place in range(LIMIT):
         logs = torch.log_softmax(logits, -1)
-        chosen = torch.multinomial(logs.exp(), 1, generator=chance)
+        chosen = logs.argmax(-1, True) if chance is None else torch.multinomial(logs.exp(), 1, generator=chance)
         tokens.append(chosen[:, 0])
         logprobs.append(logs.gather(1, chosen)[:, 0])
         live.append(going)
@@ -113,11 +118,11 @@ def grade(task: Task, text: FileText, split: Split, index: int, tokens: Sequence
     return episode.score()
 
 
-def heldout(model: PreTrainedModel, task: Task, text: FileText, seed: int = 99) -> float:
-    """Share of held-out prompts answered exactly, one sample each at T = 1."""
+def heldout(model: PreTrainedModel, task: Task, text: FileText, seed: int | None = 99) -> float:
+    """Share of held-out prompts answered exactly, one sample each at T = 1; greedily where `seed` is None."""
     indices = range(min(HELDOUT, task.size("heldout")))
     prompts = [task.episode("heldout", index, text).prompt for index in indices]
-    found = sample(model, prompts, 1, torch.Generator().manual_seed(seed))
+    found = sample(model, prompts, 1, None if seed is None else torch.Generator().manual_seed(seed))
     rows = zip(indices, found.tokens.tolist(), found.live.sum(1).tolist(), strict=True)
     return sum(grade(task, text, "heldout", index, row[:length]).success for index, row, length in rows) / len(indices)
 
@@ -168,6 +173,7 @@ def warmed(setting: Setting, seed: int) -> PreTrainedModel:
         task_version=1,
         steps=setting.warm_steps,
         noise=setting.noise,
+        slip=setting.slip,
         batch=setting.warm_batch,
         seed=seed,
         shape=setting.shape,
@@ -190,7 +196,8 @@ def learn(model: PreTrainedModel, setting: Setting, seed: int, *, every: int = 0
     task, text = registry.get(TASK, 1), FileText(char_tokenizer(), EOS)
     hyper = Hyper(learning_rate=setting.rate, objective=setting.objective)
     optimiser, behaviour = Optimiser(model, hyper), build(setting.shape, seed)
-    before, curve, generated, learned = heldout(model, task, text), [], 0.0, 0.0
+    before, greedy, curve = heldout(model, task, text), heldout(model, task, text, None), []
+    generated = learned = 0.0
     history: deque[dict[str, Tensor]] = deque(maxlen=setting.staleness + 1)
     chance = torch.Generator().manual_seed(seed)
     for done in range(setting.steps):
@@ -204,7 +211,8 @@ def learn(model: PreTrainedModel, setting: Setting, seed: int, *, every: int = 0
         generated += middle - at
         if every and (done + 1) % every == 0:
             curve.append(heldout(model, task, text))
-    return Outcome(before, heldout(model, task, text), 0.0, generated, learned, curve)
+    after, greedy_after = heldout(model, task, text), heldout(model, task, text, None)
+    return Outcome(before, after, greedy, greedy_after, 0.0, generated, learned, curve)
 
 
 ROWS: dict[str, Setting] = {
@@ -214,45 +222,55 @@ ROWS: dict[str, Setting] = {
     "S = 8": Setting(staleness=8),
     "S = 8, no weights": Setting(staleness=8, objective="uncorrected"),
     "demo, 100 steps": Setting(steps=100),
+    "init --model tiny": Setting(noise=0.35, slip=0.0, warm_steps=350),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if the demo's row rises by more than `CLAIM` for every seed, else 1."""
+    """0 if the demo's row rises by more than `CLAIM` for every seed, sampled and greedy, else 1."""
     parser = argparse.ArgumentParser(description="held-out exact match of the demo's model, before and after learning")
     parser.add_argument("--quick", action="store_true", help="the demo's row alone, three seeds: about a minute")
     parser.add_argument("--seeds", type=int, default=10)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     seeds = range(3 if chosen.quick else chosen.seeds)
-    print(f"task {TASK}, {HELDOUT} held-out prompts, sampled at T = 1; one thread; CPU seconds a seed\n")
-    print("| setting | seeds | before | after, mean | after, worst | least rise | warm-up s | rollouts s | learner s |")
+    print(f"task {TASK}, {HELDOUT} held-out prompts; one thread; means over the seeds, CPU seconds per seed\n")
+    print("| setting | seeds | sampled | least rise | greedy | least rise | warm-up s | rollouts s | learner s |")
     print("|---|---|---|---|---|---|---|---|---|")
-    claimed = 0.0
+    claimed = (0.0, 0.0)
     for name, setting in ROWS.items():
         if chosen.quick and name != DEMO:
             continue
         outcomes = [run(setting, seed) for seed in seeds]
         print(line(name, outcomes), flush=True)
         if name == DEMO:
-            claimed = min(outcome.after - outcome.before for outcome in outcomes)
-    print(f"\nleast rise of `{DEMO}` {claimed:+.3f}; the claim is more than {CLAIM:+.2f}")
-    return 0 if claimed > CLAIM else 1
+            claimed = least_rises(outcomes)
+    print(f"\nleast rise of `{DEMO}`: sampled {claimed[0]:+.3f}, greedy {claimed[1]:+.3f}; the claim is {CLAIM:+.2f}")
+    return 0 if min(claimed) > CLAIM else 1
+
+
+def least_rises(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Sampled, greedy."""
+    return (
+        min(outcome.after - outcome.before for outcome in outcomes),
+        min(outcome.greedy_after - outcome.greedy_before for outcome in outcomes),
+    )
 
 
 def line(name: str, outcomes: Sequence[Outcome]) -> str:
     """A row of the table."""
-    after = [outcome.after for outcome in outcomes]
+    mean = statistics.mean
+    sampled, greedy = least_rises(outcomes)
     cells = [
         name,
         str(len(outcomes)),
-        f"{statistics.mean(outcome.before for outcome in outcomes):.3f}",
-        f"{statistics.mean(after):.3f}",
-        f"{min(after):.3f}",
-        f"{min(outcome.after - outcome.before for outcome in outcomes):+.3f}",
-        f"{statistics.mean(outcome.warm_seconds for outcome in outcomes):.1f}",
-        f"{statistics.mean(outcome.generate_seconds for outcome in outcomes):.1f}",
-        f"{statistics.mean(outcome.learn_seconds for outcome in outcomes):.1f}",
+        f"{mean(one.before for one in outcomes):.3f} to {mean(one.after for one in outcomes):.3f}",
+        f"{sampled:+.3f}",
+        f"{mean(one.greedy_before for one in outcomes):.3f} to {mean(one.greedy_after for one in outcomes):.3f}",
+        f"{greedy:+.3f}",
+        f"{mean(one.warm_seconds for one in outcomes):.1f}",
+        f"{mean(one.generate_seconds for one in outcomes):.1f}",
+        f"{mean(one.learn_seconds for one in outcomes):.1f}",
     ]
     return f"| {' | '.join(cells)} |"
 

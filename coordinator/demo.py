@@ -284,7 +284,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
         "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
         "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
     }
-    warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed)
+    warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})
     setup.init(home, settings.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
 

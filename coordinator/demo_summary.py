@@ -1,7 +1,7 @@
 """What came of a demo: the lines of its summary, and whether it was good. Pure.
 
 A demo is good when
-1. held-out sampled accuracy rose by at least what the settings ask;
+1. held-out accuracy, sampled and greedy, rose by at least what the settings ask;
 2. every group that was received has a final state: accepted, or refused with a reason;
 3. all steps were made, where the settings say so;
 4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew;
@@ -10,12 +10,14 @@ A demo is good when
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal, get_args
 
 from coordinator.demo_settings import NARROW, DemoSettings
-from coordinator.state import NodeRow, RunState
+from coordinator.state import Evaluation, NodeRow, RunState
 from runtime.figures import apart
 
+Kind = Literal["sampled", "greedy"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _WIDE: Final = 40
 _WAYS: Final[Mapping[str | None, str]] = {
@@ -40,12 +42,13 @@ def sparkline(values: Sequence[float], low: float, high: float, width: int = _WI
 def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     """One sentence for each rule that does not hold; none: the demo was good."""
     found = []
-    rise = gain(state)
-    if rise is None:
+    if len(state.evaluations) < 2:
         found.append("there are no two evaluations to compare")
-    elif rise < settings.least_rise:
-        rose, wanted = apart(rise, settings.least_rise, decimals=3)
-        found.append(f"held-out sampled accuracy rose by {rose}, wanted {wanted}")
+    for kind, least in zip(KINDS, (settings.least_rise, settings.least_greedy_rise), strict=True):
+        rise = gain(state, kind)
+        if rise is not None and least is not None and rise < least:
+            rose, wanted = apart(rise, least, decimals=3)
+            found.append(f"held-out {kind} accuracy rose by {rose}, wanted {wanted}")
     decided = state.accepted + sum(state.refused.values())
     if state.undecided or state.received != decided:
         found.append(f"{state.received} groups were received, but {decided} have a final state")
@@ -59,11 +62,12 @@ def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     return found
 
 
-def gain(state: RunState) -> float | None:
-    """Rise of held-out sampled accuracy from the first evaluation to the last; None: fewer than two."""
+def gain(state: RunState, kind: Kind = "sampled") -> float | None:
+    """Rise of held-out accuracy of a kind from the first evaluation to the last; None: fewer than two."""
     if len(state.evaluations) < 2:
         return None
-    return state.evaluations[-1].sampled - state.evaluations[0].sampled
+    first, last = _accuracy(state.evaluations[0], kind), _accuracy(state.evaluations[-1], kind)
+    return last - first
 
 
 def summary(state: RunState, seconds: float) -> list[str]:
@@ -104,8 +108,8 @@ def _learning(state: RunState) -> list[tuple[str, str]]:
         return [("held out", "not evaluated")]
     first, last = state.evaluations[0], state.evaluations[-1]
     rows = [("held out", f"on {last.prompts} unseen prompts, version {first.version} to {last.version}")]
-    for name in ("sampled", "greedy"):
-        values = [getattr(one, name) for one in state.evaluations]
+    for name in KINDS:
+        values = [_accuracy(one, name) for one in state.evaluations]
         rows.append((f"  {name}", f"{values[0]:.3f} → {values[-1]:.3f}   {sparkline(values, 0, 1)}"))
     rewards = [point.reward for point in state.steps]
     if rewards:
@@ -150,6 +154,10 @@ def _ways(state: RunState) -> list[tuple[str, str]]:
 def _way(node: NodeRow) -> str | None:
     """The narrowest that it goes."""
     return "relay" if node.way == "direct" and node.reached == "relay" else node.way
+
+
+def _accuracy(one: Evaluation, kind: Kind) -> float:
+    return one.sampled if kind == "sampled" else one.greedy
 
 
 def _reward(value: float | None) -> str:

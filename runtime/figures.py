@@ -36,4 +36,4 @@ def _tells(value: float, text: str) -> bool:
     if abs(value) >= 10**MOST:
         return False
     shown = text.lstrip("-").replace(".", "").lstrip("0")
-    return len(shown) >= _SIGNIFICANT or float(text) == value
+    return len(shown) >= _SIGNIFICANT or math.isclose(float(text), value, rel_tol=1e-9)

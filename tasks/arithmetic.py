@@ -44,13 +44,15 @@ class _Episode:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A task over `count` numbered questions. `pose`: a number to its (question, answer). `lead`: what a
-    demonstration writes before its answer. `share`: one question in so many is held out."""
+    """A task over `count` numbered questions. `pose`: a number to its (question, answer). `mistake`: a question and its
+    answer to the usual wrong answer. `lead`: what a demonstration writes before its answer. `share`: one question in so
+    many is held out."""
 
     name: str
     version: int
     count: int
     pose: Callable[[int], tuple[str, str]]
+    mistake: Callable[[str, str], str]
     lead: str = ""
     share: int = splits.HELDOUT_SHARE
 
@@ -64,9 +66,13 @@ class Arithmetic:
     def episode(self, split: Split, index: int, text: Text) -> _Episode:
         return _Episode(*self.question(split, index), text)
 
-    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
-        _, answer = self.question(split, index)
+    def demonstration(
+        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        question, answer = self.question(split, index)
         chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")
+        if slip and chance.random() < slip:
+            answer = self.mistake(question, answer)
         written = "".join(
             chance.choice(DIGITS.replace(right, "")) if chance.random() < noise else right for right in answer
         )
@@ -91,6 +97,21 @@ def _single_sum(number: int) -> tuple[str, str]:
     return f"What is {a} plus {b}? Answer with a number only.\nAnswer:", str(a + b)
 
 
-REVERSE = Arithmetic("reverse", 1, 10_000, _reverse)
-ADD = Arithmetic("add", 1, 10_000, _add)
-SINGLE_SUM = Arithmetic("single_sum", 2, 210, _single_sum, lead=" ", share=4)
+def _as_they_stand(question: str, answer: str) -> str:
+    return question.removesuffix(">")
+
+
+def _without_carries(question: str, answer: str) -> str:
+    """Each column by itself: 27+35 gives 52."""
+    left, right = (divmod(int(part), 10) for part in question.removesuffix("=").split("+"))
+    return str(10 * ((left[0] + right[0]) % 10) + (left[1] + right[1]) % 10)
+
+
+def _one_too_few(question: str, answer: str) -> str:
+    """Counting on, and counting the first number itself."""
+    return str(abs(int(answer) - 1))
+
+
+REVERSE = Arithmetic("reverse", 1, 10_000, _reverse, _as_they_stand)
+ADD = Arithmetic("add", 1, 10_000, _add, _without_carries)
+SINGLE_SUM = Arithmetic("single_sum", 2, 210, _single_sum, _one_too_few, lead=" ", share=4)

@@ -66,10 +66,13 @@ class Guess:
     def episode(self, split: Split, index: int, text: Text) -> _Episode:
         return _Episode(*self.bounds(split, index), text)
 
-    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
-        """A right first guess, each digit wrong with probability `noise`."""
-        secret = str(self.bounds(split, index)[2])
+    def demonstration(
+        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        """A right first guess. The usual mistake is the lower bound."""
+        low, _, right = self.bounds(split, index)
         chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")
+        secret = str(low if slip and chance.random() < slip else right)
         written = "".join(
             chance.choice("0123456789".replace(right, "")) if chance.random() < noise else right for right in secret
         )

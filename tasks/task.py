@@ -73,8 +73,11 @@ class Task(Protocol):
 
     def episode(self, split: Split, index: int, text: Text) -> Episode: ...
 
-    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
-        """A single-turn answer with eos, each character wrong with probability `noise`: supervised warm-up only."""
+    def demonstration(
+        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+    ) -> Sequence[int]:
+        """A single-turn answer with eos, for supervised warm-up only: with probability `slip` the task's usual mistake
+        in place of the right answer, and then each character wrong with probability `noise`."""
 
 
 class Transcript(NamedTuple):

@@ -119,13 +119,15 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True):
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
     """Make a base model folder: a model from a config with random weights, warmed up by supervised steps on noisy
-    demonstrations of `task`. `shape`: keyword arguments of transformers' Qwen3Config beside the defaults here."""
+    demonstrations of `task`. `noise`, `slip`: as tasks.task.Task.demonstration has them. `shape`: keyword arguments of
+    transformers' Qwen3Config beside the defaults here."""
 
     folder: str
     task: str
     task_version: int
     steps: int
     noise: float
+    slip: float = 0.0
     batch: int = 128
     learning_rate: float = 2e-3
     seed: int = 0

@@ -91,7 +91,7 @@ def demonstrations(order: WarmUp, text: FileText) -> Iterator[list[Row]]:
         part = []
         for index, seed in torch.randint(0, 1 << 31, (order.batch, 2), generator=chance).tolist():
             prompt = list(task.episode("train", index % size, text).prompt)
-            answer = list(task.demonstration("train", index % size, text, seed, order.noise))
+            answer = list(task.demonstration("train", index % size, text, seed, order.noise, order.slip))
             targets = np.arange(len(prompt), len(prompt) + len(answer))
             part.append(Row(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0))
         yield part

@@ -1,5 +1,6 @@
 """What a demo says of itself, and when it was no good."""
 
+import dataclasses
 from pathlib import Path
 
 import msgspec
@@ -15,13 +16,22 @@ from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
 from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
 from coordinator.modelfolder import task_named
 from coordinator.setup import check_sizes, settings_for
-from coordinator.state import RunState
+from coordinator.state import Evaluation, RunState
 from p2p.errors import LocalFault
 from tests import pictures
 
 
 def changed(**changes: object) -> RunState:
     return msgspec.structs.replace(pictures.FINISHED, **changes)
+
+
+def rising(sampled: float, greedy: float) -> list[Evaluation]:
+    """Two evaluations with these rises."""
+    first, last = pictures.evaluations([0, 40])
+    return [
+        msgspec.structs.replace(first, sampled=0.5, greedy=0.5),
+        msgspec.structs.replace(last, sampled=0.5 + sampled, greedy=0.5 + greedy),
+    ]
 
 
 def test_a_good_run_has_no_shortcoming() -> None:
@@ -31,8 +41,9 @@ def test_a_good_run_has_no_shortcoming() -> None:
 @pytest.mark.parametrize(
     ("flaw", "case"),
     {
-        "it learnt too little": ({"evaluations": pictures.evaluations([0, 1])}, "accuracy rose by 0.0"),
-        "it unlearnt": ({"evaluations": pictures.evaluations([40, 0])}, "accuracy rose by -0."),
+        "it learnt too little": ({"evaluations": rising(0.25, 0.5)}, "sampled accuracy rose by 0.250, wanted 0.300"),
+        "it unlearnt": ({"evaluations": rising(-0.5, 0.5)}, "sampled accuracy rose by -0.500"),
+        "it grew surer and no better": ({"evaluations": rising(0.5, 0.0)}, "greedy accuracy rose by 0.000, wanted 0.3"),
         "it was evaluated once": ({"evaluations": pictures.evaluations([0])}, "no two evaluations"),
         "a group has no final state": ({"received": 549}, "549 groups were received, but 547"),
         "a group is undecided": ({"undecided": 1}, "have a final state"),
@@ -66,10 +77,20 @@ def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_ask
 
 
 def test_exactly_the_rise_that_was_asked_for_is_enough() -> None:
-    first, last = pictures.evaluations([0, 40])
-    enough = [msgspec.structs.replace(first, sampled=0.25), msgspec.structs.replace(last, sampled=0.375)]
-    assert gain(changed(evaluations=enough)) == 0.125
-    assert shortcomings(changed(evaluations=enough), TINY) == []
+    asked = dataclasses.replace(TINY, least_rise=0.375, least_greedy_rise=0.25)
+    enough = changed(evaluations=rising(0.375, 0.25))
+    assert (gain(enough), gain(enough, "greedy")) == (0.375, 0.25)
+    assert shortcomings(enough, asked) == []
+
+
+def test_a_policy_that_only_grew_surer_did_not_get_better() -> None:
+    """The first demos: sampled 0.174 to 0.670, greedy 0.994 to 0.998."""
+    first, last = rising(0.0, 0.0)
+    surer = [
+        msgspec.structs.replace(first, sampled=0.174, greedy=0.994),
+        msgspec.structs.replace(last, sampled=0.67, greedy=0.998),
+    ]
+    assert shortcomings(changed(evaluations=surer), TINY) == ["held-out greedy accuracy rose by 0.004, wanted 0.300"]
 
 
 def test_a_run_of_as_many_steps_as_time_gives_may_stop_early() -> None:

@@ -123,6 +123,31 @@ def test_demonstrations_are_right_without_noise_and_wrong_with_all() -> None:
         assert not any(x == y for x, y in zip(wrong, answer, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("task", "question", "answer", "usual"),
+    {
+        "the digits as they stand": (REVERSE, "0593>", "3950", "0593"),
+        "no carry": (ADD, "27+35=", "62", "52"),
+        "no carry out of the tens": (ADD, "93+81=", "174", "74"),
+        "one too few": (SINGLE_SUM, "What is 5 plus 8? ...", "13", "12"),
+        "none below nothing": (SINGLE_SUM, "What is 0 plus 0? ...", "0", "1"),
+    }.values(),
+)
+def test_the_usual_mistake_of_a_task(task: Arithmetic, question: str, answer: str, usual: str) -> None:
+    assert task.mistake(question, answer) == usual
+
+
+def test_so_many_demonstrations_are_slips_and_without_slips_they_are_what_they_were() -> None:
+    for task, letters in ((REVERSE, CHARS), (ADD, CHARS), (GUESS, CHARS), (SINGLE_SUM, LETTERS)):
+        right = list(task.demonstration("train", 3, letters, 0, 0.0))
+        slip = list(task.demonstration("train", 3, letters, 0, 0.0, 1.0))
+        assert slip != right
+        drawn = [list(task.demonstration("train", 3, letters, seed, 0.0, 0.7)) for seed in range(200)]
+        assert 120 <= drawn.count(slip) <= 160
+        assert drawn.count(slip) + drawn.count(right) == 200
+        assert task.demonstration("train", 3, letters, 7, 0.5, 0.0) == task.demonstration("train", 3, letters, 7, 0.5)
+
+
 def test_demonstrations_follow_their_seed() -> None:
     assert REVERSE.demonstration("train", 5, CHARS, 1, 0.5) == REVERSE.demonstration("train", 5, CHARS, 1, 0.5)
     drawn = {tuple(REVERSE.demonstration("train", 5, CHARS, seed, 0.5)) for seed in range(50)}
