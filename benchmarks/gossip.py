@@ -6,6 +6,9 @@ messages of a Head's size one a second; a host's latency is from the call of `pu
 it. Against direct unicast: the publisher asks every host at once, and the answer says when the question came.
 
 All hosts share one thread, so both figures are mostly its work: the more hosts, the more CPU time. No bar is asked for.
+
+`--star N`: N hosts know the publisher alone and listen nowhere, as nodes do that can dial the coordinator and nobody
+else. It says a Head every 2 s, 20 times. Bar: each host has each Head within 5 s.
 """
 
 import argparse
@@ -33,10 +36,15 @@ SETTLE: Final = 5.0
 """Seconds for the meshes to form: some heartbeats."""
 
 
+STAR_HEADS: Final = 20
+STAR_EVERY, STAR_BAR = 2.0, 5.0
+"""Seconds from one Head to the next, and from a Head to its arrival at most."""
+
+
 class Host:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, listen: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",)) -> None:
         self.arrived: dict[bytes, float] = {}
-        self.transport = LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
+        self.transport = LibP2PTransport(generate_key(), listen)
         self.peer = Peer(self.transport, seed=seed)
         self.peer.serve(TOPIC, self._asked, limit=1 << 10)
         self.peer.subscribe(TOPIC, self._heard)
@@ -105,11 +113,47 @@ async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]],
     return found
 
 
+async def starred(count: int) -> tuple[list[float], float]:
+    """Latencies in s of all Heads that arrived at `count` hosts of a star, ascending; and CPU seconds per Head, of all
+    hosts together."""
+    publisher, hosts = Host(0), [Host(seed, ()) for seed in range(1, count + 1)]
+    async with trio.open_nursery() as nursery:
+        for host in (publisher, *hosts):
+            nursery.start_soon(host.peer.run)
+            await host.peer.ready()
+        for host in hosts:
+            await host.peer.dial(await publisher.peer.addresses())
+        await trio.sleep(SETTLE)
+        starts, cpu = {}, time.process_time()
+        for number in range(STAR_HEADS):
+            message = f"star {number} ".encode().ljust(SIZE, b".")
+            starts[message] = await gossiped([publisher], message)
+            await trio.sleep(max(0.0, starts[message] + STAR_EVERY - time.perf_counter()))
+        await trio.sleep(STAR_BAR)
+        cpu = (time.process_time() - cpu) / STAR_HEADS
+        nursery.cancel_scope.cancel()
+    return sorted(host.arrived[one] - at for host in hosts for one, at in starts.items() if one in host.arrived), cpu
+
+
+def star(count: int) -> int:
+    bench.header("gossip over a star: from the publisher to hosts that know nobody else", ["libp2p"])
+    latencies, cpu = trio.run(starred, count)
+    wanted, prompt = count * STAR_HEADS, sum(latency <= STAR_BAR for latency in latencies)
+    slowest = latencies[-1] if latencies else float("inf")
+    row = (count, STAR_HEADS, f"{prompt} of {wanted}", statistics.median(latencies), slowest, cpu)
+    bench.table(["hosts", "Heads", "within 5 s", "median, s", "slowest, s", "CPU per Head, s"], [row])
+    print(f"star of {count}: {wanted - prompt} of {wanted} Heads lost or later than {STAR_BAR:g} s, bar 0")
+    return int(prompt < wanted)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="20 hosts, 10 messages")
+    parser.add_argument("--star", type=int, metavar="N", help="a star of N hosts instead")
     given = parser.parse_args()
     bench.one_thread()
+    if given.star:
+        return star(given.star)
     bench.header("gossip: from the publisher to every host", ["libp2p"])
     rows: list[Sequence[object]] = []
     closing = []

@@ -182,6 +182,12 @@ class NetworkSection(Section):
         Texts,
         Field(max_length=16, description="Addresses of relays to be reached through, where nobody can dial this one."),
     ] = ()
+    connections: Annotated[
+        int, Field(ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file.")
+    ] = 1024
+    subnet_connections: Annotated[
+        int, Field(ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48.")
+    ] = 32
 
 
 class HttpsSection(Section):
@@ -199,6 +205,12 @@ class HttpsSection(Section):
             "network.advertise with the port listened on, else what is listened on.",
         ),
     ] = ()
+    connections: Annotated[
+        int, Field(ge=1, le=32768, description="Most connections over HTTPS; each takes an open file.")
+    ] = 1024
+    address_connections: Annotated[
+        int, Field(ge=1, le=32768, description="Most of them from one IPv4 address or IPv6 /64.")
+    ] = 128
 
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:

@@ -27,6 +27,7 @@ import structlog
 from coordinator import keys, modelfolder, status
 from coordinator.admission import submission_limit
 from coordinator.books import Books
+from coordinator.config import CoordinatorConfig
 from coordinator.control import Control
 from coordinator.database import Database, check
 from coordinator.desk import Desk, Papers
@@ -43,14 +44,18 @@ from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
 from coordinator.replay import SLICE
 from coordinator.setup import Run
+from coordinator.state import LinksView
 from coordinator.supervision.commands import OperatorSocket
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p.addresses import listenable
 from p2p.envelope import ROLES, seal
+from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
+from p2p.limits import PeerLimits
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
+from runtime import descriptors
 from runtime.witness import Witness
 from tasks.task import Text
 from weights.durable import writing
@@ -165,9 +170,7 @@ class Coordinator:
             self.desk.here(self._now())
             self.books.tick(self._now())
             self.learning.training.watch.look()
-            self.painter.connected = {*await self._network.peers(), *self.books.roster.over_https(self._now())}
-            self.painter.invite = await self.invite()
-            self.painter.relayed = (await self._network.traffic()).relayed
+            await self._look_at_network()
             if await self.presence.moved():
                 await self.publisher.announce()
             if self._clock() - tidied >= TIDY:
@@ -182,6 +185,14 @@ class Coordinator:
         if not self.books.database.checked:
             await anyio.to_thread.run_sync(check, self.books.database.path, abandon_on_cancel=True)
             log.info("database checked", file=self.books.database.path.name)
+
+    async def _look_at_network(self) -> None:
+        """Show the painter who is connected, who was refused, and what was relayed."""
+        peers, traffic = await self._network.peers(), await self._network.traffic()
+        self.painter.connected = {*peers, *self.books.roster.over_https(self._now())}
+        self.painter.invite = await self.invite()
+        self.painter.relayed = traffic.relayed
+        self.painter.links = LinksView(open=len(peers), refused=traffic.refused, shortages=descriptors.SHORTAGES.count)
 
     async def _forget_tokens(self) -> None:
         """Tokens that neither a restarted learner nor an appeal can ask for, some at a time: others come between."""
@@ -220,8 +231,11 @@ async def serve(run: Run) -> None:
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
-    peer = ThreadedPeer(run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down)
-    network = with_https(peer, run, peer.turn if up is not None else None)
+    limits, https_limits = connection_limits(run.config, descriptors.raise_limit())
+    peer = ThreadedPeer(
+        run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
+    )
+    network = with_https(peer, run, peer.turn if up is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         web = run.config.web
@@ -247,15 +261,31 @@ def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
         folder.page.unlink(missing_ok=True)
 
 
-def with_https(network: Network, run: Run, turn: Callable[[str, int], Awaitable[None]] | None = None) -> Network:
-    """`network`, and HTTPS beside it where the settings say so. `turn`: see `HttpsServer`. Raises `LocalFault`."""
+def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, Limits]:
+    """Return the limits of libp2p and HTTPS, fitted to `files` open files."""
+    https = config.https.connections if config.https.listen else 0
+    over_libp2p, over_https = descriptors.fitted(files, config.network.connections, https)
+    return (
+        PeerLimits(over_libp2p, config.network.subnet_connections),
+        Limits(connections=over_https, per_visitor=config.https.address_connections),
+    )
+
+
+def with_https(
+    network: Network,
+    run: Run,
+    turn: Callable[[str, int], Awaitable[None]] | None = None,
+    limits: Limits | None = None,
+) -> Network:
+    """`network`, and HTTPS beside it where the settings say so. `turn`, `limits`: see `HttpsServer`. Raises
+    `LocalFault`."""
     from p2p.certificate import server_context
     from p2p.https_server import HttpsServer
 
     if not run.config.https.listen:
         return network
     context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-    return HttpsServer(network, listenable(run.config.https.listen), context, turn=turn)
+    return HttpsServer(network, listenable(run.config.https.listen), context, limits, turn=turn)
 
 
 def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy) -> Books:

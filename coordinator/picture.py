@@ -24,7 +24,7 @@ from coordinator.publisher import Publisher
 from coordinator.roster import Faces, Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from coordinator.state import BroadcastView, CapacityView, RunState
+from coordinator.state import BroadcastView, CapacityView, LinksView, RunState
 from coordinator.training import Training
 from p2p.addresses import Way
 
@@ -51,8 +51,8 @@ class Sketch(NamedTuple):
 
 @dataclass
 class Painter:
-    """`connected`, `invite`, `relayed`: kept fresh by the daemon. `faults`: what went wrong in this process's life.
-    `clock`: seconds since the Unix epoch; `started`: milliseconds."""
+    """`connected`, `invite`, `relayed`, `links`: kept fresh by the daemon. `faults`: what went wrong in this process's
+    life. `clock`: seconds since the Unix epoch; `started`: milliseconds."""
 
     run: Run
     books: Books
@@ -65,6 +65,7 @@ class Painter:
     connected: set[str] = field(default_factory=set)
     invite: str = ""
     relayed: int = 0
+    links: LinksView = field(default_factory=LinksView)
     _rates: dict[bytes, float] = field(default_factory=dict)
     _faces: Faces = field(default_factory=dict)
     """Of the pictures before: used by one thread at a time, as pictures are made one after the other."""
@@ -120,6 +121,7 @@ class Painter:
             invite=self.invite,
             faults=list(self.faults),
             relayed_bytes=self.relayed,
+            links=self.links,
         )
         measured = Measured(
             step_seconds=self.training.meter.step_seconds,

@@ -134,6 +134,15 @@ class SetAsideView(View, frozen=True, kw_only=True):
     reason: str
 
 
+class LinksView(View, frozen=True, kw_only=True):
+    """Connections. `open`: with peers over libp2p now. `refused`: since the coordinator's start, by the limit that
+    refused them. `shortages`: how often no descriptor was free."""
+
+    open: int = 0
+    refused: dict[str, int] = {}
+    shortages: int = 0
+
+
 class TroubleView(View, frozen=True, kw_only=True):
     """What keeps the learner from learning. `set_aside`: the last such batches. `reasons`: groups set aside by reason,
     since the run began. `waiting`: what the learner waits for; empty: it does not, or not for long."""
@@ -187,3 +196,4 @@ class RunState(View, frozen=True, kw_only=True):
     relayed_bytes: int = 0
     unscored: int = 0
     trouble: TroubleView = TroubleView()
+    links: LinksView = LinksView()

@@ -84,6 +84,9 @@ def lines(state: RunState) -> list[str]:
         rows.append(("held out", f"sampled {held.sampled:.3f}, greedy {held.greedy:.3f} at version {held.version}"))
     if state.refused:
         rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
+    if state.links.refused:
+        turned_away = ", ".join(f"{count} {limit}" for limit, count in sorted(state.links.refused.items()))
+        rows.append(("links", f"{state.links.open} connections open; refused for a limit: {turned_away}"))
     trouble = state.trouble
     if trouble.reasons:
         failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))

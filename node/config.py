@@ -60,6 +60,12 @@ class NodeConfig(BaseModel):
     relays: tuple[str, ...] = Field(
         (), description="Addresses of relays to be reached through, beside one that is found when it is needed."
     )
+    connections: int = Field(
+        256, ge=1, le=32768, description="Most connections with peers over libp2p; each takes an open file."
+    )
+    subnet_connections: int = Field(
+        32, ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48."
+    )
     downlink: float | None = Field(
         None, gt=0, description="Most payload received from other peers, in Mbit/s. None: no limit."
     )

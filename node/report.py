@@ -76,6 +76,7 @@ class Report:
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),
             "engine_restarts": self._engine.restarts,
+            "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,
             "payload_bytes": self._payloads.taken_bytes,

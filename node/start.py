@@ -67,6 +67,7 @@ def _invite(config: NodeConfig) -> Invite:
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
     """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
     from p2p.https_client import HttpsClient
+    from p2p.limits import PeerLimits
     from p2p.relay import MBIT, RelayLimits
     from p2p.threaded import ThreadedPeer
     from p2p.ways import Ways
@@ -77,7 +78,9 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
         relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
         listen = listenable(config.listen)
         seed = secrets.randbits(64)
-        direct = ThreadedPeer(key, listen=listen, seed=seed, uplink=up, downlink=down, relay=relay)
+        (connections,) = descriptors.fitted(descriptors.raise_limit(), config.connections)
+        limits = PeerLimits(connections, config.subnet_connections)
+        direct = ThreadedPeer(key, listen=listen, seed=seed, uplink=up, downlink=down, relay=relay, limits=limits)
     if "https" in config.via and invite.https_key is not None:
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:

@@ -37,13 +37,16 @@ class Door:
         self._inside: Counter[str] = Counter()
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def enter(self, host: str) -> bool:
-        """A connection comes; whether it may stay. Each one that may must `leave`."""
-        who = visitor(host)
-        if self._inside.total() >= self._limits.connections or self._inside[who] >= self._limits.per_visitor:
-            return False
+    def enter(self, host: str) -> tuple[str, str] | None:
+        """Count a connection that comes. Return the limit that refuses it and a sentence; None where it may stay, and
+        then it must `leave`."""
+        who, most = visitor(host), self._limits
+        if self._inside.total() >= most.connections:
+            return "https", f"{most.connections} are open over HTTPS, the most there may be (setting https.connections)"
+        if self._inside[who] >= most.per_visitor:
+            return "https-address", f"{who} has {most.per_visitor} over HTTPS, the most that one address may have"
         self._inside[who] += 1
-        return True
+        return None
 
     def leave(self, host: str) -> None:
         """A connection that had entered is gone."""

@@ -1,7 +1,8 @@
 """The sockets of the HTTPS server: TLS, connections, and what a slow or hostile visitor may cost.
 
 Rules
-1. A connection is counted before its handshake, and turned away there where the door says so (p2p/https_door.py).
+1. A connection is counted before its handshake, and turned away there where the door says so (p2p/https_door.py);
+   that is counted too, and said in the log.
 2. Every wait has an end: the handshake, the headers, the time between two requests, each read and each write. A body
    must come at `Limits.slowest` on the whole. Whoever is slower has the connection cut.
 3. A body's length is known and within the method's bound before the first byte of it is read. Nothing is unpacked.
@@ -13,6 +14,7 @@ import math
 import re
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
@@ -24,6 +26,8 @@ from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.https_door import Door, Limits
 from p2p.https_wire import PIECE
+from p2p.limits import TurnedAway
+from runtime.descriptors import SHORTAGES, is_shortage
 
 log = logging.getLogger("p2p")
 
@@ -51,6 +55,7 @@ class HttpsListener:
     def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: Limits) -> None:
         self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
         self._door = Door(limits)
+        self.turned_away = TurnedAway(time.monotonic)
         self._hosts: dict[RequestHandler, str] = {}
         self._idle: dict[RequestHandler, float] = {}
         self._sockets: list[socket.socket] = []
@@ -84,12 +89,14 @@ class HttpsListener:
             try:
                 connection, address = await loop.sock_accept(opened)
             except OSError as error:  # out of descriptors, or it was gone before it was taken
-                log.warning("https: a connection was not taken: %s", error.strerror)
+                if is_shortage(error):
+                    SHORTAGES.met("accepting a connection over HTTPS")
                 await asyncio.sleep(0.1)
                 continue
-            if self._door.enter(address[0]):
+            if (why := self._door.enter(address[0])) is None:
                 tasks.start_soon(self._admit, connection, address[0])
             else:
+                self.turned_away.count(*why)
                 connection.close()
 
     async def _admit(self, connection: socket.socket, host: str) -> None:

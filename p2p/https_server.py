@@ -165,7 +165,8 @@ class HttpsServer:
         """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""
         other = await self._beside.traffic()
         sent_by_peer = {**other.sent_by_peer, **self._sent}
-        return msgspec.structs.replace(other, sent=other.sent + self._sent.total(), sent_by_peer=sent_by_peer)
+        sent, refused = other.sent + self._sent.total(), {**other.refused, **self._listener.turned_away.counts()}
+        return msgspec.structs.replace(other, sent=sent, sent_by_peer=sent_by_peer, refused=refused)
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path

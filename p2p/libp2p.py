@@ -26,7 +26,9 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 11. A dial to a peer that is connected returns at once, also where that connection leads nowhere since this machine
     has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced; and where a peer comes by
     a second one, as it knows of no first one, the first is looked at in the same way.
-12. Gossip ends in silence where connections come and go (p2p/libp2p_gossip.py).
+12. Gossip ends in silence where connections come and go, and a publisher tells its mesh alone (p2p/libp2p_gossip.py).
+13. After as many inbound connections as may be open at once, all closed long ago, it takes no more, in silence. Ours
+    are taken in by p2p/libp2p_inbound.py.
 """
 
 import logging
@@ -42,10 +44,10 @@ from libp2p.custom_types import TMuxerOptions, TProtocol
 from libp2p.network.config import ConnectionConfig
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb.rpc_pb2 import Message
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
+from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
@@ -56,14 +58,15 @@ from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
 from p2p.libp2p_foreign import ForeignConn, Muxers
-from p2p.libp2p_gossip import mend, mended
+from p2p.libp2p_gossip import Router, mend, mended
+from p2p.libp2p_inbound import Inbound
 from p2p.libp2p_log import demote
 from p2p.libp2p_mux import MuxConn
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
-from p2p.limits import Buckets
+from p2p.limits import Buckets, PeerLimits
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
@@ -79,8 +82,10 @@ ALIVE = 4.0
 """Seconds for a peer to be heard of over a connection that somebody wants dialled."""
 HANG_UP = 2.0
 """Seconds for closing connections at the end."""
-MAX_CONNECTIONS = 256
-MAX_STREAMS = 4096
+STREAMS_PER_CONNECTION = 16
+"""On the average of all connections together."""
+OWN_DIALS = 16
+"""Connections that this host may make when those of others have taken all places."""
 MAX_MEMORY_MIB = 512
 GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
 HEARTBEAT = 1
@@ -98,10 +103,16 @@ def muxers() -> TMuxerOptions:
     return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn}
 
 
-def limits() -> ResourceManager:
-    """What all peers together may take. Upstream's circuit breaker and degradation would refuse honest peers too."""
+def resources(connections: int) -> ResourceManager:
+    """Return what all peers together may take. Upstream's circuit breaker and degradation would refuse honest peers
+    too. Connections are counted by p2p/libp2p_connections.py, so that upstream's own bound is out of their way."""
     return new_resource_manager(
-        ResourceLimits(max_connections=MAX_CONNECTIONS, max_memory_mb=MAX_MEMORY_MIB, max_streams=MAX_STREAMS),
+        ResourceLimits(
+            max_connections=4 * (connections + OWN_DIALS),
+            max_memory_mb=MAX_MEMORY_MIB,
+            max_streams=STREAMS_PER_CONNECTION * connections,
+        ),
+        connection_limits=ConnectionLimits(),
         enable_metrics=False,
         enable_memory_pooling=False,
         enable_circuit_breaker=False,
@@ -119,9 +130,11 @@ class LibP2PTransport:
         *,
         patience: float = PATIENCE,
         relay: RelayLimits | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `relay`: what it relays for others,
         None for nothing. Raises `LocalFault`."""
+        limits = limits or PeerLimits()
         try:
             self._listen = [Multiaddr(address) for address in listen]
         except ValueError as error:
@@ -133,9 +146,10 @@ class LibP2PTransport:
         libp2p_socket.install()
         demote()
         key_pair = create_new_key_pair(key.private_bytes_raw())
+        most = 2 * (limits.connections + OWN_DIALS)  # upstream's own bound: no connection shall meet it in silence
         connections = ConnectionConfig(
-            max_connections=MAX_CONNECTIONS,
-            high_watermark=MAX_CONNECTIONS,
+            max_connections=most,
+            high_watermark=most,
             low_watermark=0,
             min_connections=0,
             max_connections_per_peer=1,
@@ -145,19 +159,21 @@ class LibP2PTransport:
             key_pair=key_pair,
             sec_opt=security(key_pair),
             listen_addrs=self._listen or None,
-            resource_manager=limits(),
+            resource_manager=resources(limits.connections),
             connection_config=connections,
         )
         self._host.get_network().upgrader.muxer_multistream = Muxers(muxers())  # type: ignore[attr-defined]
         guard(self._host)
-        self._connections = Connections()
+        self._most = limits.connections + OWN_DIALS
+        self._connections = Connections(limits)
+        Inbound(self._host, self._connections)
         self._circuits = Circuits(self._host, self._connections.gone)
         self._punch = Punch(self._host, self._circuits)
         self._circuits.arrived = self._upgrade
         self._connections.doubled = self._look_at_older
         self._relay = Relay(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
-        self._router = GossipSub(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT)
+        self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
         self._pubsub = mended(
             Pubsub(
                 self._host,
@@ -217,6 +233,9 @@ class LibP2PTransport:
             if (left := self._connections.banned_for(peer)) > 0:
                 why = f"; {peer} broke the protocol, and is left alone for {figure(left)} s more"
                 continue
+            if len(self._connections.open) >= self._most and not self._connections.of(peer):
+                why = f"; this peer has {len(self._connections.open)} connections, and its setting allows no more"
+                continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
                     for passed in address.split("/p2p/")[1:]:  # a relay before who is behind it
@@ -260,6 +279,10 @@ class LibP2PTransport:
     def relayed(self) -> int:
         """See `Transport`."""
         return self._relay.passed if self._relay is not None else 0
+
+    def turned_away(self) -> dict[str, int]:
+        """See `Transport`."""
+        return self._connections.turned_away.counts()
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:

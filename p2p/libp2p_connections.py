@@ -1,6 +1,7 @@
 """Every connection of one host, whether there may be one more, and with whom there may be none.
 
-1. Where it comes from may not have too many already (p2p/limits.py).
+1. All peers together may have `PeerLimits.connections`, one public subnet `PeerLimits.per_subnet` (p2p/limits.py); who
+   was dialled by this host counts, and is never refused. A refusal is counted, and said in the log.
 2. A peer that breaks the muxer's rules again and again is banned (p2p/bans.py): its connections are closed, new ones
    are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it: bytes
    that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's fault.
@@ -11,13 +12,13 @@ import logging
 from collections.abc import Callable
 
 import trio
-from libp2p.abc import INetConn, INetStream, INetwork, INotifee
+from libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
 from p2p.bans import Bans
 from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_mux import MuxConn
-from p2p.limits import Crowd
+from p2p.limits import Crowd, PeerLimits, TurnedAway
 
 log = logging.getLogger("p2p")
 
@@ -26,13 +27,15 @@ class Connections(INotifee):
     """Upstream tells it of each that begins or ends. It holds their sockets, as upstream forgets the socket of one that
     ends while the host stops."""
 
-    def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
+    def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""
-        self._now = now
-        self.open: dict[INetConn, None] = {}
+        self._limits, self._now = limits or PeerLimits(), now
+        self.turned_away = TurnedAway(now)
+        self.open: dict[INetConn, trio.Event] = {}
+        """Each with what is set when it ends."""
         self.doubled: Callable[[INetConn], None] = lambda newest: None
         """Told of a connection with a peer with whom there is one."""
-        self._crowd = Crowd()
+        self._crowd = Crowd(self._limits.per_subnet)
         self._bans = Bans()
         self._ended = trio.Event()
 
@@ -40,6 +43,22 @@ class Connections(INotifee):
         """Wait until there is no connection with a peer."""
         while self.of(peer):
             await self._ended.wait()
+
+    async def ended(self, muxed: IMuxedConn) -> None:
+        """Wait until a connection has ended; at once where it is not open."""
+        for connection, ended in self.open.items():
+            if connection.muxed_conn is muxed:
+                await ended.wait()
+                return
+
+    def full(self, coming: int) -> bool:
+        """Whether there is no place for one more connection, where `coming` are being made; then it is counted as
+        refused."""
+        most = self._limits.connections
+        if len(self.open) + coming < most:
+            return False
+        self.turned_away.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
+        return True
 
     def of(self, peer: str) -> list[INetConn]:
         """The connections with a peer."""
@@ -50,26 +69,32 @@ class Connections(INotifee):
         return self._bans.left(peer, self._now())
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:
-        self.open[conn] = None
-        reason = self._refused(conn)
-        if reason is not None:
-            log.warning("a connection is closed: %s", reason)
+        refused = self._refused(conn)
+        self.open[conn] = trio.Event()
+        if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
             self.doubled(conn)
 
-    def _refused(self, conn: INetConn) -> str | None:
+    def _refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)
         if self.banned_for(peer) > 0:
-            return f"{peer} is banned"
+            self.turned_away.count("banned", f"{peer} is banned")
+            return True
+        if conn.muxed_conn.is_initiator:
+            return False
+        if self.full(0):
+            return True
         remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
-        if conn.muxed_conn.is_initiator or remote is None:
-            return None
-        return self._crowd.joined(conn, remote[0], self._now())
+        why = None if remote is None else self._crowd.joined(conn, remote[0], self._now())
+        if why is not None:
+            self.turned_away.count("subnet", why)
+        return why is not None
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self._charge(conn)
-        self.open.pop(conn, None)
+        if (ended := self.open.pop(conn, None)) is not None:
+            ended.set()
         self._crowd.left(conn)
         self._ended.set()
         self._ended = trio.Event()

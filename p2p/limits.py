@@ -1,7 +1,7 @@
 """What one peer, and one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds, monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. It may hold `PER_SUBNET` connections, and make
-   `DIALS_BURST` at once and `DIALS_RATE` a second: a handshake costs us more than the other side.
+1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. It may hold `PeerLimits.per_subnet` connections,
+   and make `DIALS_BURST` at once and `DIALS_RATE` a second: a handshake costs us more than the other side.
 2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
    one switch is no attack. Peers that come through a relay count as the relay does.
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second wait their turn, which pushes back on the asker; none
@@ -12,8 +12,17 @@
 """
 
 import ipaddress
+import logging
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
+
+from runtime.seldom import Seldom
+
+log = logging.getLogger("p2p")
+
+CONNECTIONS: Final = 256
 
 PER_SUBNET: Final = 32
 DIALS_RATE: Final = 1.0
@@ -22,6 +31,31 @@ ASKS_RATE: Final = 50.0
 ASKS_BURST: Final = 200.0
 KEPT: Final = 4096
 """Buckets remembered; a full one is the same as none."""
+
+
+@dataclass(frozen=True)
+class PeerLimits:
+    """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet."""
+
+    connections: int = CONNECTIONS
+    per_subnet: int = PER_SUBNET
+
+
+class TurnedAway:
+    """Connections that were refused, by the limit that refused them: counted, and said in the log rarely."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: monotonic seconds."""
+        self._refused = Seldom(clock)
+
+    def count(self, limit: str, why: str) -> None:
+        """Count one connection refused for `limit` (a word). `why`: one sentence, with what to do about it."""
+        if times := self._refused.count(limit):
+            log.warning("connection refused: %s (%d since this was last said)", why, times)
+
+    def counts(self) -> dict[str, int]:
+        """Return all that were refused since the start, by limit."""
+        return self._refused.counts()
 
 
 class Buckets:
@@ -53,7 +87,8 @@ class Buckets:
 class Crowd:
     """Connections by subnet."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_subnet: int = PER_SUBNET) -> None:
+        self._per_subnet = per_subnet
         self._held: dict[object, str] = {}
         self._count: Counter[str] = Counter()
         self._dials = Buckets(DIALS_RATE, DIALS_BURST)
@@ -67,8 +102,8 @@ class Crowd:
         self._count[subnet] += 1
         if self._dials.take(subnet, now) > 0:
             return f"{subnet} connects too often"
-        if self._count[subnet] > PER_SUBNET:
-            return f"{subnet} has {PER_SUBNET} connections already"
+        if self._count[subnet] > self._per_subnet:
+            return f"{subnet} has {self._per_subnet} connections already, the most that one subnet may have"
         return None
 
     def left(self, connection: object) -> None:

@@ -196,6 +196,10 @@ class MemoryTransport:
         """See `Transport`."""
         return 0
 
+    def turned_away(self) -> dict[str, int]:
+        """See `Transport`."""
+        return {}
+
     async def open(self, peer: str, protocol: str) -> Stream:
         """See `Transport`."""
         other = await self._reach(peer) if peer in self._connected else None

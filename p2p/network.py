@@ -29,13 +29,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes moved since start, by way. `relayed`: bytes of any kind passed on for others as their relay."""
+    """Payload bytes moved since start, by way. `relayed`: bytes of any kind passed on for others as their relay.
+    `refused`: connections of others that were refused, by the limit that refused them."""
 
     received: int
     sent: int
     received_by_peer: dict[str, int]
     sent_by_peer: dict[str, int]
     relayed: int = 0
+    refused: dict[str, int] = {}
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):

@@ -137,4 +137,5 @@ class Peer:
 
     async def traffic(self) -> Traffic:
         """See `Network`."""
-        return msgspec.structs.replace(self._broadcast.traffic(), relayed=self._transport.relayed())
+        moved, transport = self._broadcast.traffic(), self._transport
+        return msgspec.structs.replace(moved, relayed=transport.relayed(), refused=transport.turned_away())

@@ -17,6 +17,7 @@ from p2p.bridge import TrioThread
 from p2p.errors import LocalFault, Unreachable
 from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
+from p2p.limits import PeerLimits
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.peer import Peer
 from p2p.relay import RelayLimits
@@ -41,16 +42,17 @@ class ThreadedPeer:
         downlink: float | None = None,
         patience: float = PATIENCE,
         relay: RelayLimits | None = None,
+        limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses, none for a peer that only dials. `uplink`, `downlink`: bytes of payload per
         second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays
-        for others, None for nothing."""
+        for others, None for nothing. `limits`: of connections."""
         self._key = key
         self._listen = list(listen)
         self._seed = seed
         self._uplink, self._downlink = uplink, downlink
         self._patience = patience
-        self._relay = relay
+        self._relay, self._limits = relay, limits
         self._peer_id = peer_id(public_bytes(key))
         self._methods: list[tuple[str, RequestHandler, int]] = []
         self._topics: list[tuple[str, GossipHandler]] = []
@@ -168,7 +170,7 @@ class ThreadedPeer:
                 thread.post(self._ready.set)
 
     def _build(self, thread: TrioThread) -> Peer:
-        transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay)
+        transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
         peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink)
         for method, handler, limit in self._methods:
             peer.serve(method, _in_asyncio(thread, handler), limit=limit)
@@ -187,7 +189,11 @@ def _in_asyncio(
 
 
 def _libp2p_transport(
-    key: Ed25519PrivateKey, listen: list[str], patience: float, relay: RelayLimits | None
+    key: Ed25519PrivateKey,
+    listen: list[str],
+    patience: float,
+    relay: RelayLimits | None,
+    limits: PeerLimits | None,
 ) -> Transport:
     try:
         from p2p.libp2p import LibP2PTransport
@@ -195,4 +201,4 @@ def _libp2p_transport(
         if (error.name or "").partition(".")[0] != "libp2p":
             raise
         raise LocalFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
-    return LibP2PTransport(key, listen, patience=patience, relay=relay)
+    return LibP2PTransport(key, listen, patience=patience, relay=relay, limits=limits)

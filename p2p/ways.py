@@ -171,6 +171,7 @@ class Ways:
             received_by_peer=_added([part.received_by_peer for part in parts]),
             sent_by_peer=_added([part.sent_by_peer for part in parts]),
             relayed=sum(part.relayed for part in parts),
+            refused=_added([part.refused for part in parts]),
         )
 
     async def _dial(self, way: Way, addresses: list[str]) -> str:

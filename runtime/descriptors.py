@@ -3,25 +3,24 @@
 Rules
 1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
 2. Connections are fitted to the limit: `RESERVED` descriptors stay free of them, for files, pipes and listeners.
-3. A want of descriptors ends nothing: whoever meets one waits and tries again. It is counted, and said in the log once
-   per `QUIET` seconds.
+3. A want of descriptors ends nothing: the call that met it is tried again. It is counted, and said in the log rarely
+   (runtime/seldom.py).
 """
 
 import errno
 import logging
-import math
 import resource
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
+
+from runtime.seldom import Seldom
 
 MOST: Final = 65_536
 FALLBACKS: Final = (10_240, 4_096, 1_024)
 """Limits to try where the system refuses its own hard limit: macOS takes no more than OPEN_MAX, 10,240."""
 RESERVED: Final = 160
 """Descriptors that no connection may take: open payloads (64), databases, logs, children, listeners, and a margin."""
-QUIET: Final = 60.0
 
 log = logging.getLogger("runtime")
 
@@ -40,11 +39,19 @@ def raise_limit(most: int = MOST) -> int:
 
 
 def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
-    """Return how many connections of each kind fit under `limit` descriptors: as many as `wanted`, or in proportion."""
+    """Return how many connections of each kind fit under `limit` descriptors: as many as `wanted`, or in proportion.
+    Where it is fewer, the log says so."""
     room, total = max(limit - RESERVED, len(wanted)), sum(wanted)
     if total <= room:
         return wanted
-    return tuple(max(1, number * room // total) for number in wanted)
+    log.warning(
+        "%d connections are set, and %d open files allow %d (%d are kept for files): raise the limit (ulimit -n)",
+        total,
+        limit,
+        room,
+        RESERVED,
+    )
+    return tuple(number and max(1, number * room // total) for number in wanted)
 
 
 def is_shortage(error: OSError) -> bool:
@@ -58,24 +65,22 @@ class Shortages(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
         super().__init__()
-        self.count = 0
-        self._clock, self._said_at, self._said = clock, -math.inf, 0
-        self._lock = threading.Lock()
+        self._met = Seldom(clock)
+
+    @property
+    def count(self) -> int:
+        """How many there were since the start."""
+        return sum(self._met.counts().values())
 
     def met(self, doing: str) -> None:
         """Count one failure while `doing` something."""
-        with self._lock:
-            self.count += 1
-            now = self._clock()
-            if now - self._said_at < QUIET:
-                return
-            times, self._said, self._said_at = self.count - self._said, self.count, now
-        log.warning(
-            "no descriptor is free (%s; %d times since this was last said): it is tried again; raise the limit "
-            "of open files (ulimit -n) or lower the limits of connections",
-            doing,
-            times,
-        )
+        if times := self._met.count(""):
+            log.warning(
+                "no descriptor is free (%s; %d times since this was last said): it is tried again; raise the limit "
+                "of open files (ulimit -n) or lower the limits of connections",
+                doing,
+                times,
+            )
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Take a foreign report of a shortage off the log, and count it."""

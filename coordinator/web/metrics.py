@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.state import BroadcastView, NodeRow, RunState, TroubleView
+from coordinator.state import BroadcastView, LinksView, NodeRow, RunState, TroubleView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,6 +20,7 @@ class _Picture(Collector):
         yield from of_learning(self._state)
         yield from of_work(self._state)
         yield from of_trouble(self._state.trouble)
+        yield from of_links(self._state.links)
         yield from of_capacity(self._state)
         yield from of_broadcast(self._state.broadcast)
         yield from of_nodes(self._state.nodes)
@@ -74,6 +75,18 @@ def of_work(state: RunState) -> Iterator[Metric]:
     yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
     yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)
     yield _staleness(state.staleness)
+
+
+def of_links(links: LinksView) -> Iterator[Metric]:
+    """Connections, and what they were refused for."""
+    yield _gauge("echo2_connections", "Connections with peers over libp2p.", links.open)
+    refused = CounterMetricFamily(
+        "echo2_connections_refused", "Connections refused since the start, by the limit.", labels=["limit"]
+    )
+    for limit, count in sorted(links.refused.items()):
+        refused.add_metric([limit], count)
+    yield refused
+    yield _counter("echo2_descriptor_shortages", "How often no descriptor was free.", links.shortages)
 
 
 def of_trouble(trouble: TroubleView) -> Iterator[Metric]:

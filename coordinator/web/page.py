@@ -172,7 +172,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     lengths = (words.duration, words.moment, words.ago)
-    named = (*lengths, words.count, words.short, words.size, words.times, words.points, words.clipped)
+    numbers = (words.count, words.short, words.size, words.times, words.points)
+    named = (*lengths, *numbers, words.clipped, words.refused_limit)
     environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
     return environment
 

@@ -67,3 +67,17 @@ def points(difference: float) -> str:
 def clipped(identity: str) -> str:
     """A peer id, as short as people compare it."""
     return identity if len(identity) <= 12 else f"{identity[:4]}…{identity[-6:]}"
+
+
+_LIMITS = {
+    "connections": "all places were taken (network.connections)",
+    "subnet": "one public subnet had its share (network.subnet_connections), or connected too often",
+    "banned": "the peer had broken the protocol",
+    "https": "all places over HTTPS were taken (https.connections)",
+    "https-address": "one address had its share over HTTPS (https.address_connections)",
+}
+
+
+def refused_limit(limit: str) -> str:
+    """The sentence for the word under which a refused connection is counted, with the setting to change."""
+    return _LIMITS.get(limit, limit)

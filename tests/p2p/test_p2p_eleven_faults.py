@@ -1,4 +1,4 @@
-"""The eleven faults of py-libp2p that docs/architecture.md names, each with the tests that hold against it. Tests of
+"""The thirteen faults of py-libp2p that docs/architecture.md names, each with the tests that hold against it. Tests of
 one that are to be found nowhere else are here."""
 
 import ast
@@ -26,6 +26,7 @@ from multiaddr import Multiaddr
 from p2p import libp2p
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.libp2p_stream import LibP2PStream
+from p2p.limits import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
 from tests.p2p.test_p2p_libp2p import MB, echo, made, on_trio, publish_until, running
 
@@ -36,15 +37,15 @@ SINK = "/test/sink"
 def listed() -> dict[int, list[str]]:
     """Fault -> `file::test`, as the document lists them."""
     text = (ROOT / "docs" / "architecture.md").read_text()
-    section = text.partition("## Eleven faults of py-libp2p")[2].partition("\n## ")[0]
+    section = text.partition("## Thirteen faults of py-libp2p")[2].partition("\n## ")[0]
     items = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
     found = zip(items[::2], items[1::2], strict=True)
     return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in found}
 
 
-def test_each_of_the_eleven_faults_has_a_test_and_each_test_is_there() -> None:
+def test_each_of_the_thirteen_faults_has_a_test_and_each_test_is_there() -> None:
     faults = listed()
-    assert list(faults) == list(range(1, 12))
+    assert list(faults) == list(range(1, 14))
     for number, tests in faults.items():
         assert tests, f"fault {number} has no test"
         for test in tests:
@@ -213,10 +214,11 @@ async def test_the_limits_are_ours_and_no_default():
     async def limits(transport) -> tuple[int, ...]:
         network = transport._host.get_network()
         most = network._resource_manager.limits
-        return most.max_connections, most.max_streams, network.connection_config.max_connections_per_peer
+        return most.max_streams, network.connection_config.max_connections_per_peer, transport._most
 
     async with running(peer):
-        assert await on_trio(peer, limits) == (libp2p.MAX_CONNECTIONS, libp2p.MAX_STREAMS, 1)
+        streams = libp2p.STREAMS_PER_CONNECTION * CONNECTIONS
+        assert await on_trio(peer, limits) == (streams, 1, CONNECTIONS + libp2p.OWN_DIALS)
 
 
 async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused():

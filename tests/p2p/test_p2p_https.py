@@ -316,10 +316,11 @@ async def test_a_client_that_asks_too_much_is_served_later_and_keeps_its_line():
 
 def test_the_door_counts_by_household_and_forgets():
     door = Door(Limits(connections=3, per_visitor=2, rate=1.0, burst=2.0))
-    assert [door.enter("2001:db8::1"), door.enter("2001:db8::2"), door.enter("2001:db8::3")] == [True, True, False]
-    assert [door.enter("192.0.2.1"), door.enter("192.0.2.2")] == [True, False]
+    hosts = ("2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1", "192.0.2.2")
+    refused = [why and why[0] for why in map(door.enter, hosts)]
+    assert refused == [None, None, "https-address", None, "https"]
     door.leave("2001:db8::2")
-    assert door.enter("192.0.2.2")
+    assert door.enter("192.0.2.2") is None
     assert [door.ask("192.0.2.1", 0.0) for _ in range(3)] == [0.0, 0.0, 1.0]
     assert [door.ask("192.0.2.1", 1.0), door.ask("192.0.2.9", 1.0)] == [0.0, 0.0]
     for number in range(2 * door.MOST_BUCKETS):

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from runtime.descriptors import QUIET, RESERVED, Shortages, fitted, raise_limit
+from runtime.descriptors import RESERVED, Shortages, fitted, raise_limit
+from runtime.seldom import QUIET
 
 PRINT = "from runtime.descriptors import raise_limit; print(raise_limit())"
 

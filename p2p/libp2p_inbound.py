@@ -1,0 +1,49 @@
+"""Inbound connections, in place of py-libp2p's own handler.
+
+Upstream's takes one of `max_connections` places for each connection that it accepts, and gives none back before the
+host stops: after 256 nodes had come and gone, a host was deaf for good. Its refusals are silent. Here:
+
+1. A connection holds a place from its acceptance to its end, and no longer.
+2. One that finds no place is closed before its handshake, counted, and said in the log.
+3. A relayed connection, which no listener accepts, is held to the same number once it is open
+   (p2p/libp2p_connections.py).
+"""
+
+import logging
+from typing import Any
+
+from libp2p.abc import IHost
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.network.connection.raw_connection import RawConnection
+from multiaddr import Multiaddr
+
+from p2p.libp2p_connections import Connections
+
+log = logging.getLogger("p2p")
+
+
+class Inbound:
+    """The handler of what listeners accept."""
+
+    def __init__(self, host: IHost, connections: Connections) -> None:
+        network: Any = host.get_network()
+        self._network, self._connections = network, connections
+        self._shaking = 0
+        """Connections accepted whose handshake is not done."""
+        network._handle_inbound_connection = self._handle
+
+    async def _handle(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
+        """Admit one connection, and keep its socket until it ends: the listener closes it when this returns."""
+        if self._connections.full(self._shaking):
+            await stream.close()
+            return
+        try:
+            connection = RawConnection(stream, False)
+            self._shaking += 1
+            try:
+                muxed = await self._network.upgrade_inbound_raw_conn(connection, address)
+            finally:
+                self._shaking -= 1
+            await self._connections.ended(muxed)
+        except Exception as error:
+            log.debug("inbound on %s: %r", address, error)

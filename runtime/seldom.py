@@ -1,0 +1,36 @@
+"""Say rarely what happens often: one log line per subject and `QUIET` seconds, with the number of times since."""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+QUIET: Final = 60.0
+
+
+class Seldom:
+    """Count events by subject. Safe in any thread. Subjects are few: each is remembered."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, quiet: float = QUIET) -> None:
+        """`clock`: monotonic seconds. `quiet`: seconds from one line about a subject to the next."""
+        self._clock, self._quiet = clock, quiet
+        self._counts: Counter[str] = Counter()
+        self._said: dict[str, tuple[float, int]] = {}
+        self._lock = threading.Lock()
+
+    def count(self, subject: str) -> int:
+        """Count one event. Return how many there were since the last line, where it is time for one; else 0."""
+        with self._lock:
+            self._counts[subject] += 1
+            now, (at, told) = self._clock(), self._said.get(subject, (-math.inf, 0))
+            if now - at < self._quiet:
+                return 0
+            self._said[subject] = now, self._counts[subject]
+            return self._counts[subject] - told
+
+    def counts(self) -> dict[str, int]:
+        """Return all events by subject."""
+        with self._lock:
+            return dict(self._counts)
