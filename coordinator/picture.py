@@ -28,6 +28,8 @@ from coordinator.state import BroadcastView, CapacityView, LinksView, RunState
 from coordinator.training import Training
 from p2p.addresses import Way
 
+MOST_NODES = 10_000
+"""Nodes in a picture, those with the most accepted work."""
 _NOT_YET = CapacityView(
     step_seconds=None,
     turnaround_seconds=None,
@@ -82,7 +84,6 @@ class Painter:
         """Rule 1."""
         config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
         history, roster = self.training.history, self.books.roster
-        versions = [history.versions[number] for number in sorted(history.versions)]
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -112,11 +113,11 @@ class Painter:
             staleness=list(self.books.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
-            versions=versions,
+            versions=[history.versions[number] for number in sorted(history.versions)],
             capacity=_NOT_YET,
             broadcast=BroadcastView(source=self.run.peer_id),
-            diff_bytes=sum(row.diff_bytes or 0 for row in versions),
-            full_bytes=sum(row.full_bytes for row in versions if row.diff_bytes is not None),
+            diff_bytes=history.diff_bytes,
+            full_bytes=history.full_bytes,
             nodes=[],
             invite=self.invite,
             faults=list(self.faults),
@@ -151,7 +152,8 @@ class Painter:
             expired=counted.expired,
             capacity=capacity,
             broadcast=sketch.broadcasts.view(self.run.peer_id),
-            nodes=nodes,
+            nodes=nodes[:MOST_NODES],
+            nodes_known=len(nodes),
         )
 
     def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:

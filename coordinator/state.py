@@ -157,7 +157,8 @@ class RunState(View, frozen=True, kw_only=True):
     """The whole picture. `refused`: groups by reason code. `staleness`: index = age at draw, value = groups.
     `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
-    between nodes that could not reach each other, since the coordinator's start."""
+    between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
+    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: at most 10,000 of the `nodes_known`."""
 
     run: str
     name: str
@@ -194,6 +195,7 @@ class RunState(View, frozen=True, kw_only=True):
     invite: str
     faults: list[str]
     relayed_bytes: int = 0
+    nodes_known: int = 0
     unscored: int = 0
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()

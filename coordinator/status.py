@@ -62,13 +62,14 @@ def decode(body: bytes) -> RunState:
 def lines(state: RunState) -> list[str]:
     """The run in a few lines."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
+    known = max(state.nodes_known, len(state.nodes))
     rows = [
         ("run", f"{state.name}, {state.model}, {state.parameters:,} parameters"),
         ("phase", f"{state.phase}; step {state.step}{wanted}, version {state.version} of era {state.era}"),
         ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
                    f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
                    f"{state.running} leased"),
-        ("nodes", f"{sum(node.connected for node in state.nodes)} connected, {len(state.nodes)} known"),
+        ("nodes", f"{sum(node.connected for node in state.nodes)} connected, {known} known"),
     ]  # fmt: skip
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of its time"))

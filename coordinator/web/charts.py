@@ -8,12 +8,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 MOST_POINTS = 160
 """Points of a line: a longer one is thinned to means of neighbours."""
 _LABEL_GAP = 9.0  # percent: one line of text in a plot of 190 px
 
 Point = tuple[float, float]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,13 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     chunks = [points[start : start + size] for start in range(0, len(points) - 1, size)]
     means = [(sum(x for x, _ in chunk) / len(chunk), sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
     return [*means, points[-1]]
+
+
+def picked(records: Sequence[R], most: int = MOST_POINTS) -> list[R]:
+    """At most `most` of the records, evenly, with the first and the last."""
+    if len(records) <= most:
+        return list(records)
+    return [records[number * (len(records) - 1) // (most - 1)] for number in range(most)]
 
 
 def trailing_mean(points: Sequence[Point], window: int) -> list[Point]:

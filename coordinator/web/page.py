@@ -68,6 +68,7 @@ def facts(state: RunState) -> dict[str, Any]:
         "reward": reward_chart(state),
         "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
         "unshown": max(0, len(state.nodes) - NODES_SHOWN),
+        "known": max(state.nodes_known, len(state.nodes)),
         "refusals": refusals.rows(state.refused),
         "aside": list(reversed(state.trouble.set_aside))[:BATCHES_SHOWN],
         "aside_groups": sum(state.trouble.reasons.values()),
@@ -81,12 +82,13 @@ def facts(state: RunState) -> dict[str, Any]:
 
 def accuracy_chart(state: RunState) -> Chart:
     """Held-out exact match over versions, 0 to 100 %."""
-    sampled = [(float(one.version), one.sampled) for one in state.evaluations]
-    greedy = [(float(one.version), one.greedy) for one in state.evaluations]
+    shown = charts.picked(state.evaluations)
+    sampled = [(float(one.version), one.sampled) for one in shown]
+    greedy = [(float(one.version), one.greedy) for one in shown]
     hints = [
         (float(one.version), f"version {one.version}: sampled {charts.percent(one.sampled)}, "
                              f"greedy {charts.percent(one.greedy)} of {one.prompts} prompts")
-        for one in state.evaluations
+        for one in shown
     ]  # fmt: skip
     return charts.line_chart(
         "accuracy",
