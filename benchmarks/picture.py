@@ -6,7 +6,7 @@ ours, c6 for a bound.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 WIDTH, HEIGHT = 760, 470
 LEFT, RIGHT, TOP, BOTTOM = 76, 530, 58, 404
@@ -47,6 +47,13 @@ class Axis(NamedTuple):
         return [value for value in every if self.low <= value <= self.high]
 
 
+class Scale(Protocol):
+    """An axis of any kind."""
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+
+
 def svg(name: str, heading: str, below: str, parts: Iterable[str]) -> str:
     """The whole of it. `name`: for who cannot see it. `heading`, `below`: a line of title, and a smaller one."""
     head = [
@@ -59,7 +66,7 @@ def svg(name: str, heading: str, below: str, parts: Iterable[str]) -> str:
     return "\n".join([*head, *parts, "</svg>", ""])
 
 
-def grid(across: Axis, up: Axis, columns: Mapping[float, str], rows: Mapping[float, str], caption: str) -> list[str]:
+def grid(across: Scale, up: Scale, columns: Mapping[float, str], rows: Mapping[float, str], caption: str) -> list[str]:
     """Lines at these values, with these words beside them. `caption`: below the horizontal axis."""
     found = []
     for value, said in rows.items():

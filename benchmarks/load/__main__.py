@@ -90,10 +90,8 @@ def idle_claims(quick: bool, folder: Path) -> list[Claim]:
 
 def version_claims(quick: bool, folder: Path) -> list[Claim]:
     found = versions.measured(300 if quick else 2000)
-    print(
-        f"after {found.versions} versions: {found.descriptors:.0f} descriptors, {found.last / 2**20:.1f} MiB, before "
-    )
-    print(f"{found.first / 2**20:.1f} MiB: {found.per_version:.0f} bytes per version\n")
+    memory = f"{found.first / 2**20:.1f} MiB after a quarter of them, {found.last / 2**20:.1f} MiB at the end"
+    print(f"{found.versions} versions: {found.descriptors:.0f} descriptors; {memory}\n")
     over = found.descriptors - versions.CONNECTIONS
     return [
         Claim(f"descriptors beside connections after {found.versions} versions", over, "one", 100.0, at_most=True),

@@ -42,10 +42,11 @@ class Cost(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """With three tabs open. `held`: longest hold of the event loop, seconds by the clock. `cpu`: share of a core.
-    `answers`: how many came; `nbytes`: of the largest one, unpacked."""
+    """With three tabs open. `held`, `held_cpu`: longest hold of the event loop, seconds by the clock and of CPU. `cpu`:
+    share of a core. `answers`: how many came; `nbytes`: of the largest one, unpacked."""
 
     held: float
+    held_cpu: float
     cpu: float
     answers: int
     nbytes: int
@@ -139,7 +140,9 @@ def picture(run: Run, seconds: float) -> Picture:
         over.set()
         for tab in tabs:
             tab.join()
-    return Picture(ended.held, (ended.cpu - began.cpu) / (ended.at - began.at), len(found), max(found, default=0))
+    return Picture(
+        ended.held, ended.held_cpu, (ended.cpu - began.cpu) / (ended.at - began.at), len(found), max(found, default=0)
+    )
 
 
 def _tab(port: int, found: list[int], over: threading.Event) -> None:

@@ -29,14 +29,15 @@ class StationFault(Exception):
 
 @dataclass(frozen=True)
 class Measure:
-    """Of the coordinator's main process: bytes, open descriptors, CPU seconds, seconds by the clock; `held`: the
-    longest that one callback held the loop, seconds."""
+    """Of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `held`, `held_cpu`:
+    the longest that one callback held the loop, seconds by the clock, and of its thread's CPU."""
 
     memory: float
     descriptors: float
     cpu: float
     at: float
     held: float
+    held_cpu: float
 
 
 class Station:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from benchmarks.load import cost, goodput
 from benchmarks.load.large import make_large, shape_of
 from coordinator.database import Database
 from coordinator.ledger import Ledger
@@ -38,3 +41,16 @@ def test_its_store_leads_from_the_first_version_to_the_last(tmp_path: Path) -> N
         assert len(store.snapshots()) == 2
         held = {file.version for file in store.payloads()}
         assert {0, *range(65, 100)} <= held
+
+
+def test_a_group_is_leased_judged_and_confirmed_by_a_coordinator_without_a_network() -> None:
+    found = cost.measured(cost.Size(2, 4), groups=4, turns=1)
+    assert found.main > 0
+    assert found.anchor > 0
+
+
+@pytest.mark.slow
+def test_a_real_coordinator_accepts_what_a_crowd_offers() -> None:
+    found = goodput.measured(8.0, 8.0, commit=0.0)
+    assert found.offered == 8.0
+    assert found.accepted > 4.0
