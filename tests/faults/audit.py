@@ -18,7 +18,7 @@ import msgspec
 
 from coordinator.database import Database
 from coordinator.ledger import Ledger, accrued
-from coordinator.verdicts import LeaseEnd
+from coordinator.verdicts import ACCEPTED, LeaseEnd
 from p2p.identity import load_key, peer_id, public_bytes
 from tests.faults.processes import Coordinator, Run, Volunteer
 
@@ -56,7 +56,7 @@ def check_ledger(database: Database) -> None:
     for lease, node, verdict, weight, entry in database.all("SELECT lease, node, verdict, weight, entry FROM verdicts"):
         assert ends[entry].lease == lease
         assert ends[entry].weight == weight
-        assert (ends[entry].code == "ok") == (verdict == "accepted")
+        assert (ends[entry].code in ACCEPTED) == (verdict == "accepted")
         earned[node] += weight
     assert {node: ledger.balance(accrued(peer_id(node))) for node in earned} == dict(earned)
 

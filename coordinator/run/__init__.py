@@ -1,1 +1,0 @@
-"""The run folder: how it is made."""

@@ -1,0 +1,78 @@
+"""The learner's process as main sees it: which of its deaths may be a batch's."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from coordinator.learner.calls import Batch
+from coordinator.processes import DiedComputing, LearnerChild, Supervised
+from engines.child import ChildDied, ChildError
+from engines.remote import python_path
+
+CHILD = """
+import os, signal, sys, time
+from engines.child import Pipe
+pipe = Pipe()
+from coordinator.learner.calls import BEGUN, Batch, Begun
+
+def step(batch):
+    story = batch.groups[0].decode()
+    if story != "before":
+        pipe.notify(BEGUN, Begun(step=batch.step))
+    if story == "error":
+        raise ValueError("no good")
+    if story == "hangs":
+        time.sleep(600)
+    os.kill(os.getpid(), signal.SIGTERM if story == "told" else signal.SIGKILL)
+    time.sleep(600)
+
+pipe.serve({"step": (Batch, step)})
+"""
+
+
+@pytest.fixture
+async def learner() -> AsyncIterator[LearnerChild]:
+    argv = [sys.executable, "-c", CHILD]
+    child = Supervised(argv, name="learner", env=python_path({}), clock=lambda: 1e6 * time.monotonic())
+    yield LearnerChild(child)
+    await child.stop()
+
+
+def batch(story: str, step: int = 1) -> Batch:
+    return Batch(step=step, groups=[story.encode()])
+
+
+async def test_a_death_while_it_computes_may_be_the_batchs(learner: LearnerChild) -> None:
+    with pytest.raises(DiedComputing):
+        await learner.step(batch("killed"))
+
+
+@pytest.mark.parametrize("story", ["before", "told"])
+async def test_a_death_before_it_began_or_by_a_polite_signal_is_not(learner: LearnerChild, story: str) -> None:
+    with pytest.raises(ChildDied) as death:
+        await learner.step(batch(story))
+    assert not isinstance(death.value, DiedComputing)
+
+
+async def test_what_it_said_of_one_step_does_not_count_for_the_next(learner: LearnerChild) -> None:
+    with pytest.raises(ChildError, match="no good"):
+        await learner.step(batch("error"))
+    with pytest.raises(ChildDied) as death:
+        await learner.step(batch("before"))
+    assert not isinstance(death.value, DiedComputing)
+
+
+@pytest.mark.parametrize("stop", [lambda learner: learner.renew(), lambda learner: learner.child.stop()])
+async def test_an_end_that_we_asked_for_is_not(learner: LearnerChild, stop: Callable[[LearnerChild], object]) -> None:
+    begun = asyncio.Event()
+    heard = learner._heard
+    learner.child.on_event = lambda method, body: (heard(method, body), begun.set())[0]
+    under_way = asyncio.create_task(learner.step(batch("hangs")))
+    await begun.wait()
+    await stop(learner)  # type: ignore[misc]
+    with pytest.raises(ChildDied) as death:
+        await under_way
+    assert not isinstance(death.value, DiedComputing)

@@ -1,0 +1,62 @@
+"""Put on PYTHONPATH, it spoils a demo from inside its real processes: rewards, one batch, one checkpoint.
+
+Which batch was spoiled stands in the folder for temporary files, so that a new learner spoils the same one again.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+REWARDS = 40
+"""One prompt in so many gets a reward that is not a number."""
+BATCH, CHECKPOINT = 8, 16
+"""The steps at which the learner fails at a batch for good, and at which its newest checkpoint is damaged."""
+
+
+def spoil_rewards() -> None:
+    from tasks import arithmetic
+    from tasks.task import Score
+
+    honest = arithmetic.grade
+
+    def spoilt(given: str, wanted: str) -> Score:
+        return Score(float("nan"), False) if sum(map(ord, wanted)) % REWARDS == 0 else honest(given, wanted)
+
+    arithmetic.grade = spoilt  # type: ignore[attr-defined]
+
+
+def spoil_learner() -> None:
+    from coordinator.learner.calls import Batch, Stepped
+    from coordinator.learner.session import Session
+
+    honest, place = Session.step, Path(os.environ["TMPDIR"])
+
+    def once(name: str, of: bytes) -> bool:
+        """Whether this is the first, or the same again."""
+        file = place / name
+        if not file.exists():
+            file.write_bytes(of)
+            return True
+        return file.read_bytes() == of
+
+    def spoilt(self: Session, batch: Batch, *more: object) -> Stepped:
+        named = b"".join(sorted(batch.groups))
+        if batch.step >= BATCH and once("spoilt-batch", named):
+            raise ValueError("a batch that no learner can compute")
+        if batch.step >= CHECKPOINT and not (place / "spoilt-checkpoint").exists():
+            newest = max(self._checkpoints.glob("checkpoint-*"))
+            file = newest / "tensors.safetensors"
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+            (place / "spoilt-checkpoint").write_text(newest.name)
+            raise RuntimeError("the machine shook")
+        return honest(self, batch, *more)  # type: ignore[arg-type]
+
+    Session.step = spoilt  # type: ignore[method-assign, assignment]
+
+
+if "coordinator.learner.process" in sys.orig_argv:
+    spoil_learner()
+elif "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv:
+    spoil_rewards()

@@ -1,0 +1,71 @@
+"""The real learner process, killed again and again: it costs the steps in work, and no group."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator import setup
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.processes import LearnerChild, Supervised
+from engines.remote import python_path
+from p2p.memory import MemoryNetwork
+from p2p.peer import Peer
+from tests.coordinator_learner.tiny import group, store
+from tests.node.fake_coordinator import until
+from tests.swarm import BigramScorer
+from weights.store import Store
+
+pytestmark = pytest.mark.slow
+
+KILLS, GROUPS = 20, 120
+PATIENCE = 120.0
+
+
+async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(template: Path, tmp_path: Path) -> None:
+    """Two kills of three come at any moment after the start, also before the first step; each third comes in the step
+    after one that was made. So no batch is hit three times in a row."""
+    chance = random.Random(7)
+    run = setup.load_run(shutil.copytree(template, tmp_path / "run"), now=time.time_ns() // 1_000_000, env={})
+    store(run.folder.database, [group(chance, f"g{number}", 0) for number in range(GROUPS)])
+    argv = [sys.executable, "-m", "coordinator.learner.process"]
+    # A clock that runs a million times faster: every life was long, and no pause comes before the next.
+    child = Supervised(argv, name="learner", env=python_path({}), clock=lambda: 1e6 * time.monotonic())
+    learner = LearnerChild(child)
+    async with AsyncExitStack() as stack:
+        kept = stack.enter_context(Store(run.folder.store))
+        database = stack.enter_context(Database.open(run.folder.database))
+        stack.push_async_callback(child.stop)
+        network = Peer(MemoryNetwork(0).transport(run.peer_id), seed=0)
+        coordinator = Coordinator(run, network, learner, BigramScorer(), store=kept, database=database)
+        life = asyncio.create_task(coordinator.run())
+
+        def step() -> int:
+            assert not life.done(), life.exception()
+            return coordinator.books.progress.step if coordinator.books.progress else 0
+
+        made = 0
+        for number in range(KILLS):
+            await until(lambda: step() >= 0 and child.pid is not None, PATIENCE)
+            if number % 3 == 2:
+                await until(lambda made=made: step() > made, PATIENCE)
+            await asyncio.sleep(chance.uniform(0.0, 0.3 if number % 3 == 2 else 4.0))
+            made, pid = step(), child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda pid=pid: child.pid != pid, PATIENCE)
+        await until(lambda: step() > made, PATIENCE)
+        assert database.value("SELECT count(*) FROM set_aside") == 0
+        assert coordinator.painter.paint().trouble.paused is None
+        drawn = database.value("SELECT count(*) FROM temp.drawn")
+        assert drawn >= 2 * made > 0
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
