@@ -100,13 +100,14 @@ class ScorerWeights:
                 await self._mend(error, faults)
 
     def _next_move(self, held: Loaded, root: bytes) -> Go | Forward | None:
-        return next_move(held, self._line(), self._oldest_root(root), self._publisher.at_hand().keys(), root)
+        edges = self._publisher.steps_from(held.ahead[-1] if held.ahead else held.root)
+        return next_move(held, self._line(), self._oldest_root(root), edges, root)
 
     async def _make(self, move: Go | Forward) -> None:
         if isinstance(move, Go):
             await self._scorer.go(move.root)
         else:
-            payload = self._publisher.at_hand().get(move.edge)
+            payload = self._publisher.payload(move.edge)
             if payload is not None:
                 await self._scorer.forward(payload, move.edge.root, move.keep)
                 log.info("scorer stepped", version=move.edge.version, keep=move.keep)

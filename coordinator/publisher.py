@@ -8,6 +8,11 @@ Rules
 4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
 5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
    loop alone, together, once they are shared: others read them there while a thread is at work.
+6. Kept of the past, in memory and in the store, are the newest `WINDOW` versions, those back to the oldest that is in
+   use, the first, the edges that lead from the first to these, the newest full edge and its anchor: documents, and
+   payloads as far as the budget goes. No node can need what goes: an index lists newer edges alone, so a node that
+   joins, or holds an older version, comes by the anchor or the full edge. run.sqlite keeps the root of every version.
+   So a version, a look at the disk and a start cost the same after however many versions.
 """
 
 import asyncio
@@ -40,6 +45,13 @@ HEAD_LIFE = 180.0
 """Seconds that a Head is fresh."""
 REACH = 128
 """Edges that an EdgeIndex lists beside the anchor: who missed fewer versions than these span comes by diffs alone."""
+WINDOW = 1024
+"""Versions whose documents and payloads are kept: a verdict can be run again as long as its version is among them."""
+RESTORED = 4 * WINDOW
+"""Versions that a start reads: more than are kept, unless an earlier program kept all."""
+EARLIER = 1024
+"""Edges from before those versions that a start reads: of the first version, and of the way from it."""
+KINDS = ("version", "edge", "edgeindex", "published")
 ANSWER_BYTES = 48 << 20
 """Documents in one answer; what exceeds it is None, and may be asked for again."""
 
@@ -56,7 +68,7 @@ class Signing:
     root_serial: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Published:
     """A version as it stands in the store."""
 
@@ -93,7 +105,7 @@ class Publisher:
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
         self.line = self._restored_line()
-        """Every version published, oldest first."""
+        """The first version published, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
         self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
         network.serve("head", self._answer_head, limit=1024)
@@ -118,6 +130,15 @@ class Publisher:
         """The edges whose payloads lie here, and where."""
         payloads = {file.hash: file.path for file in self._store.payloads()}
         return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
+
+    def steps_from(self, root: bytes) -> list[Edge]:
+        """The edges that start at `root` and whose payloads lie here."""
+        edges = [edge for edge in self._edges.values() if edge.base_root == root]
+        return [edge for edge in edges if self._store.payload(edge.payload_hash) is not None]
+
+    def payload(self, edge: Edge) -> Path | None:
+        """Where the payload of an edge lies, if it does."""
+        return self._store.payload(edge.payload_hash)
 
     async def publish(self, era: int, step: int, export: Export) -> Published:
         """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
@@ -178,31 +199,64 @@ class Publisher:
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
         """Drop all snapshots but the first and the latest version's; then what exceeds `budget` bytes in all, or
         `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the first to
-        version `oldest` and on from there, unless they can be made again. Nothing while a version is being published:
-        its files are in the store before it is in `line`."""
+        version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is forgotten.
+        Nothing while a version is being published: its files are in the store before it is in `line`."""
         if not self.line or self._storing.locked():
             return
         async with self._storing:
-            recent = self._remaking.recent()
-            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent):
+            recent, window = self._remaking.recent(), self._window(oldest)
+            way = await anyio.to_thread.run_sync(self._ways, window[0].root)
+            self._forget(window, way)
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent, way):
                 if file.path.parent.name == "payloads":
                     await self._network.unshare(file.hash)
 
-    def _collect(self, oldest: tuple[int, int], budget: int, payloads: int, recent: set[bytes]) -> list[StoredFile]:
+    def _window(self, oldest: tuple[int, int]) -> list[Published]:
+        """The newest `WINDOW` versions, and those back to `oldest`."""
+        older = self.line[:-WINDOW]
+        return [one for one in older if (one.era, one.version) >= oldest] + self.line[-WINDOW:]
+
+    def _forget(self, window: list[Published], way: list[Edge]) -> None:
+        """In memory, before anything leaves the disk: what is gone is not offered to anybody any more (rule 6)."""
+        first, since = self.line[0], (window[0].era, window[0].version)
+        self.line = window if window[0] == first else [first, *window]
+        starts = {(edge.era, edge.version) for edge in way} | {(first.era, first.version)}
+        self._edges = {
+            digest: edge
+            for digest, edge in self._edges.items()
+            if (edge.era, edge.version) >= since or (edge.era, edge.version) in starts
+        }
+
+    def _collect(
+        self, oldest: tuple[int, int], budget: int, payloads: int, recent: set[bytes], way: list[Edge]
+    ) -> list[StoredFile]:
+        """Of the disk what is over the budget, and what rule 6 does not keep."""
         first, latest = ((one.era, one.version) for one in (self.line[0], self.line[-1]))
+        since = next(((one.era, one.version) for one in self.line[1:]), first)
         dropped = self._store.collect({first, latest}, 0, kind="snapshots/")
         spare = recent | (self._needed(oldest) - self._remaking.possible())
+        kept = {(one.era, one.version) for one in self.line}
+        dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in way})
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
-        return dropped + self._store.collect({first, latest}, budget, spare=spare)
+        dropped += self._store.collect({first, latest}, budget, spare=spare)
+        self._store.forget_documents(KINDS, since, first, self._edges.keys())
+        return dropped
+
+    def _ways(self, root: bytes) -> list[Edge]:
+        """Edges from before the window that rule 6 keeps. `root`: of the window's first version."""
+        return self._way_to(root) + [self._edges[digest] for digest in _entrances(self._held(self._edges))]
+
+    def _way_to(self, root: bytes) -> list[Edge]:
+        """The edges at hand that lead to `root` from the first version's snapshot; none where none do."""
+        return path_to(self.at_hand(), {self.line[0].root} & self.snapshots().keys(), root) or []
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
         """Payloads that lead to `oldest` from the first version's snapshot, and to every version since. The latest
         version's is no start: no edge gives it to a node that joins."""
         since = [version for version in self.line if (version.era, version.version) >= oldest]
-        starts = {self.line[0].root} & self.snapshots().keys()
-        way = path_to(self.at_hand(), starts, since[0].root) if since else None
+        way = self._way_to(since[0].root) if since else []
         held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
-        return held | {edge.payload_hash for edge in way or []}
+        return held | {edge.payload_hash for edge in way}
 
     async def _sleep_unless_announced(self, seconds: float) -> None:
         while True:
@@ -250,11 +304,13 @@ class Publisher:
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
         """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
         the newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
+        held = self._held(edges)
+        return list(dict.fromkeys([*_entrances(held), *list(held)[-REACH:]]))
+
+    def _held(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
+        """Those whose payloads are here or can be made again."""
         payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
-        held = {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
-        full = [digest for digest, edge in held.items() if edge.base is None][-1:]
-        anchors = [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
-        return list(dict.fromkeys([*full, *anchors, *list(held)[-REACH:]]))
+        return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
 
     def _adopted(self, path: Path) -> Path:
         """A second name for one of the learner's files, which the store may move. The learner keeps its own."""
@@ -281,9 +337,11 @@ class Publisher:
 
     def _restored_edges(self) -> dict[bytes, Edge]:
         keys = {public_bytes(self._signing.policy)}
+        since = next(((one.era, one.version) for one in self.line[1:]), (0, 0))
+        found = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
         return {
             stored.hash: Edge.from_bytes(open_sealed(stored.sealed, "edge", self._signing.run, keys))
-            for stored in self._store.documents("edge")
+            for stored in [*found, *self._store.documents("edge", since)]
         }
 
     def _restored_head(self) -> Head | None:
@@ -295,9 +353,11 @@ class Publisher:
             return None
 
     def _restored_line(self) -> list[Published]:
+        found = self._store.newest("published", RESTORED)
+        first = [one for one in self._store.oldest("published", 1) if one not in found[:1]]
         return [
             Published(one.era, one.version, one.sealed[64:96], one.sealed[:32], one.sealed[32:64])
-            for one in self._store.documents("published")
+            for one in [*first, *found]
         ]
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
@@ -312,6 +372,13 @@ class Publisher:
             room -= len(document or b"")
             documents.append(document)
         return encode(Documents(documents=documents))
+
+
+def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
+    """How a node that holds nothing, or something old, comes in: the newest full edge, and the newest from its version
+    (the anchor)."""
+    full = [digest for digest, edge in held.items() if edge.base is None][-1:]
+    return full + [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
 
 
 def manifest_of_edge(edge: Edge) -> Manifest:

@@ -32,6 +32,8 @@ from weights.durable import move, room, sync_file, sync_folder
 from weights.errors import BadPayload, DiskFull, StoreBusy, StoreCorrupt
 
 _FORMAT: Final = 1
+_AT_ONCE: Final = 64
+"""Documents that are dropped in one transaction."""
 _SCHEMA: Final = """
 CREATE TABLE documents (
     hash BLOB PRIMARY KEY, kind TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, sealed BLOB NOT NULL
@@ -42,6 +44,8 @@ CREATE TABLE files (
 ) WITHOUT ROWID;
 """
 _FOLDERS: Final = ("payloads", "snapshots")
+_LAST: Final = "\U0010ffff"
+"""After every name with the same beginning."""
 
 
 class StoredDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +98,23 @@ class StoreReader:
         rows = self._read("SELECT sealed FROM documents WHERE hash = ?", (digest,))
         return rows[0][0] if rows else None
 
-    def documents(self, kind: str) -> list[StoredDocument]:
-        """All documents of a kind, oldest (era, version) first."""
-        rows = self._read(
-            "SELECT hash, kind, era, version, sealed FROM documents WHERE kind = ? ORDER BY era, version, hash", (kind,)
+    def documents(self, kind: str, since: tuple[int, int] = (0, 0)) -> list[StoredDocument]:
+        """All documents of a kind from (era, version) `since` on, oldest (era, version) first."""
+        return self._documents(
+            "WHERE kind = ? AND (era, version) >= (?, ?) ORDER BY era, version, hash", (kind, *since)
         )
+
+    def oldest(self, kind: str, most: int) -> list[StoredDocument]:
+        """The documents of a kind with the lowest (era, version), the oldest first."""
+        return self._documents("WHERE kind = ? ORDER BY era, version, hash LIMIT ?", (kind, most))
+
+    def newest(self, kind: str, most: int) -> list[StoredDocument]:
+        """The documents of a kind with the highest (era, version), the oldest of them first."""
+        order = "ORDER BY era DESC, version DESC, hash DESC"
+        return self._documents(f"WHERE kind = ? {order} LIMIT ?", (kind, most))[::-1]
+
+    def _documents(self, which: str, values: tuple[object, ...]) -> list[StoredDocument]:
+        rows = self._read(f"SELECT hash, kind, era, version, sealed FROM documents {which}", values)
         return [StoredDocument(hash=row[0], kind=row[1], era=row[2], version=row[3], sealed=row[4]) for row in rows]
 
     def payload(self, digest: bytes) -> Path | None:
@@ -125,9 +141,9 @@ class StoreReader:
 
     def _files(self, prefix: str) -> list[StoredFile]:
         rows = self._read(
-            "SELECT name, hash, era, version, nbytes FROM files WHERE substr(name, 1, ?) = ? "
+            "SELECT name, hash, era, version, nbytes FROM files WHERE name >= ? AND name < ? "
             "ORDER BY era, version, name",
-            (len(prefix), prefix),
+            (prefix, prefix + _LAST),
         )
         return [
             StoredFile(path=self.folder / row[0], hash=row[1], era=row[2], version=row[3], nbytes=row[4])
@@ -197,6 +213,28 @@ class Store(StoreReader):
 
     def drop_document(self, digest: bytes) -> None:
         self._write("DELETE FROM documents WHERE hash = ?", (digest,))
+
+    def forget_documents(
+        self, kinds: Collection[str], before: tuple[int, int], keep: tuple[int, int], spare: Collection[bytes]
+    ) -> int:
+        """Drop documents of these kinds from before (era, version) `before`, but for those of `keep` and `spare`
+        (hashes); how many. Some at a time, so that nobody who reads meanwhile waits for all of them."""
+        dropped = 0
+        for kind in kinds:
+            rows = self._read(
+                "SELECT hash FROM documents WHERE kind = ? AND (era, version) < (?, ?) AND (era, version) != (?, ?)",
+                (kind, *before, *keep),
+            )
+            hashes = [digest for (digest,) in rows if digest not in spare]
+            for start in range(0, len(hashes), _AT_ONCE):
+                self._drop_documents(hashes[start : start + _AT_ONCE])
+            dropped += len(hashes)
+        return dropped
+
+    def _drop_documents(self, hashes: list[bytes]) -> None:
+        with self._mutex, self._translated():
+            marks = ", ".join("?" * len(hashes))
+            self._database.execute(f"DELETE FROM documents WHERE hash IN ({marks})", hashes)
 
     def incoming(self, digest: bytes) -> Path:
         """Where to fetch the payload `digest` to, before it is put. It stays there over a restart."""
