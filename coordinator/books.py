@@ -72,6 +72,7 @@ class Books:
     def tick(self, now: int) -> int:
         """Every second or so: leases that have just expired."""
         self.leases.beat(now)
+        self.roster.save(now)
         return self.ends.expire(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:

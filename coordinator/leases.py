@@ -22,6 +22,7 @@ from coordinator.database import Database
 from coordinator.prompts import Prompts
 from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
+from coordinator.rollouts.retries import Retries
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
 
 Seal = Callable[[str, bytes], bytes]
@@ -40,7 +41,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     `staleness`: S. `batch_groups`: groups a step of the learner draws. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases of a node. `first_ms`: how long a lease lasts while a node
-    is not measured; `least_ms`, `most_ms`: bounds of every lease. `retry_ms`: when to ask again after a refusal."""
+    is not measured; `least_ms`, `most_ms`: bounds of every lease. `retry_ms`: how soon after a
+    refusal a node may ask again, at least (coordinator/rollouts/retries.py)."""
 
     staleness: int
     batch_groups: int
@@ -108,6 +110,7 @@ class Leases:
         self._prompts = prompts
         self._seal = seal
         self._entropy = entropy
+        self._retries = Retries()
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """From now on nodes may hold this version. The same again is nothing new."""
@@ -122,8 +125,11 @@ class Leases:
         if again is not None:
             return bytes(again[0])
         refused = self._refused(node, ask, progress, buffered, now)
-        if refused is not None or progress is None:
-            return refused or refusal("not-ready", retry_after=self.terms.retry_ms)
+        if refused is not None:
+            if refused.retry_after is None:
+                return refused
+            return msgspec.structs.replace(refused, retry_after=self._retries.after(node, now, refused.retry_after))
+        self._retries.given(node, now)
         with self._database.transaction():
             return self._write(node, ask, now)
 

@@ -19,6 +19,8 @@ AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
 
 
+SAVE = 10_000
+
 LATELY = 120_000
 """Milliseconds for which a node that asked over HTTPS counts as connected."""
 
@@ -50,6 +52,9 @@ class Roster:
         self._seen: dict[bytes, int] = {}
         self._ways: dict[bytes, tuple[Way, int]] = {}
         self._since: dict[bytes, int] = {}
+        self._versions: dict[bytes, int] = {}
+        self._unsaved: set[bytes] = set()
+        self._saved = 0
 
     def hello(self, node: bytes, hello: Hello, record: Known | None, now: int) -> None:
         """A node has introduced itself, for the first time or again. `record`: its own, opened; None: it is too old, or
@@ -98,15 +103,22 @@ class Roster:
         return {peer_id(node) for node, (way, at) in self._ways.items() if way == "https" and now - at < LATELY}
 
     def saw(self, node: bytes, now: int, version: int | None = None) -> None:
-        """A sign of life. Written at most once a second unless the version changed: it is worth no fsync each."""
-        due = now - self._seen.get(node, 0) >= 1_000
-        known = self._database.one("SELECT version FROM nodes WHERE key = ?", (node,))
-        moved = version is not None and known is not None and known[0] != version
-        if not (due or moved):
-            return
+        """Note a sign of life, and the version that the node holds. Only another version is written at once: where
+        nothing changed nothing is written (`save`)."""
         self._seen[node] = now
-        query = "UPDATE nodes SET last_seen = ?, version = coalesce(?, version) WHERE key = ?"
-        self._database.do(query, (now, version, node))
+        self._unsaved.add(node)
+        if version is not None and self._versions.get(node) != version:
+            self._versions[node] = version
+            self._database.do("UPDATE nodes SET last_seen = ?, version = ? WHERE key = ?", (now, version, node))
+
+    def save(self, now: int) -> None:
+        """Write when nodes were seen last, once in `SAVE` milliseconds for all of them. Call every second or so."""
+        if now - self._saved < SAVE:
+            return
+        self._saved, unsaved, self._unsaved = now, self._unsaved, set()
+        with self._database.transaction():
+            for node in unsaved:
+                self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (self._seen[node], node))
 
     def ban(self, node: bytes, why: str | None, now: int) -> None:
         """Ban a node, or lift its ban (None); the ledger keeps it."""

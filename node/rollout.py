@@ -9,8 +9,9 @@ Rules
    finished. A lease that was asked for ahead is worked off before an end, and kept over a pause while it fits.
 3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
    long as it has not expired: the tokens are the same.
-4. A refusal is waited out as long as the coordinator says, or until a newer version is held. Where it speaks of a
-   version that this node has not heard of, the newest Head is asked for. What no repetition can change ends the node.
+4. A refusal is waited out as long as the coordinator says and up to a fifth longer, at random, or until a newer version
+   is held. Where it speaks of a version that this node has not heard of, the newest Head is asked for. What no
+   repetition can change ends the node.
 5. What blocks now is in `blocked`, one sentence; empty while work goes on.
 """
 
@@ -37,8 +38,10 @@ from node.switch import Switch
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
 
-MOST_WAIT: Final = 30.0
-"""Seconds that a refusal is waited out, at most, before asking again."""
+MOST_WAIT: Final = 1800.0
+"""Seconds that a refusal is waited out, at most, before asking again: no coordinator sends a node to sleep for good."""
+UNSAID: Final = 30.0
+"""Seconds where the refusal does not say how long."""
 STARTING: Final = "starting"
 _ENDS: Final = {"banned", "engine", "task-version", "protocol"}
 """Codes of refusals after which asking again is pointless."""
@@ -210,7 +213,7 @@ class Rollouts:
         elif refusal.code in _ENDS:
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
-        wait = MOST_WAIT if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
+        wait = UNSAID if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
         return wait * self._random.uniform(1.0, 1.2)
 
     def _told_of_news(self) -> bool:

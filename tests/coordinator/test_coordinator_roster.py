@@ -3,7 +3,7 @@
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.roster import AWAY
+from coordinator.roster import AWAY, SAVE
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import Hello
 from p2p.records import LIFE, Known, Own, trusted
@@ -35,7 +35,7 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
     assert (second.accepted, second.refused, second.refusals) == (0, 2, {"incomplete": 2})
 
 
-def test_signs_of_life_are_written_once_a_second_and_a_new_version_at_once(world: World) -> None:
+def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
     roster = world.books.roster
     roster.hello(ALICE, HELLO, None, T0)
     roster.saw(ALICE, T0 + 500)
@@ -44,7 +44,11 @@ def test_signs_of_life_are_written_once_a_second_and_a_new_version_at_once(world
     world.publish(4)
     roster.saw(ALICE, T0 + 700, 4)
     assert (roster.rows([])[0].last_seen, roster.rows([])[0].version) == (T0 + 700, 4)
+    roster.save(T0)
     roster.saw(ALICE, T0 + 2000, 4)
+    roster.save(T0 + 3000)
+    assert roster.rows([])[0].last_seen == T0 + 700
+    roster.save(T0 + SAVE)
     assert roster.rows([])[0].last_seen == T0 + 2000
 
 

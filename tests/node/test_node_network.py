@@ -149,6 +149,27 @@ def test_a_pause_without_an_end_lasts_until_resumed(tmp_path: Path) -> None:
     run_fake(main)
 
 
+def test_a_refused_node_stays_away_for_as_long_as_it_is_told_and_a_new_version_wakes_it(tmp_path: Path) -> None:
+    """Row A6. On 439044d it asks again after 30 s at the latest."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        coordinator.refusals["lease"] = Refusal(code="no-room", sentence="enough", retry_after=600_000)
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            async with at_work(make_node(network, tmp_path / "node", coordinator.invite())):
+                await until(lambda: coordinator.asked.get("lease"))
+                await anyio.sleep(590)
+                assert coordinator.asked["lease"] == 1
+                await coordinator.publish(1)
+                await anyio.sleep(5)
+                assert coordinator.asked["lease"] == 2
+                await anyio.sleep(725)
+                assert coordinator.asked["lease"] == 3
+
+    run_fake(main)
+
+
 def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
