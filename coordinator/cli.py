@@ -75,7 +75,11 @@ def init(
 ) -> None:
     """Make a run: keys, signed documents, model, settings. Prints the invite."""
     from coordinator import keys, setup
+    from coordinator.edge import tell
+    from coordinator.run.draft import left_over
 
+    for sentence in left_over(folder):
+        tell(sentence)
     flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):

@@ -1,7 +1,7 @@
 """A run, made (`init`) and read back (`load_run`).
 
 1. `init` builds the whole folder beside its place and moves it there at the end, the settings last: a folder that has
-   coordinator.toml is a whole run. It never touches a folder that has anything in it.
+   coordinator.toml is a whole run (coordinator/run/draft.py). It never touches a folder that has anything in it.
 2. `load_run` reads and checks everything that the coordinator stands on before anything is opened or bound: settings,
    Roots, RunSpec, model, keys. The root key is neither needed nor read. A certificate near its end is renewed.
 3. What the RunSpec has signed holds for every node; settings that say otherwise are refused, since to change them is to
@@ -10,8 +10,6 @@
 
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from coordinator.config import ConfigFault, CoordinatorConfig, RunSection, Setti
 from coordinator.folder import RunFolder
 from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
+from coordinator.run.draft import drafting
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
 from p2p.identity import peer_id, public_bytes
@@ -122,25 +121,18 @@ def init(
         modelfolder.check_importable(Path(model))
     target = RunFolder(folder)
     _check_free(target)
-    try:
-        parent = folder.resolve().parent
-        parent.mkdir(parents=True, exist_ok=True)
-        draft = RunFolder(Path(tempfile.mkdtemp(prefix=f".{folder.resolve().name}-", dir=parent)))
-    except OSError as error:
-        raise LocalFault(f"cannot write in {parent}: {error.strerror}; name another folder") from error
-    try:
-        report(f"model {config.run.model}")
-        _make_model(draft.model, model, warm_up or default_warm_up(), task)
-        report("keys, Root and RunSpec")
-        _make_documents(draft, config, task, now, secret)
-        _write(draft.config, reference.toml(config).encode())
-        _settle(draft, target)
-    except WeightsError as error:
-        raise LocalFault(str(error)) from error
-    except OSError as error:
-        raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(draft.path, ignore_errors=True)
+    with drafting(folder) as draft:
+        try:
+            report(f"model {config.run.model}")
+            _make_model(draft.model, model, warm_up or default_warm_up(), task)
+            report("keys, Root and RunSpec")
+            _make_documents(draft, config, task, now, secret)
+            _write(draft.config, reference.toml(config).encode())
+            _settle(draft, target)
+        except WeightsError as error:
+            raise LocalFault(str(error)) from error
+        except OSError as error:
+            raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
     return load_run(folder, env={}, now=now, secret=secret)
 
 
@@ -232,6 +224,11 @@ def _check_free(target: RunFolder) -> None:
     if target.config.exists():
         raise LocalFault(f"{target.path} holds a run already, left as it is: run it, or name another folder")
     try:
+        if target.keys.exists():
+            raise LocalFault(
+                f"{target.path} holds keys and no coordinator.toml: an init was killed there, and no run was made. "
+                "Remove it, or name another folder; if it is a run that lost its settings, put coordinator.toml back"
+            )
         if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
             raise LocalFault(f"{target.path} is not an empty folder: name a new one")
     except OSError as error:

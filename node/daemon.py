@@ -161,6 +161,7 @@ class NodeDaemon:
         await self.follower.prepare(self._folder / "model", runspec.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
+        tasks.start_soon(self.follower.keep_hearing)
         tasks.start_soon(self.courier.run)
         tasks.start_soon(self.acknowledger.run)
 

@@ -9,6 +9,8 @@ Rules
 4. A fetch that failed is no reason to end: waits grow, a plan is made anew for the newest Head, and what is held stays.
 5. Kept on disk: the version held, payloads for others up to the owner's quota, oldest dropped first, and the documents
    that the next version's index will name again: each is asked for once.
+6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
+   after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
 """
 
 import asyncio
@@ -39,6 +41,10 @@ from weights.path import path_to
 from weights.store import Store
 
 LONGEST_WAIT: Final = 30.0
+HEAD_LIFE: Final = 180.0
+"""Seconds that a Head is taken to live before the first was heard."""
+LIFE_BOUNDS: Final = 10.0, 3600.0
+"""Seconds within which a Head's life counts for rule 6."""
 DOCUMENTS_KEPT: Final = 300
 """Documents of a kind that are still served."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
@@ -79,7 +85,7 @@ class Follower:
         self._source: str | None = None
         self._indexed: set[bytes] = set()
         """Hashes of the edges in the newest index: the next one names nearly the same."""
-        self._news = asyncio.Event()
+        self._news, self._heard = asyncio.Event(), asyncio.Event()
         self.changed = asyncio.Event()
         self.trouble = "no version is held yet"
         self.refused: list[str] = []
@@ -106,6 +112,7 @@ class Follower:
             self._candidate, self._source = sealed, peer
             self._acknowledger.heard(head.era, head.version)
             self._news.set()
+            self._heard.set()
             _log.debug("head heard", version=head.version, sequence=head.sequence)
         return True
 
@@ -113,6 +120,23 @@ class Follower:
         """Ask a few peers for a Head."""
         for peer, sealed in await self._library.heads():
             await self.hear(peer, sealed)
+
+    async def keep_hearing(self) -> None:
+        """Ask for a Head whenever none came for half of its life (rule 6), until cancelled."""
+        while True:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(self._life() / 2):
+                    await self._heard.wait()
+            except TimeoutError:
+                _log.debug("no head heard", seconds=round(self._life() / 2, 1))
+                await self.search()
+
+    def _life(self) -> float:
+        """Seconds that a Head of this run lives."""
+        head = self.newest
+        life = HEAD_LIFE if head is None else (head.expires - head.issued) / 1000
+        return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
         """Bring the model's files (config.json, tokenizer.json) into `folder`."""

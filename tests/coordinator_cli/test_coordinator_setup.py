@@ -1,15 +1,19 @@
 """A run is made whole or not at all, and read back only whole: every damage is one line that names the fix."""
 
 import os
+import signal
 import stat
 import struct
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
-from coordinator import authority, keys, setup
+from coordinator import authority, cli, keys, setup
 from coordinator.authority import ROOT_LIFE, Untrusted
 from coordinator.config import ConfigFault
 from coordinator.folder import Busy, RunFolder, locked
@@ -296,3 +300,56 @@ def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
         assert (home / "lock").read_text() == f"{os.getpid()}\n"
     with locked(RunFolder(home)):
         pass
+
+
+KILLED = """
+import os, signal, sys
+from coordinator import cli, setup
+setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+sys.argv = ["echo2-coord", *{words!r}]
+cli.main()
+"""
+
+
+def killed(where: str, words: Sequence[str], repository: Path) -> None:
+    """`init` with these words, killed where it calls a function of coordinator.setup."""
+    program = KILLED.format(where=where, words=["init", *words])
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=repository, capture_output=True, timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"), [("_make_documents", "with no keys yet"), ("_settle", "with private keys of a run")]
+)
+def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
+    where: str, holds: str, tmp_path: Path, model: Path, repository: Path
+) -> None:
+    words = [str(tmp_path / "run"), "--model", str(model), "--task", "reverse", "--yes"]
+    killed(where, words, repository)
+    (left,) = tmp_path.glob(".run-*")
+    held = sorted(path.relative_to(left) for path in left.rglob("*"))
+    for folder, told in (("run", True), ("other", False)):
+        result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
+        assert result.exit_code == 0
+        assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
+        assert setup.load_run(tmp_path / folder, env={}, now=cli._now()).id.hex()
+    assert sorted(path.relative_to(left) for path in left.rglob("*")) == held
+
+
+def test_an_init_that_runs_now_is_no_killed_one(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meanwhile(part: str) -> None:
+        assert CliRunner().invoke(cli.app, ["init", str(tmp_path / "run"), "--task", "none"]).stderr.count("\n") == 1
+
+    config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
+    setup.init(tmp_path / "run", str(model), config, now=NOW, report=meanwhile)
+
+
+def test_a_folder_in_which_an_init_was_killed_is_said_to_hold_keys_and_no_run(home: Path, model: Path) -> None:
+    (home / "coordinator.toml").unlink()
+    config = setup.settings_for(str(model), {"run": {"name": "a run", "task": "reverse"}}, env={})
+    with pytest.raises(LocalFault, match=r"holds keys and no coordinator\.toml: an init was killed"):
+        setup.init(home, str(model), config, now=NOW)

@@ -11,7 +11,7 @@ from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
 from tests import bigram
 from tests.clock import run_fake
-from tests.node.fake_coordinator import FakeCoordinator, make_node, until
+from tests.node.fake_coordinator import HEAD_LIFE, FakeCoordinator, make_node, until
 from tests.swarm import working
 
 
@@ -57,6 +57,29 @@ def test_a_payload_that_nobody_sends_is_given_up_and_the_reason_named(tmp_path: 
 
 def _manifest(coordinator: FakeCoordinator) -> Manifest:
     return manifest_of_edge(coordinator.edges[-1][1])
+
+
+def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_its_life(tmp_path: Path) -> None:
+    """Row A3. The node is paused, so that no refused lease makes it ask. On 439044d it stays at the first Head."""
+
+    async def nothing(topic: str, data: bytes) -> None:
+        """Lose a message."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network) as peer:
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: node.daemon.engine.held)
+                node.daemon.switch.pause(None)
+                peer.publish = nothing  # type: ignore[method-assign]
+                for version in (1, 2):
+                    await coordinator.publish(version)
+                    await anyio.sleep(HEAD_LIFE / 2000 + 1)
+                    assert node.daemon.follower.newest.version == version
+
+    run_fake(main)
 
 
 def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -19,25 +18,11 @@ from p2p.openpayloads import FILES, OpenPayloads
 from p2p.payload import Payload
 from runtime.descriptors import SHORTAGES
 from tests.clock import run_fake
+from tests.openfiles import descriptors, everything_taken, limited
 from tests.peers import payload_file, peers
 
 AT_MOST = 100
 """Descriptors beside those of connections that a process may hold, however many payloads it offers."""
-
-
-def descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
-
-
-@contextlib.contextmanager
-def limited(files: int):
-    """At most so many open files, as `ulimit -S -n` would have it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("versions", [600, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -227,18 +212,3 @@ def test_a_want_of_descriptors_delays_a_payload_is_counted_and_ends_nothing(
     run_fake(main)
     assert (tmp_path / "fetched").read_bytes() == path.read_bytes()
     assert SHORTAGES.count > counted
-
-
-@contextlib.contextmanager
-def everything_taken():
-    """No descriptor is left to this process."""
-    taken = []
-    with limited(max(map(int, os.listdir("/dev/fd"))) + 2):
-        try:
-            with contextlib.suppress(OSError):
-                while True:
-                    taken.append(os.open(os.devnull, os.O_RDONLY))
-            yield
-        finally:
-            for descriptor in taken:
-                os.close(descriptor)

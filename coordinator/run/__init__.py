@@ -1,0 +1,1 @@
+"""The run folder: how it is made."""

@@ -1,0 +1,36 @@
+"""The open files of this process: how many, at most so many, and none left."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+
+
+def descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+@contextlib.contextmanager
+def limited(files: int) -> Iterator[None]:
+    """At most so many open files, as `ulimit -S -n` would have it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def everything_taken() -> Iterator[None]:
+    """No descriptor is left to this process."""
+    taken: list[int] = []
+    with limited(max(map(int, os.listdir("/dev/fd"))) + 2):
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            yield
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
