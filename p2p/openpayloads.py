@@ -27,7 +27,8 @@ from p2p.errors import Exhausted, LocalFault
 from p2p.network import Manifest
 from runtime.descriptors import SHORTAGES, is_shortage
 
-MOST: Final = 64
+MOST: Final = 48
+"""With some 40 files, pipes and listeners of a daemon it stays below 100 descriptors beside its connections."""
 AGAIN: Final = 1.0
 """Seconds until a file is tried again for which there was no descriptor."""
 

@@ -20,7 +20,7 @@ MOST: Final = 65_536
 FALLBACKS: Final = (10_240, 4_096, 1_024)
 """Limits to try where the system refuses its own hard limit: macOS takes no more than OPEN_MAX, 10,240."""
 RESERVED: Final = 160
-"""Descriptors that no connection may take: open payloads (64), databases, logs, children, listeners, and a margin."""
+"""Descriptors that no connection may take: open payloads (48), databases, logs, children, listeners, and a margin."""
 
 log = logging.getLogger("runtime")
 

@@ -151,7 +151,7 @@ def test_a_payload_whose_file_is_gone_or_changed_is_offered_no_more_and_that_is_
         async with peers(MemoryNetwork(1), "coordinator", "node") as (coordinator, node):
             await coordinator.share(manifest, path)
             spoil(path)
-            FILES.close((manifest.hash, path))  # as once 64 others were read
+            FILES.close((manifest.hash, path))  # as once 48 others were read
             with anyio.move_on_after(30):
                 await node.fetch(manifest, tmp_path / "fetched")
             assert not (tmp_path / "fetched").exists()
