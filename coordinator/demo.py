@@ -308,15 +308,13 @@ def _tell(console: Console, crew: Crew, fault: Exception) -> None:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away; also where Ctrl-C is ignored, as in what a
-    script starts in the background."""
+    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away; both do also where Ctrl-C is ignored, as in
+    what a script starts in the background."""
 
     def end(*_: object) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    with _handled(signal.SIGTERM, end):
+    with _handled(signal.SIGINT, signal.default_int_handler), _handled(signal.SIGTERM, end):
         yield
 
 

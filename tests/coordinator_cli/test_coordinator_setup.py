@@ -338,9 +338,7 @@ def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == held
 
 
-def test_an_init_that_runs_now_is_no_killed_one(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_init_that_runs_now_is_no_killed_one(tmp_path: Path, model: Path) -> None:
     def meanwhile(part: str) -> None:
         assert CliRunner().invoke(cli.app, ["init", str(tmp_path / "run"), "--task", "none"]).stderr.count("\n") == 1
 
