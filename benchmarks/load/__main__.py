@@ -84,7 +84,7 @@ def growth_claims(quick: bool, folder: Path) -> list[Claim]:
 
 def idle_claims(quick: bool, folder: Path) -> list[Claim]:
     found = idle.measured(300, 20.0) if quick else idle.measured(1000, 60.0)
-    print(f"a refused node asks every {found.asks:.1f} s and costs {found.cpu:.3f} ms of CPU per second\n")
+    print(f"a refused node is told to wait for {found.told:.1f} s; an ask costs {found.ask:.2f} ms of CPU\n")
     return [Claim("milliseconds of CPU per second of a refused node", found.cpu, "one", 0.1, at_most=True)]
 
 

@@ -1,8 +1,8 @@
 """`python -m benchmarks.load.crowd`: many light nodes in one process, over a few real libp2p connections.
 
 A request carries its node's signature, so that nodes may share a connection. The first line on stdin is a `Crowd`; a
-line {"rate": R, "seconds": S} then offers R groups per second for S seconds, and {"idle": S} lets all nodes ask for
-leases, as often as the refusals say. Each answers with a line of counts.
+line {"nodes": N} introduces N nodes, {"seconds": S} lets them work for S seconds, and {"idle": S, "settling": T} lets
+them ask for leases, as often as the refusals say, and counts after T seconds. Each answers with a line of counts.
 
 1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
    last one took longer. So nobody waits for more than its own group, as with volunteers.
@@ -15,6 +15,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -78,7 +79,6 @@ class Member:
     def __init__(self, policy: Policy, peer: Peer, coordinator: str, counts: Counter[str]) -> None:
         self._policy, self._node = policy, LightNode(policy.terms)
         self._peer, self._coordinator, self._counts = peer, coordinator, counts
-        self.asked = False
 
     async def hello(self) -> None:
         """Introduce the node."""
@@ -99,8 +99,8 @@ class Member:
                 await trio.sleep(1.0)
             due = max(due + PERIOD, trio.current_time())
 
-    async def idle(self, first: float) -> None:
-        """Ask for a lease as often as one is told to, until cancelled."""
+    async def idle(self, first: float, counted: float) -> None:
+        """Ask for a lease as often as one is told to, until cancelled; count from `counted` on."""
         await trio.sleep_until(first)
         while True:
             try:
@@ -109,8 +109,11 @@ class Member:
                 self._counts["unanswered"] += 1
                 await trio.sleep(1.0)
                 continue
-            self.asked = True
-            await trio.sleep((answer.retry_after or 1000) / 1000 if isinstance(answer, Refusal) else 1.0)
+            told = answer.retry_after or 1000 if isinstance(answer, Refusal) else 1000
+            if trio.current_time() >= counted:
+                self._counts["asks"] += 1
+                self._counts["told"] += told
+            await trio.sleep(told / 1000)
 
     async def _group(self) -> None:
         lease = await self._lease()
@@ -195,8 +198,9 @@ async def _serve() -> None:
             elif "seconds" in order:
                 await _for(order["seconds"], members, lambda one, at: one.work(at), PERIOD)
             else:
-                await _for(order["idle"], members, lambda one, at: one.idle(at), order["spread"])
-            _say(**counts, asked=sum(member.asked for member in members))
+                settled = trio.current_time() + order["settling"]
+                await _for(order["idle"], members, partial(Member.idle, counted=settled), order["settling"] / 2)
+            _say(**counts)
             counts.clear()
         nursery.cancel_scope.cancel()
 

@@ -1,7 +1,8 @@
 """What a node costs the coordinator that asks for work and is refused, as often as the refusals tell it to ask.
 
 There is no room for a group: a batch of one, a staleness limit of 0, and a node that holds the only lease. The crowd's
-nodes then ask until the window ends; what the coordinator's main process spends without them is subtracted.
+nodes then ask until the window ends; what the coordinator's main process spends without them is subtracted. What an ask
+costs over the time that its refusal tells a node to wait is what the node costs: also where answers are late.
 """
 
 import tempfile
@@ -21,10 +22,12 @@ SETTLING: Final = 20.0
 
 
 class Idle(NamedTuple):
-    """`cpu`: milliseconds per node and second. `asks`: seconds from one question of a node to its next."""
+    """`cpu`: milliseconds per node and second. `ask`: milliseconds per ask. `told`: seconds until a node may ask again,
+    the mean of the refusals."""
 
     cpu: float
-    asks: float
+    ask: float
+    told: float
 
 
 def measured(nodes: int, seconds: float) -> Idle:
@@ -37,12 +40,13 @@ def measured(nodes: int, seconds: float) -> Idle:
         began = place.measure()
         time.sleep(seconds / 2)
         alone = place.measure()
-        crowd.say(idle=SETTLING + seconds, spread=SETTLING / 2)
+        crowd.say(idle=SETTLING + seconds, settling=SETTLING)
         time.sleep(SETTLING)
         first = place.measure()
         time.sleep(seconds)
         last = place.measure()
         said = crowd.hear()
     without = (alone.cpu - began.cpu) / (alone.at - began.at)
-    share = (last.cpu - first.cpu) / (last.at - first.at) - without
-    return Idle(1000 * share / nodes, nodes * (SETTLING + seconds) / said["requests"])
+    spent = last.cpu - first.cpu - without * (last.at - first.at)
+    ask, told = 1000 * spent / said["asks"], said["told"] / said["asks"] / 1000
+    return Idle(ask / told, ask, told)

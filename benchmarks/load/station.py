@@ -20,7 +20,7 @@ from benchmarks.load.rows import ERA
 from coordinator.setup import Run
 from p2p.identity import public_bytes
 
-START_WITHIN: Final = 60.0
+START_WITHIN: Final = 240.0
 
 
 class StationFault(Exception):

@@ -4,7 +4,8 @@
 
 A real coordinator and real nodes on an in-memory network, as tests/swarm.py has them. The run is left in the middle:
 with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside the
-folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner.
+folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner. Every 32 versions
+it makes a diff from version 0, as the real learner does, so that a node can join a long run.
 """
 
 import argparse
@@ -16,14 +17,35 @@ import tempfile
 from pathlib import Path
 
 import anyio
+import msgspec
 
 sys.path.insert(0, str(Path.cwd()))
 
+from coordinator.learner.calls import Export, ExportedEdge
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
-from tests.swarm import Swarm, accepted, make_swarm, working
+from tests.swarm import BigramLearner, Swarm, accepted, make_swarm, working
+from weights.diff import encode
+from weights.snapshot import Snapshot
 
 DROPPED = ("logs", "lock", "run.sqlite.lock", "run.sqlite-wal", "run.sqlite-shm")
+
+
+ANCHOR_EVERY = 32
+
+
+class AnchoredLearner(BigramLearner):
+    """The learner of the tests, and its anchors."""
+
+    def _write(self, version: int) -> Export:
+        export = super()._write(version)
+        if version % ANCHOR_EVERY or version == 0:
+            return export
+        old, new = Snapshot(self._folder / "v0.safetensors"), Snapshot(Path(export.snapshot))
+        payload = self._folder / f"v{version}-anchor.edge"
+        encode(old, new, payload)
+        edge = ExportedEdge(base=0, base_root=old.root, payload=str(payload))
+        return msgspec.structs.replace(export, edges=[*export.edges, edge])
 
 
 async def life(swarm: Swarm, groups: int) -> None:
@@ -50,6 +72,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         swarm = make_swarm(Path(folder), batch_groups=options.batch, staleness=4)
+        swarm.learner = AnchoredLearner(Path(folder) / "learner")
         run_fake(lambda: life(swarm, options.groups))
         learner = {"step": swarm.learner.step_number, "drawn": [one.hex() for one in swarm.learner.drawn]}
         with tarfile.open(options.out, "w:xz", preset=9) as archive:
