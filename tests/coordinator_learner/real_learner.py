@@ -57,7 +57,7 @@ class OwnLearner:
 class Believer:
     """coordinator.processes.Scorer that finds every group as it claims to be."""
 
-    held: Loaded | None = None
+    held: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
 
     async def load(self, model: Path, weights: Path) -> Loaded:
         return self._at(b"")
