@@ -99,7 +99,7 @@ class Loop:
         hyper = Hyper(learning_rate=course.rate, warmup_steps=course.warm // 3)
         order = Open(
             model=str(base), folder=str(folder / "learner"), database="", device="cpu", hyper=hyper, published="",
-            published_version=0, published_root=b"", threads=torch.get_num_threads(),
+            published_version=0, published_root=b"", era=1, next_era=2, staleness=0, threads=torch.get_num_threads(),
         )  # fmt: skip
         self._groups: dict[bytes, TrainGroup] = {}
         self._session = Session(order, report=print, read=lambda names: [self._groups[name] for name in names])

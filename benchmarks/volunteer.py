@@ -38,7 +38,7 @@ from coordinator.evaluation import Exam
 from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Export, ExportedEdge
-from coordinator.learning import FIRST_ERA
+from coordinator.learner.eras import FIRST_ERA
 from coordinator.leases import Progress
 from coordinator.processes import ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts

@@ -34,7 +34,7 @@ LARGE = 64 << 20
 log = structlog.get_logger("coordinator")
 
 # Lives in memory only: the set of drawn groups is the learner's checkpoint's, and nobody else's.
-_SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY)"
+_SESSION = "CREATE TEMP TABLE drawn (lease BLOB PRIMARY KEY, version INTEGER NOT NULL)"
 
 
 class DatabaseFault(LocalFault):

@@ -22,8 +22,6 @@ from coordinator.supervision.watch import Watch
 from coordinator.training import Course, Training
 from tasks.task import Text
 
-FIRST_ERA = 1
-
 
 class Learning:
     """`arrived`: to be set when a submission was received."""
@@ -42,7 +40,7 @@ class Learning:
         """`clock`: seconds since the Unix epoch."""
         self.arrived, work = asyncio.Event(), asyncio.Event()
         self.training = Training(
-            course=course_of(run, FIRST_ERA),
+            course=course_of(run),
             learner=learner,
             books=books,
             publisher=publisher,
@@ -75,11 +73,11 @@ class Learning:
             group.create_task(self.scoring.run(), name="scoring")
 
 
-def course_of(run: Run, era: int) -> Course:
+def course_of(run: Run) -> Course:
     """What the learner is told."""
     config = run.config
     section: LearnerSection = config.learner
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
     folder, database = run.folder.learner, run.folder.database
-    return Course(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps, era)
+    return Course(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps)

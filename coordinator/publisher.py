@@ -9,7 +9,7 @@ Rules
 5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
    loop alone, together, once they are shared: others read them there while a thread is at work.
 6. Kept of the past, in memory and in the store, are the newest `WINDOW` versions, those back to the oldest that is in
-   use, the first, the edges that lead from the first to these, the newest full edge and its anchor: documents, and
+   use, their era's first, the edges that lead from there to these, the newest full edge and its anchor: documents, and
    payloads as far as the budget goes. No node can need what goes: an index lists newer edges alone, so a node that
    joins, or holds an older version, comes by the anchor or the full edge. run.sqlite keeps the root of every version.
    So a version, a look at the disk and a start cost the same after however many versions.
@@ -105,7 +105,7 @@ class Publisher:
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
         self.line = self._restored_line()
-        """The first version published, and the newest (rule 6), oldest first."""
+        """The first version of the era, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
         self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
         network.serve("head", self._answer_head, limit=1024)
@@ -197,17 +197,18 @@ class Publisher:
         await self._remaking.run(self._offer)
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
-        """Drop all snapshots but the first and the latest version's; then what exceeds `budget` bytes in all, or
-        `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the first to
-        version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is forgotten.
-        Nothing while a version is being published: its files are in the store before it is in `line`."""
+        """Drop all snapshots but those of an era's first and the latest version; then what exceeds `budget` bytes in
+        all, or `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the
+        first to version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is
+        forgotten. Nothing while a version is being published: its files are in the store before it is in `line`."""
         if not self.line or self._storing.locked():
             return
         async with self._storing:
-            recent, window = self._remaking.recent(), self._window(oldest)
-            way = await anyio.to_thread.run_sync(self._ways, window[0].root)
-            self._forget(window, way)
-            for file in await anyio.to_thread.run_sync(self._collect, oldest, budget, payloads, recent, way):
+            window, firsts = self._window(oldest), self._firsts(oldest)
+            way = await anyio.to_thread.run_sync(self._ways, window[0].root, firsts)
+            self._forget(window, firsts, way)
+            since, recent = (window[0].era, window[0].version), self._remaking.recent()
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, way):
                 if file.path.parent.name == "payloads":
                     await self._network.unshare(file.hash)
 
@@ -216,11 +217,18 @@ class Publisher:
         older = self.line[:-WINDOW]
         return [one for one in older if (one.era, one.version) >= oldest] + self.line[-WINDOW:]
 
-    def _forget(self, window: list[Published], way: list[Edge]) -> None:
+    def _firsts(self, oldest: tuple[int, int]) -> list[Published]:
+        """The first version of the era of `oldest`, and that of the newest era: each was published whole, so that diffs
+        lead from there to every version of its era."""
+        firsts = {one.era: one for one in reversed(self.line)}
+        asked = max((era for era in firsts if era <= oldest[0]), default=self.line[0].era)
+        return [firsts[era] for era in sorted({asked, self.line[-1].era})]
+
+    def _forget(self, window: list[Published], firsts: list[Published], way: list[Edge]) -> None:
         """In memory, before anything leaves the disk: what is gone is not offered to anybody any more (rule 6)."""
-        first, since = self.line[0], (window[0].era, window[0].version)
-        self.line = window if window[0] == first else [first, *window]
-        starts = {(edge.era, edge.version) for edge in way} | {(first.era, first.version)}
+        since = (window[0].era, window[0].version)
+        self.line = [one for one in firsts if one not in window] + window
+        starts = {(edge.era, edge.version) for edge in way} | {(one.era, one.version) for one in firsts}
         self._edges = {
             digest: edge
             for digest, edge in self._edges.items()
@@ -228,33 +236,39 @@ class Publisher:
         }
 
     def _collect(
-        self, oldest: tuple[int, int], budget: int, payloads: int, recent: set[bytes], way: list[Edge]
+        self,
+        oldest: tuple[int, int],
+        since: tuple[int, int],
+        budget: int,
+        payloads: int,
+        recent: set[bytes],
+        way: list[Edge],
     ) -> list[StoredFile]:
-        """Of the disk what is over the budget, and what rule 6 does not keep."""
-        first, latest = ((one.era, one.version) for one in (self.line[0], self.line[-1]))
-        since = next(((one.era, one.version) for one in self.line[1:]), first)
-        dropped = self._store.collect({first, latest}, 0, kind="snapshots/")
+        """Of the disk what is over the budget, and what rule 6 does not keep. `since`: where the window begins."""
+        firsts, latest = self._firsts(oldest), (self.line[-1].era, self.line[-1].version)
+        whole = {*((one.era, one.version) for one in firsts), latest}
+        dropped = self._store.collect(whole, 0, kind="snapshots/")
         spare = recent | (self._needed(oldest) - self._remaking.possible())
         kept = {(one.era, one.version) for one in self.line}
         dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in way})
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
-        dropped += self._store.collect({first, latest}, budget, spare=spare)
-        self._store.forget_documents(KINDS, since, first, self._edges.keys())
+        dropped += self._store.collect(whole, budget, spare=spare)
+        self._store.forget_documents(KINDS, since, whole, self._edges.keys())
         return dropped
 
-    def _ways(self, root: bytes) -> list[Edge]:
+    def _ways(self, root: bytes, firsts: list[Published]) -> list[Edge]:
         """Edges from before the window that rule 6 keeps. `root`: of the window's first version."""
-        return self._way_to(root) + [self._edges[digest] for digest in _entrances(self._held(self._edges))]
+        return self._way_to(root, firsts) + [self._edges[digest] for digest in _entrances(self._held(self._edges))]
 
-    def _way_to(self, root: bytes) -> list[Edge]:
-        """The edges at hand that lead to `root` from the first version's snapshot; none where none do."""
-        return path_to(self.at_hand(), {self.line[0].root} & self.snapshots().keys(), root) or []
+    def _way_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
+        """The edges at hand that lead to `root` from the snapshots of `firsts`; none where none do."""
+        return path_to(self.at_hand(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
-        """Payloads that lead to `oldest` from the first version's snapshot, and to every version since. The latest
-        version's is no start: no edge gives it to a node that joins."""
+        """Payloads that lead to `oldest` from an era's first snapshot, and to every version since. The latest version's
+        is no start: no edge gives it to a node that joins."""
         since = [version for version in self.line if (version.era, version.version) >= oldest]
-        way = self._way_to(since[0].root) if since else []
+        way = self._way_to(since[0].root, self._firsts(oldest)) if since else []
         held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
         return held | {edge.payload_hash for edge in way}
 

@@ -8,7 +8,7 @@ Rules
 1. Oldest version first, then in the order of receipt; never the same group twice.
 2. Too old groups are shed: not drawn, not counted as buffered, paid all the same. The newest are never shed.
 3. The set of drawn groups is the learner's checkpoint's. Here it lives in memory: `rebuild` sets it at each start of a
-   learner, `draw` adds to it, and nothing of it is written to run.sqlite.
+   learner, `draw` adds to it and leaves out what is too old to be drawn, and nothing of it is written to run.sqlite.
 4. Groups at which the learner failed are set aside, for good and in run.sqlite (`set_aside`): they are not drawn, not
    counted as buffered or shed, paid all the same. That is no drawn set: `rebuild` never touches it.
 5. A group in which all rewards are equal teaches nothing. It is drawn like the others; with `refill` it never is, and
@@ -25,7 +25,7 @@ from coordinator.rollouts.age import age, oldest_fresh
 
 SLICE: Final = 32
 """Groups whose tokens are forgotten in one transaction: few enough that nothing else waits for it."""
-_LEFT = "lease NOT IN temp.drawn AND lease NOT IN (SELECT lease FROM set_aside)"
+_LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
 
 
@@ -50,7 +50,8 @@ class Buffer:
         with self._database.transaction():
             self._database.do("DELETE FROM temp.drawn")
             for lease in drawn:
-                self._database.do("INSERT OR IGNORE INTO temp.drawn VALUES (?)", (lease,))
+                query = "INSERT OR IGNORE INTO temp.drawn SELECT lease, version FROM buffer WHERE lease = ?"
+                self._database.do(query, (lease,))
 
     def draw(self, step: int, era: int, groups: int, again: Sequence[bytes] = ()) -> list[Drawn] | None:
         """The next batch for the learner at `step`, or None while there are fewer than `groups`. No token is read.
@@ -65,8 +66,9 @@ class Buffer:
             return None
         batch = [Drawn(*row) for row in rows]
         with self._database.transaction():
-            for lease, _ in rows:
-                self._database.do("INSERT INTO temp.drawn VALUES (?)", (lease,))
+            self._database.do("DELETE FROM temp.drawn WHERE version < ?", (oldest_fresh(step, self._staleness),))
+            for drawn in rows:
+                self._database.do("INSERT INTO temp.drawn VALUES (?, ?)", drawn)
         for _, version in rows:
             self.histogram[max(0, age(step, version))] += 1
         return batch
@@ -74,11 +76,6 @@ class Buffer:
     def buffered(self, step: int, era: int) -> int:
         """Groups that may be drawn now."""
         return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {_DRAWABLE}", self._window(step, era)))
-
-    def shed(self, step: int, era: int) -> int:
-        """Groups of this era that were trainable once and became too old undrawn."""
-        where = f"era = ? AND version < ? AND varied >= ? AND {_LEFT}"
-        return int(self._database.value(f"SELECT count(*) FROM buffer WHERE {where}", self._window(step, era)))
 
     def flat(self, step: int, era: int) -> int:
         """Groups that could be drawn if their rewards were not all equal (rule 5)."""

@@ -107,9 +107,10 @@ class BroadcastView(View, frozen=True, kw_only=True):
 
 
 class VersionRow(View, frozen=True, kw_only=True):
-    """A published version and the bytes of its cheapest and full edges."""
+    """A published version and the bytes of its cheapest and full edges. `era`: 0 in records of older programs."""
 
     version: int
+    era: int = 0
     at: int
     diff_bytes: int | None
     full_bytes: int

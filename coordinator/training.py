@@ -23,6 +23,7 @@ from coordinator.books import Books
 from coordinator.capacity import smoothed
 from coordinator.history import History
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped
+from coordinator.learner.eras import FIRST_ERA, next_era
 from coordinator.leases import Progress
 from coordinator.processes import DiedComputing, Learner
 from coordinator.publisher import Published, Publisher
@@ -41,7 +42,7 @@ log = structlog.get_logger("coordinator")
 
 @dataclass(frozen=True)
 class Course:
-    """What the learner is told. `steps`: after which the run is over, None: endless. `era`: of the policy."""
+    """What the learner is told. `steps`: after which the run is over, None: endless."""
 
     model: Path
     folder: Path
@@ -50,7 +51,6 @@ class Course:
     threads: int
     hyper: Hyper
     steps: int | None
-    era: int
 
 
 @dataclass
@@ -93,6 +93,7 @@ class Training:
     """Groups drawn by the last steps that a durable checkpoint covers; older ones are too stale to be drawn at all."""
     _uncovered: list[bytes] = field(default_factory=list)
     _drawing_since: float | None = None
+    _era: int = FIRST_ERA
     _computed: list[bytes] | None = None
     """The batch that the learner has, None between two."""
     _undurable: list[list[bytes]] = field(default_factory=list)
@@ -142,11 +143,15 @@ class Training:
                 published=str(self._published_file(latest)) if latest else "",
                 published_version=latest.version if latest else 0,
                 published_root=latest.root if latest else bytes(32),
-                era=self.course.era,
+                era=latest.era if latest else FIRST_ERA,
+                next_era=next_era(latest.era if latest else 0, self.clock()),
+                staleness=self.books.terms.staleness,
                 threads=self.course.threads,
             )
         )
-        self.parameters = opened.parameters
+        self.parameters, self._era = opened.parameters, opened.era
+        if opened.undone:
+            log.warning("a new era begins", era=opened.era, step=opened.step, reason=opened.undone)
         if opened.export:
             await self._publish(opened.export, opened.step)
         published = self.publisher.latest
@@ -154,8 +159,7 @@ class Training:
             raise RuntimeError("the learner opened without a version, and none is published")
         self.books.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
         self._stand(opened.step, published, rebuild=opened.drawn)
-        recent = (self.books.terms.staleness + 2) * self.books.terms.batch_groups
-        self.covered.append(opened.drawn[-recent:])
+        self.covered.append(opened.drawn)
         self._uncovered = []
         covered = set(opened.drawn)
         self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
@@ -241,10 +245,10 @@ class Training:
     async def _publish(self, export: Export, step: int) -> None:
         # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
         now = int(self.clock() * 1000)
-        self.books.leases.publish(self.course.era, export.version, export.root, now)
+        self.books.leases.publish(self._era, export.version, export.root, now)
         await self.books.durable()
-        await self.publisher.publish(self.course.era, step, export)
-        self.history.add(_row(export, now))
+        await self.publisher.publish(self._era, step, export)
+        self.history.add(_row(self._era, export, now))
 
     def _stand(
         self, step: int, published: Published, *, rebuild: Iterable[bytes] | None = None, finished: bool = False
@@ -275,9 +279,10 @@ class Training:
         return self.publisher.latest
 
 
-def _row(export: Export, now: int) -> VersionRow:
+def _row(era: int, export: Export, now: int) -> VersionRow:
     diffs = [Path(edge.payload).stat().st_size for edge in export.edges if edge.base is not None]
     return VersionRow(
+        era=era,
         version=export.version,
         at=now,
         diff_bytes=min(diffs) if diffs else None,

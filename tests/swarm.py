@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
@@ -19,6 +19,7 @@ from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
 from coordinator.learner.groups import TrainBatch, described, read
 from coordinator.setup import Run
 from engines.child import ChildDied, ChildError
@@ -53,34 +54,70 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-class BigramLearner:
-    """coordinator.processes.Learner without a process. Its checkpoint is this object: it outlives coordinators.
+class Kept(NamedTuple):
+    """A checkpoint. `before`: the version published before its export."""
 
-    `crashes`: how many of the next steps die half-way. `seconds`: what a step takes."""
+    era: int
+    step: int
+    drawn: list[bytes]
+    export: Export
+    before: Known | None
+
+    @property
+    def made(self) -> Known:
+        return Known(self.export.version, self.export.root)
+
+
+class BigramLearner:
+    """coordinator.processes.Learner without a process. Its checkpoints are in this object: it outlives coordinators.
+
+    `crashes`: how many of the next steps die half-way. `seconds`: what a step takes. `kept`: the newest checkpoints,
+    the newest last."""
 
     def __init__(self, folder: Path, *, seconds: float = 0.5) -> None:
         self._folder, self.seconds = folder, seconds
         self.crashes = 0
-        self.step_number, self.drawn = 0, list[bytes]()
         self.batches: list[Batch] = []
-        self._export: Export | None = None
+        self.kept: list[Kept] = []
         self._database = Path()
         folder.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def step_number(self) -> int:
+        return self.kept[-1].step if self.kept else 0
+
+    @property
+    def drawn(self) -> list[bytes]:
+        return self.kept[-1].drawn if self.kept else []
+
+    def stand(self, step: int, drawn: list[bytes]) -> None:
+        """Be at `step` of the first era, whose snapshot lies in the folder and is published."""
+        snapshot = Snapshot(self._folder / f"v{step}.safetensors")
+        export = Export(version=step, root=snapshot.root, snapshot=str(snapshot.path), edges=[], seconds=0.0)
+        self.kept = [Kept(FIRST_ERA, step, drawn, export, None)]
+
+    def lose(self) -> None:
+        """Its folder is gone."""
+        self.kept.clear()
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
+
     async def open(self, order: Open) -> Opened:
         self._database = Path(order.database)
-        if not order.published:
-            base = Path(order.model) / "model.safetensors"
-            target = self._folder / "v0.safetensors"
-            shutil.copyfile(base, target)
-            snapshot = Snapshot(target)
-            encode_full(snapshot, self._folder / "v0.edge")
-            edge = ExportedEdge(base=None, base_root=None, payload=str(self._folder / "v0.edge"))
-            self._export = Export(version=0, root=snapshot.root, snapshot=str(target), edges=[edge], seconds=0.0)
-        pending = self._export
-        if pending is not None and order.published and pending.version <= order.published_version:
-            pending = None
-        return Opened(step=self.step_number, drawn=list(self.drawn), parameters=VOCABULARY**2, export=pending)
+        last = Known(order.published_version, order.published_root) if order.published else None
+        at = self.kept[-1] if self.kept else None
+        undone = ""
+        if at is None and last is None:
+            at = Kept(order.era, 0, [], self._first(0, Path(order.model) / "model.safetensors", None), None)
+            self.kept.append(at)
+        elif at is None or not covers(last, at.made, at.before):
+            version = first_version([last, at and at.made, at and at.before])
+            start = Path(at.export.snapshot if at else order.published)
+            export = self._first(version, start, Path(order.published))
+            at, undone = Kept(order.next_era, version, [], export, last), "steps were undone"
+            self.kept.append(at)
+        pending = at.export if last is None or at.export.version > last.version else None
+        return Opened(era=at.era, step=at.step, drawn=at.drawn, parameters=VOCABULARY**2, export=pending, undone=undone)
 
     async def step(self, batch: Batch) -> Stepped:
         await anyio.sleep(self.seconds)
@@ -92,9 +129,22 @@ class BigramLearner:
         assert not set(ids) & set(self.drawn), "a group is drawn twice"
         metrics = described(TrainBatch(step=batch.step, groups=read(self._database, ids)))
         self.batches.append(batch)
-        self.step_number, self.drawn = batch.step, self.drawn + ids
-        self._export = self._write(batch.step)
-        return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=self._export)
+        at, export = self.kept[-1], self._write(batch.step)
+        self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.made)]
+        return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=export)
+
+    def _first(self, version: int, weights: Path, published: Path | None) -> Export:
+        """The first version of an era: `weights` whole, and as a diff from what is `published`."""
+        target, full = self._folder / f"v{version}.safetensors", self._folder / f"v{version}-full.edge"
+        shutil.copyfile(weights, target)
+        snapshot, edges = Snapshot(target), list[ExportedEdge]()
+        encode_full(snapshot, full)
+        if published is not None:
+            old, diff = Snapshot(published), self._folder / f"v{version}.edge"
+            encode(old, snapshot, diff)
+            edges.append(ExportedEdge(base=version - 1, base_root=old.root, payload=str(diff)))
+        edges.append(ExportedEdge(base=None, base_root=None, payload=str(full)))
+        return Export(version=version, root=snapshot.root, snapshot=str(target), edges=edges, seconds=0.0)
 
     def _write(self, version: int) -> Export:
         old = Snapshot(self._folder / f"v{version - 1}.safetensors")

@@ -215,17 +215,20 @@ class Store(StoreReader):
         self._write("DELETE FROM documents WHERE hash = ?", (digest,))
 
     def forget_documents(
-        self, kinds: Collection[str], before: tuple[int, int], keep: tuple[int, int], spare: Collection[bytes]
+        self,
+        kinds: Collection[str],
+        before: tuple[int, int],
+        keep: Collection[tuple[int, int]],
+        spare: Collection[bytes],
     ) -> int:
         """Drop documents of these kinds from before (era, version) `before`, but for those of `keep` and `spare`
         (hashes); how many. Some at a time, so that nobody who reads meanwhile waits for all of them."""
         dropped = 0
         for kind in kinds:
             rows = self._read(
-                "SELECT hash FROM documents WHERE kind = ? AND (era, version) < (?, ?) AND (era, version) != (?, ?)",
-                (kind, *before, *keep),
+                "SELECT hash, era, version FROM documents WHERE kind = ? AND (era, version) < (?, ?)", (kind, *before)
             )
-            hashes = [digest for (digest,) in rows if digest not in spare]
+            hashes = [digest for digest, era, version in rows if (era, version) not in keep and digest not in spare]
             for start in range(0, len(hashes), _AT_ONCE):
                 self._drop_documents(hashes[start : start + _AT_ONCE])
             dropped += len(hashes)

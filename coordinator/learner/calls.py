@@ -12,6 +12,8 @@ a checkpoint that contains the step and its draws is durable whenever it exports
 
 import msgspec
 
+from coordinator.learner.eras import FIRST_ERA
+
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
     """The learner's settings, from the operator's config. Defaults: learning.md's "Objective"."""
@@ -38,9 +40,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """`model`: folder with config.json and model.safetensors (the base). `folder`: the learner's own, for checkpoints
     and exports. `published`: snapshot file of the last *published* version, its number and root; "" where nothing has
     been published yet (number and root are then ignored): `Opened.export` is the base itself, as version 0 with one
-    full edge. `era`: the policy's; in a later era than the checkpoint's the learner starts from `published` with a new
-    optimiser. `keep`: how many published exports' files stay, the newest included (the scorer reads them).
-    `threads`: of the CPU. `database`: run.sqlite, which the learner only reads."""
+    full edge. `era`: of `published`, or of the run's first version. `next_era`: begun where steps are undone that
+    others have seen (`learner.eras`). `staleness`: S; what was drawn longer ago than it allows is forgotten. `keep`:
+    how many published exports' files stay, the newest included (the scorer reads them). `threads`: of the CPU.
+    `database`: run.sqlite, which the learner only reads."""
 
     model: str
     folder: str
@@ -50,19 +53,25 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     published: str
     published_version: int
     published_root: bytes
-    era: int = 0
+    era: int
+    next_era: int
+    staleness: int
     keep: int = 1
     threads: int = 1
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the learner stands: the checkpoint's step and the ids of every group drawn up to it. `export`: a version
-    that the checkpoint covers and that main has not published yet (a crash came between), else None."""
+    """Where the learner stands: the checkpoint's era and step, and the ids of every group drawn up to it that could be
+    drawn again. `export`: a version that the checkpoint covers and that main has not published yet (a crash came
+    between, or the era is new), else None. `undone`: why the learner has begun a new era just now, one sentence; empty
+    where it has not."""
 
     step: int
     drawn: list[bytes]
     parameters: int
     export: "Export | None" = None
+    era: int = FIRST_ERA
+    undone: str = ""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,10 +50,12 @@ class Base(msgspec.Struct, frozen=True):
     snapshot: str
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """`step`: the learner's; `era`: of the policy. `steps`: made with this optimiser. `drawn`: ids of all groups drawn
-    up to `step`. `export`: the last version exported. `published`: versions whose snapshots are kept for diffs, oldest
-    first. `anchor`: the first version of all, from which cumulative diffs start."""
+class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`step`: the learner's; `era`: of the policy. `steps`: made with this optimiser. `drawn`: ids of the groups drawn
+    up to `step` that could be drawn again, oldest first. `draws`: (step, how many of `drawn` are its), oldest first;
+    absent in older files, where `drawn` are all the groups of the run. `export`: the last version exported.
+    `published`: versions whose snapshots are kept for diffs, oldest first. `anchor`: the first version of the era, from
+    which cumulative diffs start."""
 
     step: int
     era: int
@@ -62,6 +64,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     export: Export | None
     published: list[Base]
     anchor: Base | None
+    draws: list[tuple[int, int]] = []
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +118,8 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
             move(path, aside)
     if found or list(folder.glob("corrupt-*")):
         raise CheckpointError(
-            f"no checkpoint in {folder} can be read: put one back from a backup, or move the folder away to start "
-            "again from the published version in a new era"
+            f"no checkpoint in {folder} can be read: put one back from a backup, or move the folder away to go on from "
+            "the published version in a new era"
         )
     return None
 

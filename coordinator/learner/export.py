@@ -2,12 +2,12 @@
 
     <folder>/v0000000012.safetensors           the snapshot, bfloat16
              v0000000012-from-0000000011.edge  payload of the diff from a published version
-             v0000000012-full.edge             payload from nothing, where there is nothing to start from
+             v0000000012-full.edge             payload from nothing, of the first version of an era
 
 Rules
 1. A version's number is the step that made it, and its files are named by it.
 2. Diffs start only from versions that were published, and from the bytes that were published: from the predecessor;
-   from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of all (the anchor).
+   from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
 3. Every file is durable when what `writing` gives returns. Nothing here rounds: the model holds published
    values (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are written.
 4. Files go when no diff will start from them and `keep` later versions are published.
@@ -38,15 +38,16 @@ _FILE = re.compile(r"v(\d{10})(?:\.safetensors|-\S+\.edge)")
 
 @contextmanager
 def writing(
-    model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path
+    model: PreTrainedModel, version: int, bases: Sequence[Base], folder: Path, *, whole: bool
 ) -> Iterator[Callable[[], Export]]:
-    """Write the model's snapshot, and encode beside the block a diff from each of `bases`, or all if there are none.
-    The block is given what waits for that and returns the export, or raises what went wrong."""
+    """Write the model's snapshot, and encode beside the block a diff from each of `bases` and, for the first version of
+    an era, the `whole`. The block is given what waits for that and returns the export, or raises what went wrong."""
     started = time.perf_counter()
     new = save_model(model, place(folder, version))
 
     def encoded() -> Export:
-        edges = [_diff(base, new, version, folder) for base in bases] or [_full(new, version, folder)]
+        edges = [_diff(base, new, version, folder) for base in bases]
+        edges += [_full(new, version, folder)] if whole else []
         seconds = time.perf_counter() - started
         return Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=seconds)
 

@@ -5,9 +5,9 @@ Rules
    names them becomes durable; then the caller hears of it. So a version can be published only if a checkpoint has it.
 2. After a crash, the last checkpoint is where the learner stands. An export that it names and that is not published
    is handed out again: the files that are there, never encoded anew.
-3. A version number that is already published is never exported: after a fall-back to an older checkpoint the steps in
-   between are made without export.
-4. A later era starts from the published weights with a new optimiser; drawn groups stay drawn.
+3. Whether that is so, or steps are undone that others have seen, is decided in `learner.eras`. The first version of a
+   new era is exported as the session opens.
+4. The checkpoint names the drawn groups that could be drawn again, and forgets those that are too old for it.
 5. A call to `step` takes it that the last export has been published, unless `Batch.published` says otherwise.
 6. A step that failed half-way leaves a session that must be opened again.
 """
@@ -19,11 +19,13 @@ from pathlib import Path
 import msgspec
 import torch
 
-from coordinator.learner import advantages, checkpoint, export, loss, model, step
+from coordinator.learner import advantages, checkpoint, eras, export, loss, model, step
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.learner.checkpoint import Base, Checkpoint, State
+from coordinator.learner.eras import Known
 from coordinator.learner.groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.optimiser import Optimiser
+from coordinator.rollouts.age import fresh
 from weights.snapshot import Snapshot
 from weights.tensors import load_into
 
@@ -53,15 +55,18 @@ class Session:
         found = checkpoint.load(self._checkpoints, report)
         self._model = model.load(Path(order.model), order.device)
         self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
-        self._state = self._resume(found) if found and order.era <= found.state.era else self._begin(found)
+        self._undone = ""
+        self._state = self._begin(found)
         self._drawn = set(self._state.drawn)
-        if not order.published and self._state.export is None:
-            self._export([])
+        if self._state.export is None:
+            self._export(self._state.published, whole=True)
         self._sweep()
 
     def opened(self) -> Opened:
         """The answer to `open`."""
         return Opened(
+            era=self._state.era,
+            undone=self._undone,
             step=self._state.step,
             drawn=self._state.drawn,
             parameters=model.parameter_count(self._model),
@@ -80,11 +85,19 @@ class Session:
             self._model, self._optimiser, made, self._hyper, steps=self._state.steps, reference=self._reference
         )
         seconds = time.perf_counter() - started
-        self._drawn.update(batch.groups)
-        self._state.drawn.extend(batch.groups)
-        self._state = msgspec.structs.replace(self._state, step=batch.step, steps=self._state.steps + 1)
+        self._drew(batch)
         exported = self._export(self._state.published) if batch.last or self._due() else None
         return Stepped(step=batch.step, metrics=metrics, seconds=seconds, export=exported)
+
+    def _drew(self, batch: Batch) -> None:
+        """Take the step's draw into the state, and leave out the draws of which every group is too old by now: what
+        step t drew is of version t - 1 at most."""
+        state = self._state
+        drawn, draws = [*state.drawn, *batch.groups], [*state.draws, (batch.step, len(batch.groups))]
+        while draws and not fresh(batch.step, draws[0][0] - 1, self._order.staleness):
+            drawn, draws = drawn[draws[0][1] :], draws[1:]
+        self._drawn = set(drawn)
+        self._state = msgspec.structs.replace(state, step=batch.step, steps=state.steps + 1, drawn=drawn, draws=draws)
 
     def _groups(self, batch: Batch) -> TrainBatch:
         groups = self._read(batch.groups)
@@ -92,33 +105,41 @@ class Session:
             raise BadBatch("a group names a version that this step has yet to make")
         return TrainBatch(step=batch.step, groups=groups)
 
-    def _begin(self, before: Checkpoint | None) -> State:
-        """No checkpoint, or one of an earlier era: the published weights, a new optimiser."""
-        order, published = self._order, self._published()
-        if published:
+    def _begin(self, found: Checkpoint | None) -> State:
+        """Where to go on: at the checkpoint, or in a new era (learner/eras.py)."""
+        published = self._published()
+        if found is None and published:
             load_into(self._model, Snapshot(Path(published[-1].snapshot)))
         self._optimiser = Optimiser(self._model, self._hyper)
-        return State(
-            step=order.published_version if published else 0,
-            era=order.era,
-            steps=0,
-            drawn=before.state.drawn if before else [],
-            export=None,
-            published=published,
-            anchor=_anchor(before, published),
-        )
+        if found is not None:
+            self._optimiser.restore(found.tensors)
+            _restore_random(found.tensors)
+        last, state = _known(published[-1:]), found.state if found else None
+        made, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
+        if last and made and last.version == made.version and last.root != made.root:
+            raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
+        if (state or not published) and eras.covers(last, made, before):
+            return self._resumed(state, published) if state else self._fresh(self._order.era, 0, [])
+        version = eras.first_version([last, made, before])
+        self._undone = _undone(state, last, version)
+        era = max(self._order.next_era, state.era + 1 if state else 0)
+        bases = published or ([_base(state.export)] if state and state.export else [])
+        bases = [base for base in bases if Path(base.snapshot).is_file()]
+        return self._fresh(era, version, bases, steps=state.steps if state else 0)
 
-    def _resume(self, found: Checkpoint) -> State:
+    def _fresh(self, era: int, step: int, published: list[Base], *, steps: int = 0) -> State:
+        """The first state of an era."""
+        return State(step=step, era=era, steps=steps, drawn=[], export=None, published=published, anchor=None)
+
+    def _resumed(self, state: State, published: list[Base]) -> State:
         """Where the checkpoint stands; what is published is as main says."""
-        state, published = found.state, self._published()
-        self._optimiser = Optimiser(self._model, self._hyper)
-        self._optimiser.restore(found.tensors)
-        _restore_random(found.tensors)
         newest = published[-1].version if published else -1
         older = [base for base in state.published if base.version < newest and Path(base.snapshot).is_file()]
-        if state.export and state.export.version == newest and state.export.root != published[-1].root:
-            raise WrongOrder(f"version {newest} was published with other bytes than this learner exported")
-        return msgspec.structs.replace(state, published=[*older, *published], anchor=_anchor(found, published))
+        anchor = state.anchor if state.anchor and Path(state.anchor.snapshot).is_file() else None
+        if state.anchor is None and state.export and state.export.version == newest:
+            anchor = published[-1]
+        draws = state.draws or ([(state.step, len(state.drawn))] if state.drawn else [])
+        return msgspec.structs.replace(state, published=[*older, *published], anchor=anchor, draws=draws)
 
     def _published(self) -> list[Base]:
         """The published version as main names it, its file read and checked; empty where there is none."""
@@ -140,7 +161,7 @@ class Session:
         last = self._pending()
         if last is None or (published is not None and published < last.version):
             return
-        base = Base(version=last.version, root=last.root, snapshot=last.snapshot)
+        base = _base(last)
         self._state = msgspec.structs.replace(
             self._state, published=[*self._state.published, base], anchor=self._state.anchor or base
         )
@@ -158,12 +179,12 @@ class Session:
     def _exported(self) -> int:
         return self._state.export.version if self._state.export else 0
 
-    def _export(self, published: list[Base]) -> Export:
+    def _export(self, published: list[Base], *, whole: bool = False) -> Export:
         """Files, then checkpoint, then away with what is no longer needed (rule 1). The diffs are encoded while the
         checkpoint's tensors go to the disk."""
         state = self._state
         bases = export.starts(state.step, published, state.anchor)
-        with export.writing(self._model, state.step, bases, self._exports) as encoded:
+        with export.writing(self._model, state.step, bases, self._exports, whole=whole) as encoded:
             tensors = {**self._optimiser.tensors(), **_random()}
 
             def finished() -> State:
@@ -203,12 +224,24 @@ def check_hyper(hyper: Hyper) -> None:
             raise WrongOrder(sentence)
 
 
-def _anchor(before: Checkpoint | None, published: list[Base]) -> Base | None:
-    """The first version of all, if its file is still there."""
-    known = before.state.anchor if before else None
-    if known is not None:
-        return known if Path(known.snapshot).is_file() else None
-    return published[0] if published else None
+def _known(last: Sequence[Base | Export | None]) -> Known | None:
+    """What `learner.eras` wants to know of the only item, if there is one."""
+    return Known(last[0].version, last[0].root) if last and last[0] else None
+
+
+def _base(made: Export) -> Base:
+    return Base(version=made.version, root=made.root, snapshot=made.snapshot)
+
+
+def _undone(state: State | None, last: Known | None, version: int) -> str:
+    """Why there is a new era, for the operator."""
+    if state is None:
+        why = f"there is no checkpoint, and version {last.version if last else 0} is published"
+    elif last is None:
+        why = "nothing is published any more of what the checkpoint knows"
+    else:
+        why = f"the checkpoint is of step {state.step}, and version {last.version} is published"
+    return f"{why}: a new era begins with version {version}, and groups of the old one are paid and not learned from"
 
 
 def _random() -> dict[str, torch.Tensor]:

@@ -21,6 +21,7 @@ from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from coordinator.learner.handlers import Handlers
 from coordinator.processes import Learner
 from coordinator.setup import Run
+from engines.child import ChildError
 from engines.engine import Job, Loaded, Sample, SampleScore
 from p2p.envelope import peek
 from p2p.memory import MemoryNetwork
@@ -42,13 +43,20 @@ class OwnLearner:
 
     def __init__(self) -> None:
         self.handlers = Handlers()
+        self.asked: list[bytes] = []
+        """Every group that a step was made with."""
 
     async def open(self, order: Open) -> Opened:
         return self.handlers.open(msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Open))
 
     async def step(self, batch: Batch, *more: Any) -> Stepped:
         await anyio.sleep(0.5)
-        return self.handlers.step(msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=Batch))
+        try:
+            stepped = self.handlers.step(msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=Batch))
+        except ValueError as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        self.asked += [getattr(group, "id", group) for group in batch.groups]
+        return stepped
 
     async def renew(self) -> None:
         self.handlers = Handlers()

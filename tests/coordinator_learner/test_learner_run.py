@@ -1,11 +1,14 @@
 """A run with a real learner, from its first step to its last."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from coordinator.daemon import Coordinator
+from coordinator.setup import Run
 from tests.clock import run_fake
-from tests.coordinator_learner.real_learner import coordinating, make_run
+from tests.coordinator_learner.real_learner import OwnLearner, coordinating, make_run
 from tests.node.fake_coordinator import until
 
 
@@ -21,7 +24,6 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
         assert len(steps) == 4
         assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
         assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
-        assert "ess_age_0" in steps[0].metrics
         drawn = sum(age * groups for age, groups in enumerate(histogram))
         assert drawn == pytest.approx(sum(point.staleness * 2 for point in steps))
 
@@ -46,3 +48,53 @@ def test_the_last_step_is_published_and_evaluated_where_versions_are_further_apa
             assert (coordinator.painter.paint().step, coordinator.painter.paint().version) == (5, 5)
 
     run_fake(main)
+
+
+async def until_step(coordinator: Coordinator, step: int) -> None:
+    await until(lambda: coordinator.painter.paint().step >= step, 300)
+
+
+def tear_newest_checkpoint(run: Run) -> None:
+    newest = max((run.folder.learner / "checkpoints").glob("checkpoint-*"))
+    (newest / "tensors.safetensors").write_bytes(b"torn")
+
+
+DAMAGES = {
+    "the newest checkpoint is torn": tear_newest_checkpoint,
+    "the learner's folder is lost": lambda run: shutil.rmtree(run.folder.learner),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
+    damage: str, tmp_path: Path, model_folder: Path
+) -> None:
+    run = make_run(tmp_path / "run", model_folder, staleness=4)
+    learner = OwnLearner()
+    ended: list[BaseException] = []
+    told: dict[str, object] = {}
+
+    async def main() -> None:
+        async with coordinating(run, learner) as coordinator:
+            await until_step(coordinator, 3)
+            told["old"] = coordinator.painter.paint().version
+        DAMAGES[damage](run)
+        try:
+            async with coordinating(run, learner) as coordinator:
+                await until_step(coordinator, int(str(told["old"])) + 4)
+                state = coordinator.painter.paint()
+                told["state"] = (state.era, state.version - int(str(told["old"])))
+                database = coordinator.books.database
+                told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
+                told["refused"] = state.refused
+        except BaseExceptionGroup as errors:
+            ended.append(errors)
+
+    run_fake(main)
+    assert ended == [], "the run goes on"
+    era, versions = told["state"]  # type: ignore[misc]
+    assert era > 1, "what was undone is another era"
+    assert versions >= 4
+    assert told["eras"] == [(1,), (era,)]
+    assert told["refused"] == {}, "outstanding leases are paid as usual"
+    assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"

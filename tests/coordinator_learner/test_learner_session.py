@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -121,19 +122,129 @@ def test_only_each_kappa_th_step_is_exported_and_checkpointed(tmp_path: Path, mo
     assert main.open().opened().step == 6, "a step between two exports is made again after a crash"
 
 
-def test_a_published_version_is_never_made_again_after_a_fall_back(main: Main) -> None:
+def torn(main: Main, step: int, era: int = 0) -> None:
+    """The checkpoint of a step does not match its hash any more."""
+    checkpoint = main.folder / "checkpoints" / f"checkpoint-{era:012d}-{step:012d}"
+    with open(checkpoint / "tensors.safetensors", "wb") as file:
+        file.write(b"torn")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_a_fall_back_behind_a_published_version_goes_on_in_a_new_era_with_the_checkpoints_weights(
+    main: Main, tmp_path: Path
+) -> None:
     session = main.open()
     for number in (1, 2, 3):
         main.step(session, number)
-    newest = main.folder / "checkpoints" / "checkpoint-000000000000-000000000003"
-    (newest / "tensors.safetensors").write_bytes(b"torn")
+    torn(main, 3)
+    main.now = 1_800_000_000.5
     session = main.open()
-    assert session.opened().step == 2
+    opened = session.opened()
+    assert (opened.era, opened.step, opened.drawn) == (1_800_000_000, 4, [])
     assert "set aside" in main.reports[0]
-    assert main.step(session, 3).export is None, "version 3 is out already"
-    export = main.step(session, 4).export
-    assert export is not None
-    assert export.edges[0].base_root == main.published[-2].root
+    assert "step 2, and version 3 is published: a new era begins with version 4" in opened.undone
+    first = main.published[-1]
+    assert (first.version, first.root) == (4, main.published[2].root), "the weights of step 2, as a newer version"
+    assert [edge.base for edge in first.edges] == [3, None]
+    before = Path(main.published[3].snapshot)
+    assert apply(Snapshot(before), Path(first.edges[0].payload), tmp_path / "old", first.root).root == first.root
+    assert apply(None, Path(first.edges[1].payload), tmp_path / "new", first.root).root == first.root
+    stepped = main.step(session, 5)
+    assert stepped.metrics["learning_rate"] == HYPER.learning_rate, "the optimiser is the checkpoint's"
+    assert stepped.export is not None
+    assert [edge.base for edge in stepped.export.edges] == [4]
+    again = main.open().opened()
+    assert (again.era, again.step, again.export, again.undone) == (1_800_000_000, 5, None, "")
+
+
+def test_a_newest_checkpoint_that_is_lost_before_its_version_is_out_undoes_nothing(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    main.step(session, 3, publish=False)
+    torn(main, 3)
+    opened = main.open().opened()
+    assert (opened.era, opened.step, opened.export, opened.undone) == (0, 2, None, "")
+    assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
+
+
+def test_a_lost_folder_goes_on_from_the_published_weights_in_a_new_era(
+    main: Main, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    session = main.open()
+    for number in (1, 2, 3):
+        main.step(session, number)
+    kept = tmp_path_factory.mktemp("store") / "kept.safetensors"
+    kept.write_bytes(Path(main.published[-1].snapshot).read_bytes())
+    main.published[-1] = msgspec.structs.replace(main.published[-1], snapshot=str(kept))
+    shutil.rmtree(main.folder)
+    main.era, main.now = 7, 3.0
+    session = main.open()
+    opened = session.opened()
+    assert (opened.era, opened.step, opened.drawn) == (8, 4, []), "the clock is behind the last era"
+    first = main.published[-1]
+    assert (first.version, first.root) == (4, main.published[-2].root)
+    assert [edge.base for edge in first.edges] == [3, None]
+    stepped = main.step(session, 5)
+    assert stepped.metrics["learning_rate"] == HYPER.learning_rate / 2, "the optimiser is new"
+    for number in range(6, 33):
+        main.step(session, number)
+    assert [edge.base for edge in main.published[-1].edges] == [31, 30, 28, 24, 16, 4], "the era's first is the anchor"
+    assert not {"v0000000003.safetensors"} & {path.name for path in (main.folder / "exports").iterdir()}
+
+
+def test_a_lost_store_goes_on_in_a_new_era_too(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    last, main.published = main.published[-1], []
+    opened = main.open().opened()
+    assert (opened.era, opened.step) == (1, 3)
+    assert (main.published[0].version, main.published[0].root) == (3, last.root)
+    assert [edge.base for edge in main.published[0].edges] == [2, None], "whoever holds the last version follows"
+
+
+def test_a_change_of_era_that_is_cut_is_made_again_or_goes_on(tmp_path: Path, model_folder: Path) -> None:
+    """The newest checkpoint is torn. Cut anywhere, the next start publishes one version: the old weights, above all."""
+    with quick_folder() as folder:
+        main = Main(folder / "learner", model_folder, HYPER)
+
+        def life() -> Iterator[int]:
+            """How many versions are published."""
+            session = main.open()
+            for number in (1, 2):
+                main.step(session, number)
+            torn(main, 2)
+            main.now = 100.0
+            yield 3
+            session = main.open()
+            yield 4
+            main.step(session, 4)
+            yield 5
+
+        for cut in cuts(life(), folder):
+            found = Main(folder / "learner", model_folder, HYPER)
+            found.published, found.now = main.published[: cut.before], 200.0
+            found.era = 0 if cut.before == 3 else 100
+            session = found.open()
+            versions = [export.version for export in found.published]
+            assert versions == [*range(session.opened().step + 1)], cut.where
+            assert found.era in ((100, 200) if cut.before == 3 else (100,)), cut.where
+            assert found.published[3].root == main.published[1].root, cut.where
+            assert [edge.base for edge in found.published[3].edges] == [2, None], cut.where
+            if session.opened().step == 3:
+                assert found.step(session, 4).export is not None, cut.where
+            assert found.published[4].root == main.published[4].root, cut.where
+
+
+def test_drawn_groups_too_old_to_be_drawn_again_leave_the_checkpoint(tmp_path: Path, model_folder: Path) -> None:
+    main = Main(tmp_path, model_folder, HYPER, staleness=2)
+    session = main.open()
+    for number in range(1, 9):
+        main.step(session, number)
+    expected = [group.id for number in (7, 8) for group in batch(number).groups]
+    assert session.opened().drawn == main.open().opened().drawn == expected, "step 6 drew version 5 at most"
 
 
 def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
@@ -172,25 +283,6 @@ def test_files_of_old_versions_go_once_a_later_one_is_published(main: Main) -> N
     assert [name for name in names if name.endswith("safetensors")] == [
         f"v{version:010d}.safetensors" for version in (0, 8, 9)
     ]
-
-
-def test_a_later_era_starts_from_the_published_weights_and_drawn_groups_stay_drawn(main: Main) -> None:
-    session = main.open()
-    for number in (1, 2, 3):
-        main.step(session, number)
-    old = main.published[1]
-    kept = main.folder / "kept.safetensors"
-    kept.write_bytes(Path(main.published[-1].snapshot).read_bytes())
-    main.published.append(msgspec.structs.replace(main.published[-1], version=9, snapshot=str(kept)))
-    main.era = 5
-    session = main.open()
-    opened = session.opened()
-    assert (opened.step, opened.export, len(opened.drawn)) == (9, None, 9)
-    stepped = main.step(session, 10)
-    assert stepped.export is not None
-    assert stepped.export.edges[0].base == 9
-    assert stepped.metrics["learning_rate"] == HYPER.learning_rate / 2, "the optimiser is new"
-    assert old.root != stepped.export.root
 
 
 def test_a_snapshot_that_main_removes_after_opening_still_serves_as_base(main: Main) -> None:

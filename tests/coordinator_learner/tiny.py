@@ -10,6 +10,7 @@ import numpy as np
 from coordinator.admission import float_bytes
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, WarmUp
+from coordinator.learner.eras import next_era
 from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
@@ -106,13 +107,16 @@ def _submitted(one: TrainGroup) -> tuple[bytes, bytes, bytes]:
 
 class Main:
     """Opens sessions as the daemon does, and publishes exports. `published`: every version with its export, in order.
-    `reports`: what the learner wanted the operator to know."""
+    `reports`: what the learner wanted the operator to know. `era`: of the last published version. `now`: s."""
 
-    def __init__(self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1) -> None:
+    def __init__(
+        self, folder: Path, model: Path, hyper: Hyper | None = None, *, keep: int = 1, staleness: int = 1000
+    ) -> None:
         self.folder, self.model, self.hyper, self.keep = folder, model, hyper or Hyper(warmup_steps=2), keep
         self.published: list[Export] = []
         self.reports: list[str] = []
-        self.era = 0
+        self.era, self.now, self.staleness = 0, 0.0, staleness
+        self.session_era = 0
 
     def order(self) -> Open:
         last = self.published[-1] if self.published else None
@@ -126,12 +130,14 @@ class Main:
             published_version=last.version if last else 0,
             published_root=last.root if last else b"",
             era=self.era,
+            next_era=next_era(self.era, self.now),
+            staleness=self.staleness,
             keep=self.keep,
         )
 
     def open(self, *, publish: bool = True) -> Session:
         session = Session(self.order(), self.reports.append, read)
-        pending = session.opened().export
+        self.session_era, pending = session.opened().era, session.opened().export
         if pending is not None and publish:
             self.publish(pending)
         return session
@@ -139,6 +145,7 @@ class Main:
     def publish(self, export: Export) -> None:
         assert not self.published or export.version > self.published[-1].version
         self.published.append(export)
+        self.era = self.session_era
 
     def step(self, session: Session, number: int, *, publish: bool = True) -> Stepped:
         stepped = session.step(ask(batch(number)))

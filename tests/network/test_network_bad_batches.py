@@ -125,11 +125,16 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
                 assert weight > 0
             seen = picture(coordinator)
             assert seen["trouble"]["reasons"] == {"ValueError: a reward is absurd": len(bad)}
-            # What counts groups agrees: those set aside are neither buffered nor shed, and no room is kept for them.
+            # What counts groups agrees: those set aside are neither buffered nor too old, and no room is kept for them.
             drawn = books.database.value("SELECT count(*) FROM temp.drawn")
             total = books.database.value("SELECT count(*) FROM buffer")
             at = step(coordinator)
-            assert total == drawn + len(bad) + books.buffered() + books.buffer.shed(at, 1)
+            too_old = books.database.value(
+                "SELECT count(*) FROM buffer WHERE version < ? AND lease NOT IN (SELECT lease FROM temp.drawn)"
+                " AND lease NOT IN (SELECT lease FROM set_aside)",
+                (at - books.terms.staleness,),
+            )
+            assert total == drawn + len(bad) + books.buffered() + too_old
             books.database.do("UPDATE verdicts SET confirmed = 1")
             dropped = books.buffer.drop_payloads([], at, 1, now + 1)
             gone = {row[0] for row in books.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}

@@ -29,7 +29,7 @@ def unpacked(archive: Path, folder: Path) -> Swarm:
         tar.extractall(folder, filter="data")
     learner = BigramLearner(folder / "learner")
     told = json.loads((folder / "learner.json").read_text())
-    learner.step_number, learner.drawn = told["step"], [bytes.fromhex(one) for one in told["drawn"]]
+    learner.stand(told["step"], [bytes.fromhex(one) for one in told["drawn"]])
     return Swarm(folder, MemoryNetwork(0), learner, BigramScorer())
 
 
