@@ -28,6 +28,8 @@ from coordinator.schema import SCHEMA_VERSION, migrate
 from p2p.errors import LocalFault
 
 BUSY_SECONDS = 2.0
+CACHE = 64 << 20
+"""Bytes of pages that the writer keeps: keys are random, so a group touches pages all over the file."""
 LARGE = 64 << 20
 """Bytes of a file whose check and migration take long."""
 
@@ -250,6 +252,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     if _small(path):
         _check(connection, path)
     if found < SCHEMA_VERSION:
