@@ -10,21 +10,23 @@ A bad sample refuses its group, and the reason names the sample and, where there
 """
 
 import math
-import sys
-from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from coordinator.capacity import quantile
 from coordinator.reasons import sentence
+from coordinator.rollouts.groups import Claimed, Group
+from engines.calls import float_bytes, floats
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, RunSpec, Submission
 from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, replay
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
+Values = NDArray[np.float64]
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
@@ -59,11 +61,12 @@ EXACT = Calibration()
 
 
 class Verdict(NamedTuple):
-    """`behaviour`: the scorer's log-probability of each sampled token, a list a sample; None where refused."""
+    """`behaviour`: the scorer's log-probability of each sampled token, float32 little-endian, per sample; None where
+    refused."""
 
     code: str
     reason: str
-    behaviour: list[list[float]] | None
+    behaviour: list[bytes] | None
 
     @property
     def accepted(self) -> bool:
@@ -75,7 +78,7 @@ def submission_limit(spec: RunSpec) -> int:
     return spec.group_size * ((spec.limit + MOST_GIVEN) * 5 + spec.limit * 4 + 1024 * 5 + 1024) + 1024
 
 
-def check(submission: Submission, lease: Lease, spec: RunSpec) -> Fault | None:
+def check(submission: Submission | Group, lease: Lease, spec: RunSpec) -> Fault | None:
     """T0 against the lease and the run; None: nothing is wrong."""
     if (submission.era, submission.version, submission.root) != (lease.era, lease.version, lease.root):
         detail: str | None = f"the group names era {submission.era} version {submission.version}"
@@ -84,7 +87,8 @@ def check(submission: Submission, lease: Lease, spec: RunSpec) -> Fault | None:
         return _fault("version-lie", era=lease.era, version=lease.version, detail=detail)
     if len(submission.rollouts) != len(lease.seeds):
         return _fault("incomplete", wanted=len(lease.seeds), got=len(submission.rollouts))
-    for number, rollout in enumerate(submission.rollouts):
+    rollouts: Sequence[Rollout | Claimed] = submission.rollouts
+    for number, rollout in enumerate(rollouts):
         for code, examine in _EXAMINATIONS:
             detail = examine(rollout, lease, spec)
             if detail:
@@ -92,9 +96,9 @@ def check(submission: Submission, lease: Lease, spec: RunSpec) -> Fault | None:
     return None
 
 
-def _turns(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
+def _turns(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     turns = rollout.turns
-    if not rollout.tokens:
+    if not len(rollout.tokens):
         return "there is no token"
     if sum(turns) != len(rollout.tokens) or not all(turns):
         return "turn lengths do not add up to the tokens"
@@ -107,46 +111,46 @@ def _turns(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
     return None
 
 
-def _tokens(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
-    highest = max(rollout.tokens)
+def _tokens(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+    highest = int(np.max(rollout.tokens))
     return f"there is no token {highest} in a vocabulary of {spec.vocabulary}" if highest >= spec.vocabulary else None
 
 
-def _end(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
+def _end(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     start = sampled = 0
+    tokens = np.asarray(rollout.tokens)
     for turn, length in enumerate(rollout.turns):
-        part = rollout.tokens[start : start + length]
+        part = tokens[start : start + length]
         start += length
         if turn % 2:
             continue
         sampled += length
-        if spec.eos in part[:-1]:
+        if (part[:-1] == spec.eos).any():
             return "tokens follow the end of a turn"
-        if part[-1] != spec.eos and (sampled != lease.limit or start != len(rollout.tokens)):
+        if part[-1] != spec.eos and (sampled != lease.limit or start != len(tokens)):
             return "a turn stops without end-of-sequence before the token limit"
-        if sampled == lease.limit and start != len(rollout.tokens):
+        if sampled == lease.limit and start != len(tokens):
             return "a turn follows the token limit"
     return None
 
 
-def _logprobs(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
+def _logprobs(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     wanted = sum(rollout.turns[0::2])
     if len(rollout.logprobs) != 4 * wanted:
         return f"{len(rollout.logprobs)} bytes of log-probabilities for {wanted} sampled tokens"
-    for position, value in enumerate(floats(rollout.logprobs)):
-        if not _FLOOR <= value <= 0.0:
-            return f"log-probability {value} of sampled token {position}"
-    return None
+    values = floats(rollout.logprobs)
+    position = _first(~((values >= _FLOOR) & (values <= 0.0)))
+    return None if position is None else f"log-probability {values[position].item()} of sampled token {position}"
 
 
-def _segments(rollout: Rollout, lease: Lease, spec: RunSpec) -> str | None:
+def _segments(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     (first, *more) = rollout.segments
     if more or (first.version, first.root, first.first) != (lease.version, lease.root, 0):
         return "its segments are not the lease's one version from its first token on"
     return None
 
 
-_EXAMINATIONS: tuple[tuple[str, Callable[[Rollout, Lease, RunSpec], str | None]], ...] = (
+_EXAMINATIONS: tuple[tuple[str, Callable[[Rollout | Claimed, Lease, RunSpec], str | None]], ...] = (
     ("turns", _turns),
     ("tokens", _tokens),
     ("end", _end),
@@ -155,14 +159,15 @@ _EXAMINATIONS: tuple[tuple[str, Callable[[Rollout, Lease, RunSpec], str | None]]
 )
 
 
-def rewards(submission: Submission, lease: Lease, task: Task, text: Text) -> list[Score] | Fault:
+def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Text) -> list[Score] | Fault:
     """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
 
     A Fault `task-score` is the task's, where the transcripts hold: it refuses nothing, and its sentence is for the
     operator."""
     scores: list[Score] = []
     unscored: Fault | None = None
-    for number, rollout in enumerate(submission.rollouts):
+    rollouts: Sequence[Rollout | Claimed] = submission.rollouts
+    for number, rollout in enumerate(rollouts):
         try:
             score = _score(rollout, lease, task, text)
         except TranscriptLie as lie:
@@ -181,7 +186,7 @@ def scored(scores: Sequence[Score]) -> bool:
     return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
 
 
-def _score(rollout: Rollout, lease: Lease, task: Task, text: Text) -> Score:
+def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Text) -> Score:
     try:
         episode = task.episode("train", lease.index, text)
     except Exception as error:
@@ -189,7 +194,9 @@ def _score(rollout: Rollout, lease: Lease, task: Task, text: Text) -> Score:
     return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
 
 
-def judge(rollouts: Sequence[Rollout], scores: Sequence[SampleScore], calibration: Calibration = EXACT) -> Verdict:
+def judge(
+    rollouts: Sequence[Rollout | Claimed], scores: Sequence[SampleScore], calibration: Calibration = EXACT
+) -> Verdict:
     """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault."""
     if len(scores) != len(rollouts):
         detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
@@ -197,42 +204,54 @@ def judge(rollouts: Sequence[Rollout], scores: Sequence[SampleScore], calibratio
     close: list[tuple[int, int]] = []
     tokens = 0
     for number, (rollout, score) in enumerate(zip(rollouts, scores, strict=True)):
-        claimed = floats(rollout.logprobs)
-        if not len(claimed) == len(score.logprobs) == len(score.margins) or any(
-            map(math.isnan, (*score.margins, *score.logprobs))
-        ):
+        claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
+        if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
             detail = f"the scorer's values of sample {number} are not a number for each sampled token"
             return Verdict(*_fault("not-scorable", detail=detail), None)
         tokens += len(claimed)
-        fault = _wrong_choice(number, score.margins, calibration) or _drift(
-            number, claimed, score.logprobs, calibration
-        )
+        fault = _wrong_choice(number, margins, calibration) or _drift(number, claimed, ours, calibration)
         if fault is not None:
             return Verdict(*fault, None)
-        close += [(number, position) for position, margin in enumerate(score.margins) if margin > 0]
+        close += [(number, int(position)) for position in np.flatnonzero(margins > 0)]
     most = close_choices_allowed(tokens, calibration)
     if len(close) > most:
         facts = {"count": len(close), "tokens": tokens, "most": most, "sample": close[0][0], "position": close[0][1]}
         return Verdict(*_fault("close-choices", **facts), None)
-    return Verdict("ok", "", [list(score.logprobs) for score in scores])
+    return Verdict("ok", "", [float_bytes(score.logprobs) for score in scores])
 
 
-def _wrong_choice(number: int, margins: Sequence[float], calibration: Calibration) -> Fault | None:
-    for position, margin in enumerate(margins):
-        if margin > calibration.margin:
-            return _fault("seeded-choice", sample=number, position=position, margin=margin)
-    return None
+def _wrong_choice(number: int, margins: Values, calibration: Calibration) -> Fault | None:
+    position = _first(margins > calibration.margin)
+    if position is None:
+        return None
+    return _fault("seeded-choice", sample=number, position=position, margin=margins[position].item())
 
 
-def _drift(number: int, claimed: Sequence[float], ours: Sequence[float], calibration: Calibration) -> Fault | None:
-    off = [abs(a - b) for a, b in zip(claimed, ours, strict=True)]
-    for position, one in enumerate(off):
-        if not one <= calibration.drift_most:
-            return _fault("drift", sample=number, position=position, off=one, most=calibration.drift_most)
-    middle = quantile(off, 0.5)
+def _drift(number: int, claimed: NDArray[np.float32], ours: Values, calibration: Calibration) -> Fault | None:
+    off = np.abs(claimed - ours)
+    position = _first(~(off <= calibration.drift_most))
+    if position is not None:
+        facts = {"off": off[position].item(), "most": calibration.drift_most}
+        return _fault("drift", sample=number, position=position, **facts)
+    middle = _median(off)
     if middle > calibration.drift_median:
         return _fault("drift-median", sample=number, off=middle, most=calibration.drift_median)
     return None
+
+
+def _values(values: Sequence[float] | NDArray[np.float32]) -> Values:
+    return np.asarray(values, np.float64)
+
+
+def _first(wrong: NDArray[np.bool_]) -> int | None:
+    """Where the first one is true."""
+    return int(wrong.argmax()) if wrong.any() else None
+
+
+def _median(values: Values) -> float:
+    """The smallest value that at least half of the values do not exceed, as `capacity.quantile` has it."""
+    middle = (len(values) + 1) // 2 - 1
+    return float(np.partition(values, middle)[middle])
 
 
 def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
@@ -247,24 +266,8 @@ def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
     return k
 
 
-def sampled_tokens(rollout: Rollout) -> int:
+def sampled_tokens(rollout: Rollout | Claimed) -> int:
     return sum(rollout.turns[0::2])
-
-
-def floats(data: bytes) -> "array[float]":
-    """float32 little-endian, as on the wire."""
-    values = array("f", data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
-
-
-def float_bytes(values: Sequence[float]) -> bytes:
-    """The other way round."""
-    data = array("f", values)
-    if sys.byteorder == "big":
-        data.byteswap()
-    return data.tobytes()
 
 
 def _fault(code: str, **facts: object) -> Fault:

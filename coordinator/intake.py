@@ -20,10 +20,11 @@ from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
+from coordinator.rollouts.groups import Group, read, stored
 from coordinator.turns import Waiting
 from coordinator.verdicts import Verdicts
 from p2p.errors import Malformed
-from p2p.messages import Lease, Received, Refusal, RunSpec, Submission, SubmitAnswer, VerdictsAsk, decode, encode
+from p2p.messages import Lease, Received, Refusal, RunSpec, SubmitAnswer, VerdictsAsk, decode, encode
 from p2p.messages import Verdicts as VerdictsAnswer
 from tasks.task import Task, Text
 
@@ -34,7 +35,7 @@ class Undecided(NamedTuple):
     """A group that waits for its verdict. `at`: when it was received, ms."""
 
     lease: Lease
-    submission: Submission
+    submission: Group
     at: int
 
 
@@ -65,7 +66,7 @@ class Intake:
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
         try:
-            submission = decode(data, Submission)
+            submission = read(data)
         except Malformed as error:
             return refusal("malformed", what="submission", detail=error)
         held = self._leases.find(submission.lease)
@@ -76,28 +77,42 @@ class Intake:
         with self._database.transaction():
             return self._take(held, submission, data, now)
 
-    def _take(self, held: Held, submission: Submission, data: bytes, now: int) -> SubmitAnswer | Refusal:
+    def _take(self, held: Held, submission: Group, data: bytes, now: int) -> SubmitAnswer | Refusal:
         digest = blake3.blake3(data).digest()
         lease = held.lease.id
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
         if stored is not None:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
-        self._database.do(
-            "INSERT INTO submissions (lease, hash, at, payload) VALUES (?, ?, ?, ?)", (lease, digest, now, data)
-        )
         if held.state == "expired" or now > held.expires:
+            self._store(lease, digest, now, data)
             self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)
             return self._answer(lease)
         found = self._examined(held.lease, submission)
         if isinstance(found, Fault):
+            self._store(lease, digest, now, data)
             self._verdicts.refuse(held, found.code, found.sentence, now)
             return self._answer(lease)
         received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
-        self._database.do("UPDATE submissions SET scores = ?, received = ? WHERE lease = ?", (found, received, lease))
+        self._store(lease, digest, now, data, found, received)
         self._leases.move(lease, "received")
         return self._answer(lease)
 
-    def _examined(self, lease: Lease, submission: Submission) -> bytes | Fault:
+    def _store(
+        self,
+        lease: bytes,
+        digest: bytes,
+        now: int,
+        data: bytes,
+        scores: bytes | None = None,
+        received: bytes | None = None,
+    ) -> None:
+        """Keep a submission. One statement: to change its row later would write the payload again."""
+        self._database.do(
+            "INSERT INTO submissions (lease, hash, at, payload, scores, received) VALUES (?, ?, ?, ?, ?, ?)",
+            (lease, digest, now, data, scores, received),
+        )
+
+    def _examined(self, lease: Lease, submission: Group) -> bytes | Fault:
         """T0: the packed scores of the rollouts (none where the task gives no finite reward), or what is wrong."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
@@ -152,4 +167,4 @@ class Intake:
             f" WHERE l.state = 'received'{only} ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
             (*values, most),
         )
-        return [Undecided(decode(document, Lease), decode(payload, Submission), at) for document, payload, at in rows]
+        return [Undecided(decode(document, Lease), stored(payload), at) for document, payload, at in rows]

@@ -17,7 +17,17 @@ import msgspec
 import structlog
 
 from coordinator.learner import calls
-from engines.calls import ForwardCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import (
+    ForwardCall,
+    GenerateManyCall,
+    GoCall,
+    LoadCall,
+    PackedSample,
+    PackedScore,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+)
 from engines.child import Child, ChildDied
 from engines.engine import Job, Loaded, Sample, SampleScore
 
@@ -61,7 +71,7 @@ class Scorer(Protocol):
 
     async def go(self, root: bytes) -> Loaded: ...
 
-    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]: ...
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]: ...
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]: ...
 
@@ -191,8 +201,9 @@ class ScorerChild:
         self._held = None if incarnation is None else (incarnation, loaded)
         return loaded
 
-    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        return await self.child.call("score", ScoreCall(job=job, samples=samples), list[SampleScore])
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        scores = await self.child.call("score", ScoreCall(job=job, samples=samples), list[PackedScore])
+        return [score.score() for score in scores]
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return await self.child.call("generate_many", GenerateManyCall(jobs=jobs, greedy=greedy), list[list[Sample]])

@@ -23,7 +23,6 @@ from typing import Any
 
 import structlog
 
-from coordinator.admission import floats
 from coordinator.books import Books
 from coordinator.evaluation import Exam, evaluate
 from coordinator.held import ScorerWeights
@@ -33,8 +32,9 @@ from coordinator.leases import Terms
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
 from coordinator.turns import VISIT, Waiting, pick
+from engines.calls import PackedSample
 from engines.child import ChildDied, ChildError
-from engines.engine import Job, Sample
+from engines.engine import Job
 
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
@@ -186,9 +186,9 @@ class Scoring:
             index=lease.index,
         )
 
-    def _samples(self, group: Undecided) -> list[Sample]:
+    def _samples(self, group: Undecided) -> list[PackedSample]:
         return [
-            Sample(tokens=rollout.tokens, turns=rollout.turns, logprobs=list(floats(rollout.logprobs)))
+            PackedSample(packed=rollout.packed, turns=rollout.turns, logprobs=rollout.logprobs)
             for rollout in group.submission.rollouts
         ]
 

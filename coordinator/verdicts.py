@@ -16,14 +16,15 @@ from typing import Any
 
 import msgspec
 
-from coordinator.admission import Verdict, float_bytes, sampled_tokens, scored
+from coordinator.admission import Verdict, sampled_tokens, scored
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
 from coordinator.reasons import sentence
 from coordinator.rollouts.age import fresh
+from coordinator.rollouts.groups import stored
 from p2p.identity import peer_id
-from p2p.messages import Lease, Receipt, Submission, decode, encode
+from p2p.messages import Lease, Receipt, encode
 from tasks.task import Score
 
 REFERENCE_TOKENS = 128
@@ -83,23 +84,24 @@ class Verdicts:
                 return self.refuse(held, verdict.code, verdict.reason, now)
             return self._accept(held, verdict.behaviour, progress, now)
 
-    def _accept(self, held: Held, behaviour: list[list[float]], progress: Progress, now: int) -> bytes:
+    def _accept(self, held: Held, behaviour: list[bytes], progress: Progress, now: int) -> bytes:
         lease = held.lease
         at, payload, packed_scores = self._submission(lease.id, "at, payload, scores")
-        rollouts = decode(payload, Submission).rollouts
+        rollouts = stored(payload).rollouts
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok"
-        total = sum(weight(len(lease.prompt) + len(rollout.tokens)) for rollout in rollouts)
+        lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
+        total = sum(map(weight, lengths))
         sampled = sum(map(sampled_tokens, rollouts))
-        given = sum(len(lease.prompt) + len(rollout.tokens) for rollout in rollouts) - sampled
+        given = sum(lengths) - sampled
         end = self._end(held, at, code, len(rollouts), given, sampled, total, trainable)
         self._ledger.issue_points(now, total)
         entry = self._append(now, "lease.accepted", end, total)
         if trainable:
             varied = len({score.reward for score in scores}) > 1
-            packed = msgspec.msgpack.encode([float_bytes(values) for values in behaviour])
+            packed = msgspec.msgpack.encode(behaviour)
             self._database.do(
                 "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
             )

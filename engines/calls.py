@@ -6,17 +6,20 @@
     go             GoCall            -> Loaded
     generate       GenerateCall      -> list[Sample]
     generate_many  GenerateManyCall  -> list[list[Sample]]
-    score          ScoreCall         -> list[SampleScore]
+    score          ScoreCall         -> list[PackedScore]
 
 Errors but a full disk come back as engines.child.ChildError; its `kind` is the name of a class of engines.engine,
 engines.devices, weights.errors or tasks. Paths are absolute.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Self
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from engines.engine import Job, Sample
+from engines.engine import Job, Sample, SampleScore
 
 
 class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +69,56 @@ class GenerateManyCall(msgspec.Struct, frozen=True, kw_only=True):
     greedy: bool = False
 
 
+class PackedSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A `Sample` whose parent need not read it. `packed`: token ids as MessagePack. `logprobs`: float32
+    little-endian."""
+
+    packed: msgspec.Raw
+    turns: list[int]
+    logprobs: bytes
+
+    def sample(self) -> Sample:
+        """The sample with its values as Python's."""
+        tokens = msgspec.msgpack.decode(self.packed, type=list[int])
+        return Sample(tokens=tokens, turns=self.turns, logprobs=floats(self.logprobs).tolist())
+
+
+class PackedScore(msgspec.Struct, frozen=True, kw_only=True):
+    """A `SampleScore` whose values are float32 little-endian."""
+
+    logprobs: bytes
+    margins: bytes
+
+    @classmethod
+    def of(cls, score: SampleScore) -> Self:
+        """Pack the values."""
+        return cls(logprobs=float_bytes(score.logprobs), margins=float_bytes(score.margins))
+
+    def score(self) -> SampleScore:
+        """The values as arrays."""
+        return SampleScore(logprobs=floats(self.logprobs), margins=floats(self.margins))
+
+
 class ScoreCall(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
-    samples: list[Sample]
+    samples: list[PackedSample]
+
+
+def packed(samples: Sequence[Sample]) -> list[PackedSample]:
+    """Pack samples for the pipe."""
+    return [
+        PackedSample(
+            packed=msgspec.Raw(msgspec.msgpack.encode(one.tokens)), turns=one.turns, logprobs=float_bytes(one.logprobs)
+        )
+        for one in samples
+    ]
+
+
+def floats(data: bytes) -> NDArray[np.float32]:
+    """float32 little-endian, as on the wire."""
+    return np.frombuffer(data, "<f4")
+
+
+def float_bytes(values: Sequence[float] | NDArray[np.float32]) -> bytes:
+    """The other way round."""
+    return np.asarray(values, "<f4").tobytes()

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +41,12 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
     """A teacher-forced pass over one sample, a value for each sampled token.
 
     `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: how much the seeded choice
-    (argmax of logits + noise) beats the token that was submitted, in nats; 0.0 where it is that token.
+    (argmax of logits + noise) beats the token that was submitted, in nats; 0.0 where it is that token. An engine gives
+    lists; what came through a pipe (engines.calls.PackedScore) are arrays of float32.
     """
 
-    logprobs: list[float]
-    margins: list[float]
+    logprobs: list[float] | NDArray[np.float32]
+    margins: list[float] | NDArray[np.float32]
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):

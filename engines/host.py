@@ -9,9 +9,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engines.calls import ForwardCall, GenerateCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import (
+    ForwardCall,
+    GenerateCall,
+    GenerateManyCall,
+    GoCall,
+    LoadCall,
+    PackedScore,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+)
 from engines.child import Pipe
-from engines.engine import Engine, EngineError, Loaded, Sample, SampleScore
+from engines.engine import Engine, EngineError, Loaded, Sample
 
 
 class Host:
@@ -59,8 +69,9 @@ class Host:
     def generate_many(self, call: GenerateManyCall) -> list[list[Sample]]:
         return self._engine().generate_many(call.jobs, greedy=call.greedy)
 
-    def score(self, call: ScoreCall) -> list[SampleScore]:
-        return self._engine().score(call.job, call.samples)
+    def score(self, call: ScoreCall) -> list[PackedScore]:
+        scores = self._engine().score(call.job, [one.sample() for one in call.samples])
+        return [PackedScore.of(score) for score in scores]
 
     def _engine(self) -> Engine:
         if self._held is None:

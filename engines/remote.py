@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from engines.calls import ForwardCall, GenerateCall, GenerateManyCall, GoCall, LoadCall, ProbeCall, Probed, ScoreCall
+from engines.calls import (
+    ForwardCall,
+    GenerateCall,
+    GenerateManyCall,
+    GoCall,
+    LoadCall,
+    PackedScore,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+    packed,
+)
 from engines.child import Child
 from engines.engine import Job, Loaded, Sample, SampleScore
 
@@ -62,4 +73,5 @@ class RemoteEngine:
         return await self.child.call("generate_many", GenerateManyCall(jobs=jobs, greedy=greedy), list[list[Sample]])
 
     async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        return await self.child.call("score", ScoreCall(job=job, samples=samples), list[SampleScore])
+        call = ScoreCall(job=job, samples=packed(samples))
+        return [one.score() for one in await self.child.call("score", call, list[PackedScore])]

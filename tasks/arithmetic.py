@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tasks import split as splits
 from tasks.task import Score, Split, Text
@@ -28,12 +29,13 @@ class _Episode:
     """One sampled turn, then it is over. Blanks around the answer do not count."""
 
     def __init__(self, question: str, answer: str, text: Text) -> None:
-        self._prompt, self._answer, self._text = text.encode(question), answer, text
+        self._question, self._answer, self._text = question, answer, text
         self._output = ""
 
-    @property
+    @cached_property
     def prompt(self) -> Sequence[int]:
-        return self._prompt
+        """Encoded when it is looked at: who scores has no need of it."""
+        return self._text.encode(self._question)
 
     def reply(self, sampled: Sequence[int]) -> None:
         self._output = self._text.decode(sampled).strip(" ")

@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 from tasks import split as splits
@@ -21,14 +22,15 @@ _BOUNDS = tuple(combinations(range(100), 2))
 
 class _Episode:
     def __init__(self, low: int, high: int, secret: int, text: Text) -> None:
-        self._prompt, self._text = text.encode(f"guess {low}-{high}>"), text
+        self._question, self._text = f"guess {low}-{high}>", text
         self._width, self._secret = high - low, secret
         self._guess: int | None = None
         self._turns = 0
 
-    @property
+    @cached_property
     def prompt(self) -> Sequence[int]:
-        return self._prompt
+        """Encoded when it is looked at: who scores has no need of it."""
+        return self._text.encode(self._question)
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
         self._turns += 1

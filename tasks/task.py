@@ -14,6 +14,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, SupportsFloat
 
+import numpy as np
+from numpy.typing import NDArray
+
 Split = Literal["train", "heldout"]
 MOST_REWARD = 3.4028234663852886e38
 """The greatest finite float32: sums over a batch of such rewards stay finite in float64."""
@@ -84,7 +87,7 @@ class Transcript(NamedTuple):
     """What followed the prompt. `tokens`: sampled and given, in order. `turns`: lengths of the turns, sampled
     first and then alternating, summing to len(tokens): [5] is one sampled turn, [3, 2, 4] has 2 given tokens."""
 
-    tokens: Sequence[int]
+    tokens: Sequence[int] | NDArray[np.int32]
     turns: Sequence[int]
 
 
@@ -113,7 +116,7 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
     else in it, that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode
     is over. Raises `TranscriptLie` with the sentence that says what is wrong, and `TaskFault`.
     """
-    tokens, turns = list(transcript.tokens), list(transcript.turns)
+    tokens, turns = np.asarray(transcript.tokens), list(transcript.turns)
     if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
         raise TranscriptLie("turn lengths do not add up to the tokens")
     start, sampled = 0, 0
@@ -122,20 +125,20 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
         part = tokens[start : start + length]
         start += length
         if turn % 2:
-            if given is None or list(given) != part:
+            if given is None or list(given) != part.tolist():
                 raise TranscriptLie("tokens given by the environment are not the environment's")
             continue
         if given is None or (turn and turns[turn - 1] != len(given)):
             raise TranscriptLie("the episode was already over")
         sampled += length
-        if eos in part[:-1]:
+        if (part[:-1] == eos).any():
             raise TranscriptLie("tokens follow the end of a turn")
         if part[-1] != eos and sampled != limit:
             raise TranscriptLie("a turn stops without end-of-sequence before the token limit")
         if sampled > limit:
             raise TranscriptLie("more tokens than the limit")
         with _task_code("reply", verified=turn == len(turns) - 1):
-            given = episode.reply(part)
+            given = episode.reply(part.tolist())
         if sampled == limit:
             given = None
     if given is not None:

@@ -22,6 +22,7 @@ from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened,
 from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
 from coordinator.learner.groups import TrainBatch, described, read
 from coordinator.setup import Run
+from engines.calls import PackedSample
 from engines.child import ChildDied, ChildError
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from p2p.invite import Invite
@@ -178,7 +179,7 @@ class BigramScorer:
     async def go(self, root: bytes) -> Loaded:
         return self._moved(lambda: self.engine.go(root))
 
-    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
@@ -186,7 +187,7 @@ class BigramScorer:
             raise ChildDied("scorer", -9, "killed")
         if job.index in self.poisoned:
             raise ChildError("EngineError", "this prompt breaks it")
-        return self.engine.score(job, samples)
+        return self.engine.score(job, [one.sample() for one in samples])
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return self.engine.generate_many(jobs, greedy=greedy)

@@ -11,7 +11,7 @@ Rules
 import heapq
 from typing import Final
 
-RATE: Final = 8
+RATE: Final = 5
 LEAST: Final = 1_000
 GRACE: Final = 10_000
 """By so much a node may come later than it was told, and is still one that waits: it spreads its asks itself."""

@@ -187,7 +187,7 @@ def test_an_honest_group_is_accepted_with_the_scorers_own_values() -> None:
     scores[1].margins[2] = 4e-5
     verdict = judge(GOOD.rollouts, scores)
     assert verdict.accepted
-    assert verdict.behaviour == [s.logprobs for s in scores]
+    assert verdict.behaviour == [struct.pack(f"<{len(s.logprobs)}f", *s.logprobs) for s in scores]
 
 
 def a_better_token(scores: list[SampleScore]) -> None:

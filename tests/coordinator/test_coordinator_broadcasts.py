@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.broadcasts import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
+from coordinator.roster import SAVE
 from coordinator.state import BroadcastView
 from p2p.identity import peer_id
 from p2p.messages import Acknowledgement, Hello, Sender, Taken
@@ -206,6 +207,7 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
     world.books.roster.hello(ALICE, HELLO, None, T0)
     world.books.acknowledge(ALICE, held(), T0 + 5000)
+    world.books.roster.save(T0 + SAVE)
     assert world.books.roster.rows([])[0].last_seen == T0 + 5000
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from coordinator.admission import float_bytes
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, WarmUp
 from coordinator.learner.eras import next_era
 from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
+from engines.calls import float_bytes
 from p2p.messages import Lease, Rollout, Segment, Submission, encode
 from tasks.task import Score
 

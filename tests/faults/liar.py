@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.admission import float_bytes, floats
+from engines.calls import float_bytes, floats
 from engines.engine import Job, Sample
 from node.leasework import job_of, submission_of
 from p2p.envelope import Sealed, Signature, peek, seal

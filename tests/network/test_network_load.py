@@ -12,7 +12,8 @@ import pytest
 
 from coordinator.daemon import Coordinator
 from coordinator.database import DiskFull
-from engines.engine import Job, Sample, SampleScore
+from engines.calls import PackedSample
+from engines.engine import Job, SampleScore
 from p2p.envelope import seal
 from p2p.identity import generate_key, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
@@ -35,7 +36,7 @@ class WatchedScorer(BigramScorer):
         super().__init__(seconds=5.0)
         self.here = self.most = 0
 
-    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         self.here += 1
         self.most = max(self.most, self.here)
         try:

@@ -1,8 +1,11 @@
+import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tasks import text
+from tasks.text import FileText, char_tokenizer
 
 
 def chars() -> text.FileText:
@@ -52,3 +55,34 @@ def test_a_bad_tokenizer_file_is_refused_by_name(content: bytes | None, tmp_path
         path.write_bytes(content)
     with pytest.raises(text.TokenizerFault, match=r"tokenizer\.json"):
         text.load(path, 1)
+
+
+def byte_level() -> Tokenizer:
+    """Byte-level BPE over a few words, with tokens added beside them: one special, two not."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["hello w\u00f6rld \u3042\u308a\u304c\u3068\u3046 \U0001f642 "] * 50, trainer)
+    made.add_tokens(["<an added one>", " \u00e9 "])
+    return made
+
+
+def metaspace() -> Tokenizer:
+    """A decoder that looks at where a token stands: left to the library."""
+    made = char_tokenizer()
+    made.decoder = decoders.Metaspace()
+    return made
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [char_tokenizer(), byte_level(), metaspace()], ids=["fuse", "byte-level", "other"]
+)
+def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> None:
+    text, chance = FileText(tokenizer, 0), random.Random(7)
+    for _ in range(500):
+        ids = [chance.randrange(text.size) for _ in range(chance.randrange(40))]
+        assert text.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True)

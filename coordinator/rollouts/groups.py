@@ -1,0 +1,105 @@
+"""A submitted group as the main process reads it: tokens and log-probabilities as arrays or as the wire's own bytes.
+
+Rules
+1. `read` takes and refuses the same bytes as `decode(data, Submission)`. Its rollouts hold the token ids as they came,
+   as MessagePack, which goes to the scorer unchanged; the ids become an array when they are looked at.
+2. No log-probability and, where the vocabulary is small, no token becomes a Python object.
+"""
+
+import struct
+from functools import cached_property
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from p2p.errors import Malformed
+from p2p.messages import Count, Hash, Id, Segment, Tokens, Wire, decode
+
+Ids = NDArray[np.int32]
+MOST: Final = 1 << 20
+"""Token ids of a rollout, as `p2p.messages.Tokens` bounds them."""
+_HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
+_ids = msgspec.msgpack.Decoder(Tokens).decode
+
+
+class _Rollout(Wire, frozen=True):
+    """`p2p.messages.Rollout`, its token ids unread."""
+
+    tokens: msgspec.Raw
+    turns: Annotated[list[Count], Meta(max_length=1024)]
+    logprobs: bytes
+    segments: Annotated[list[Segment], Meta(min_length=1, max_length=16)]
+
+
+class _Submission(Wire, frozen=True):
+    """`p2p.messages.Submission` of such rollouts."""
+
+    lease: Id
+    era: Count
+    version: Count
+    root: Hash
+    rollouts: Annotated[list[_Rollout], Meta(max_length=1024)]
+
+
+class Claimed:
+    """One rollout as a node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
+    for each sampled token."""
+
+    def __init__(self, rollout: _Rollout) -> None:
+        self.packed: msgspec.Raw = rollout.tokens
+        self.turns, self.logprobs, self.segments = rollout.turns, rollout.logprobs, rollout.segments
+
+    @cached_property
+    def tokens(self) -> Ids:
+        """The token ids. Raises `Malformed` for what is no list of them."""
+        return unpacked(bytes(self.packed))
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A submission, its rollouts `Claimed`."""
+
+    lease: bytes
+    era: int
+    version: int
+    root: bytes
+    rollouts: list[Claimed]
+
+
+def read(data: bytes) -> Group:
+    """Decode a submission and all its token ids. Raises `Malformed`."""
+    group = stored(data)
+    for rollout in group.rollouts:
+        rollout.tokens  # noqa: B018 (read and checked here, kept for the checks that follow)
+    return group
+
+
+def stored(data: bytes) -> Group:
+    """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
+    found = decode(data, _Submission)
+    return Group(found.lease, found.era, found.version, found.root, [Claimed(one) for one in found.rollouts])
+
+
+def unpacked(packed: bytes) -> Ids:
+    """Token ids of a MessagePack array. Raises `Malformed`."""
+    count, start = _head(packed)
+    if len(packed) - start == count <= MOST:  # one byte each: what is below 128 is its own value
+        ids = np.frombuffer(packed, np.uint8, offset=start)
+        if not (ids & 0x80).any():
+            return ids.astype(np.int32)
+    try:
+        values = _ids(packed)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"not a Submission: {error} - at `$.rollouts[...].tokens`") from error
+    return np.fromiter(values, np.int32, len(values))
+
+
+def _head(packed: bytes) -> tuple[int, int]:
+    """(number of items, where they begin) of an array; (-1, 0) where it is none."""
+    first = packed[0]
+    if 0x90 <= first <= 0x9F:
+        return first & 0x0F, 1
+    head = _HEADS.get(first)
+    return (head.unpack_from(packed)[0], head.size) if head is not None and len(packed) >= head.size else (-1, 0)
