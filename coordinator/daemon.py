@@ -61,6 +61,8 @@ from tasks.task import Text
 from weights.durable import writing
 from weights.store import Store
 
+FAULTS = 100
+"""Deaths of model processes that are told, the last ones."""
 TICK = 1.0
 """Seconds from one look at expired leases to the next."""
 TIDY = 30.0
@@ -220,9 +222,13 @@ async def serve(run: Run) -> None:
     section = run.config.learner
     threads = {"OMP_NUM_THREADS": str(section.threads)}
 
+    def died(fault: str) -> None:
+        faults.append(fault)
+        del faults[:-FAULTS]
+
     def supervised(name: str, module: str) -> Supervised:
         argv = [sys.executable, "-m", module]
-        return Supervised(argv, name=name, env=python_path(threads), clock=time.monotonic, on_death=faults.append)
+        return Supervised(argv, name=name, env=python_path(threads), clock=time.monotonic, on_death=died)
 
     learner = LearnerChild(supervised("learner", "coordinator.learner.process"))
     scorer = ScorerChild(

@@ -34,8 +34,8 @@ NODE = b"N" * 32
 
 
 def wall() -> float:
-    """The fake loop's clock as seconds since the epoch."""
-    return anyio.current_time()
+    """The loop's clock, fake or not, as seconds since the epoch."""
+    return 1_000_000 + anyio.current_time()
 
 
 class OwnLearner:
@@ -98,8 +98,9 @@ def make_run(folder: Path, model: Path, *, learner: dict[str, Any] | None = None
 
 
 @asynccontextmanager
-async def coordinating(run: Run, learner: Learner | None = None) -> AsyncIterator[Coordinator]:
-    """The coordinator and one volunteer, up for the length of the block; what they leave is found by the next."""
+async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool = True) -> AsyncIterator[Coordinator]:
+    """The coordinator and one volunteer, up for the length of the block; what they leave is found by the next.
+    `opens`: wait until the learner is open."""
     run = setup.load_run(run.folder.path, now=int(wall() * 1000), env={})
     network = Peer(MemoryNetwork(0).transport(run.peer_id), seed=0)
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
@@ -110,7 +111,7 @@ async def coordinating(run: Run, learner: Learner | None = None) -> AsyncIterato
         _believe(made)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(made.run)
-            await until(lambda: made.publisher.sealed_head and made.books.progress)
+            await until(lambda: made.publisher.sealed_head and (made.books.progress or not opens))
             tasks.start_soon(_volunteer, made)
             yield made
             tasks.cancel_scope.cancel()

@@ -1,11 +1,17 @@
 """A run with a real learner, from its first step to its last."""
 
+import os
 import shutil
+import signal
+import sys
+import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from coordinator.daemon import Coordinator
+from coordinator.processes import LearnerChild, Supervised
 from coordinator.setup import Run
 from tests.clock import run_fake
 from tests.coordinator_learner.real_learner import OwnLearner, coordinating, make_run
@@ -98,3 +104,41 @@ def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
     assert told["eras"] == [(1,), (era,)]
     assert told["refused"] == {}, "outstanding leases are paid as usual"
     assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
+
+
+@pytest.mark.slow
+async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes_on_in_it(
+    tmp_path: Path, model_folder: Path, repository: Path
+) -> None:
+    """A process of its own behind its pipe; each SIGKILL comes a little later than the one before."""
+    run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3)
+    argv = [sys.executable, "-m", "coordinator.learner.process"]
+    child = Supervised(argv, name="learner", env={"PYTHONPATH": str(repository)}, clock=time.monotonic)
+    learner = LearnerChild(child)
+    try:
+        async with coordinating(run, learner) as coordinator:
+            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+        await child.stop()
+        tear_newest_checkpoint(run)
+        settings = run.folder.config.read_text()
+        run.folder.config.write_text(settings.replace("\nsteps = 3\n", "\nsteps = 100\n"))
+        async with coordinating(run, learner, opens=False) as coordinator:
+            last = coordinator.publisher.latest
+            assert last is not None
+            for kill in range(6):
+                await until(lambda: child.pid, 60)
+                await anyio.sleep(0.7 * kill)
+                if child.pid:
+                    os.kill(child.pid, signal.SIGKILL)
+                await until(lambda: child.pid is None, 60)
+            await until_step(coordinator, last.version + 4)
+            versions = coordinator.books.database.all("SELECT era, version FROM versions ORDER BY era, version")
+            line = [(one.era, one.version) for one in coordinator.publisher.line]
+        assert line == sorted(set(line)), "no version twice"
+        assert [version for _, version in line] == [*range(line[-1][1] + 1)], "and none left out"
+        new = [era for era, version in line if version > last.version]
+        assert len(set(new)) == 1, "one new era, however often it was begun"
+        assert new[0] > 1
+        assert set(line) <= set(versions)
+    finally:
+        await child.stop()

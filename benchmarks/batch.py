@@ -1,0 +1,145 @@
+"""`python -m benchmarks.batch [--quick]`: what a large batch costs the coordinator's main process, and its learner.
+
+A run.sqlite with one batch of 128 groups of 16 rollouts of 8,192 tokens (--quick: 512). Measured in the same run:
+- ours: main draws ids and packs them into a frame; the learner's process reads the tokens as arrays;
+- the anchor: main decodes every group into lists and packs them into a frame, as a coordinator does that passes tokens.
+Bars: main is held at most 50 ms, and its frame has at most 20 bytes a group and 200 beside them.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from coordinator.database import Database
+from coordinator.learner.calls import Batch
+from coordinator.replay import Buffer
+from p2p.messages import Lease, Rollout, Segment, Submission, decode, encode
+from tasks.task import Score
+
+GROUPS: Final = 128
+SAMPLES: Final = 16
+MOST_HELD: Final = 0.050
+
+READ: Final = """
+import resource, sys, time
+from pathlib import Path
+from coordinator.learner.groups import read
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+groups = read(Path(sys.argv[1]), [bytes.fromhex(line) for line in sys.stdin.read().split()])
+tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(tokens, time.perf_counter() - began, (after - before) * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    tokens = 512 if parser.parse_args().quick else 8192
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.sqlite"
+        with Database.open(path) as database:
+            fill(database, tokens)
+            buffer = Buffer(database, 4)
+            buffer.rebuild([])
+            began = time.perf_counter()
+            drawn = buffer.draw(0, 1, GROUPS)
+            assert drawn is not None
+            frame = msgspec.msgpack.encode(Batch(step=1, groups=[group.id for group in drawn]))
+            held = time.perf_counter() - began
+            read = learner(path, [group.id for group in drawn])
+            theirs = anchor(database, [group.id for group in drawn])
+    report(tokens, held, len(frame), read, theirs)
+    short = held > MOST_HELD or len(frame) > 200 + 20 * GROUPS
+    print("short of the bar" if short else "good")
+    return int(short)
+
+
+def fill(database: Database, tokens: int) -> None:
+    """One batch, accepted and in the buffer."""
+    chance = np.random.default_rng(0)
+    with database.transaction():
+        for place in range(GROUPS):
+            name = place.to_bytes(16, "big")
+            database.do(
+                "INSERT INTO leases (id, node, nonce, position, era, version, sent, expires, state, document, sealed)"
+                " VALUES (?, x'01', ?, ?, 1, 0, 0, 0, 'decided', ?, x'')",
+                (name, name, place, encode(lease(name, tokens))),
+            )
+            made = [rollout(chance, tokens) for _ in range(SAMPLES)]
+            scores = [Score(reward=float(n % 2), success=bool(n % 2)) for n in range(SAMPLES)]
+            group = Submission(lease=name, era=1, version=0, root=bytes(32), rollouts=made)
+            database.do(
+                "INSERT INTO submissions (lease, hash, at, payload, scores) VALUES (?, x'', 0, ?, ?)",
+                (name, encode(group), msgspec.msgpack.encode(scores)),
+            )
+            behaviour = msgspec.msgpack.encode([one.logprobs for one in made])
+            database.do(
+                "INSERT INTO buffer (lease, era, version, at, varied, behaviour) VALUES (?, 1, 0, 0, 1, ?)",
+                (name, behaviour),
+            )
+
+
+def lease(name: bytes, tokens: int) -> Lease:
+    return Lease(
+        id=name, node=bytes(32), nonce=name, task="reverse", task_version=1, index=0, prompt=[1] * 64,
+        seeds=[bytes(16)] * SAMPLES, limit=tokens, era=1, version=0, root=bytes(32), sent=0, expires=0,
+    )  # fmt: skip
+
+
+def rollout(chance: np.random.Generator, tokens: int) -> Rollout:
+    logprobs = chance.uniform(-4, 0, tokens).astype("<f4").tobytes()
+    segments = [Segment(version=0, root=bytes(32), first=0)]
+    return Rollout(
+        tokens=chance.integers(0, 150_000, tokens).tolist(), turns=[tokens], logprobs=logprobs, segments=segments
+    )
+
+
+def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
+    """(tokens, seconds, bytes of memory) of reading the batch in a process of its own."""
+    command = [sys.executable, "-c", READ, str(path)]
+    given = "\n".join(name.hex() for name in names)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    found, seconds, memory = done.stdout.split()
+    return int(found), float(seconds), int(memory)
+
+
+def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
+    """(bytes of the frame, seconds, bytes of memory at most) of a main process that passes the tokens."""
+    before = resident()
+    began, groups = time.perf_counter(), list[Any]()
+    for name in names:
+        query = "SELECT s.payload, b.behaviour FROM submissions s JOIN buffer b ON b.lease = s.lease WHERE s.lease = ?"
+        payload, behaviour = database.one(query, (name,)) or (b"", b"")
+        values = [np.frombuffer(one, "<f4").tolist() for one in msgspec.msgpack.decode(behaviour)]
+        made = decode(payload, Submission).rollouts
+        groups.append([(one.tokens, one.turns, value) for one, value in zip(made, values, strict=True)])
+    frame = len(msgspec.msgpack.encode(groups))
+    return frame, time.perf_counter() - began, resident() - before
+
+
+def resident() -> int:
+    """Return the most bytes that this process has had in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def report(tokens: int, held: float, frame: int, read: tuple[int, float, int], theirs: tuple[int, float, int]) -> None:
+    found, seconds, memory = read
+    print(f"{GROUPS} groups of {SAMPLES} rollouts of {tokens:,} tokens: {found:,} tokens\n")
+    print("| | main is held, s | frame, bytes | memory, MiB |\n|---|---|---|---|")
+    print(f"| ids alone, main | {held:.4f} | {frame:,} | |")
+    print(f"| ids alone, learner reads | ({seconds:.2f} in its process) | | {memory / 2**20:.0f} |")
+    print(f"| tokens through the pipe, main | {theirs[1]:.2f} | {theirs[0]:,} | {theirs[2] / 2**20:.0f} |\n")
+    print(f"a frame is {theirs[0] / frame:,.0f} times smaller; 256 MiB is the most that one may have")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
