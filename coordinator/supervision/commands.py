@@ -38,7 +38,7 @@ class OperatorSocket:
         why = asked.get("why", "")
         if not isinstance(why, str) or len(why) > MOST_WHY:
             raise ValueError(f"the reason is a text of at most {MOST_WHY} characters")
-        self._watch.stop(why)
+        self._watch.stop(why.encode(errors="replace").decode())  # a shell may pass bytes that are no UTF-8
         await self._watch.durable()
         return {"paused": True}
 

@@ -5,7 +5,8 @@ Rules
 2. Three batches set aside in a row pause it. So do more than 5 % of the last 200 decided groups that lack a finite
    reward, and a learner that could not work for a fault of the machine twice in a row.
 3. Such a pause ends by itself after 10 minutes. The same trouble again, without a success between, doubles the time, up
-   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward.
+   to 2 hours. A success is a new step, or 200 decided groups of which at most 5 % lack a reward. Where the clock is
+   set back to before a pause began, its time begins anew.
 4. The operator's pause ends by `resume` alone, which ends any other pause too: the next batch is tried at once.
 5. Of two pauses the one that ends later holds.
 """
@@ -100,11 +101,16 @@ class Pauses:
         return ended
 
     def look(self, now: int) -> Pause | None:
-        """End the pause whose time is over; that pause."""
+        """End the pause whose time is over; that pause. One that began after `now`, by a clock that was set back since,
+        begins now."""
         pause = self.standing.pause
-        if pause is None or pause.until is None or now < pause.until:
+        if pause is None or pause.until is None:
             return None
-        return self.resume()
+        if now < pause.since:
+            lasts = pause.until - pause.since
+            self.standing.pause = msgspec.structs.replace(pause, since=now, until=now + lasts)
+            return None
+        return self.resume() if now >= pause.until else None
 
     def _again(self, kind: Kind) -> int:
         self.standing.times[kind] = self.standing.times.get(kind, 0) + 1

@@ -52,11 +52,14 @@ class Watch:
 
     def look(self) -> None:
         """Every second or so: end a pause whose time is over, and look at what was decided."""
-        ended = self._pauses.look(self._now())
+        before, ended = self.pause, self._pauses.look(self._now())
         if ended is not None:
             self._ended(ended, "its time is over")
+        elif before != self.pause:
+            self._save()
         recent = self._books.ends.recent
-        if self._pauses.decided(recent, self._now()):
+        # What comes in during a pause was given out before it: no new trouble.
+        if self.pause is None and self._pauses.decided(recent, self._now()):
             recent.clear()
             self._begun()
 

@@ -139,3 +139,16 @@ def test_a_standing_survives_its_file() -> None:
     again.resume()
     again.set_aside("E", at(0))
     assert until(again) == 40
+
+
+def test_a_clock_that_is_set_back_makes_no_pause_longer() -> None:
+    """A machine that started with a clock a year ahead: time is put right while the run is paused."""
+    pauses, year = Pauses(), 365 * 24 * 60
+    for _ in range(3):
+        pauses.set_aside("E", at(year))
+    assert pauses.look(at(4)) is None
+    assert until(pauses) == 14
+    assert pauses.look(at(14)) is not None
+    pauses.stop("by its operator", at(year))
+    assert pauses.look(at(20)) is None
+    assert until(pauses) is None

@@ -104,3 +104,32 @@ def test_a_reason_that_is_a_novel_is_refused_and_pauses_nothing(folder: Path) ->
         done = said("pause", "--home", folder, "--why", "x" * (MOST_WHY + 1))
         assert done.exit_code == Exit.CONFIG
         assert watch().pause is None
+
+
+def test_a_reason_in_another_encoding_pauses_and_ends_nothing(folder: Path) -> None:
+    """A shell in Latin-1 passes bytes that Python keeps as lone surrogates, which neither JSON nor SQLite takes."""
+    with running(folder) as watch:
+        assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
+        pause = watch().pause
+        assert pause is not None
+        assert pause.why == "zu hei?"
+
+
+def test_groups_without_a_reward_that_come_in_during_the_pause_make_it_no_longer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+    for _ in range(5):  # sixty groups were out when the task began to fail, and come back one after the other
+        world.books.ends.recent.extend(["task-score"] * 12)
+        watch.look()
+        world.now += 10_000
+    pause = watch.pause
+    assert pause is not None
+    assert pause.until == pause.since + 600_000
+    world.now = pause.until
+    watch.look()
+    assert watch.pause is None
+    world.books.ends.recent.extend(["task-score"] * 11)
+    watch.look()
+    assert watch.pause is not None
+    assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
+    world.close()
