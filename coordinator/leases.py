@@ -119,6 +119,10 @@ class Leases:
             raise ValueError(f"version {version} of era {era} was published with another root")
         self._database.do("INSERT OR IGNORE INTO versions VALUES (?, ?, ?, ?)", (era, version, root, now))
 
+    def last_era(self) -> int:
+        """The newest era of which a version was published; 0 before the first."""
+        return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
+
     def issue(self, node: bytes, ask: LeaseAsk, progress: Progress | None, buffered: int, now: int) -> bytes | Refusal:
         """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn."""
         again = self._database.one("SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, ask.nonce))

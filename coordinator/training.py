@@ -132,7 +132,8 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
-        latest = self.publisher.latest
+        latest, last = self.publisher.latest, self.books.leases.last_era()
+        later = next_era(last, self.clock())  # run.sqlite may know of an era that the store has lost
         opened = await self.learner.open(
             Open(
                 model=str(self.course.model),
@@ -143,8 +144,8 @@ class Training:
                 published=str(self._published_file(latest)) if latest else "",
                 published_version=latest.version if latest else 0,
                 published_root=latest.root if latest else bytes(32),
-                era=latest.era if latest else FIRST_ERA,
-                next_era=next_era(latest.era if latest else 0, self.clock()),
+                era=latest.era if latest else later if last else FIRST_ERA,
+                next_era=later,
                 staleness=self.books.terms.staleness,
                 threads=self.course.threads,
             )

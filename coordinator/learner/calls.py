@@ -40,10 +40,10 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """`model`: folder with config.json and model.safetensors (the base). `folder`: the learner's own, for checkpoints
     and exports. `published`: snapshot file of the last *published* version, its number and root; "" where nothing has
     been published yet (number and root are then ignored): `Opened.export` is the base itself, as version 0 with one
-    full edge. `era`: of `published`, or of the run's first version. `next_era`: begun where steps are undone that
-    others have seen (`learner.eras`). `staleness`: S; what was drawn longer ago than it allows is forgotten. `keep`:
-    how many published exports' files stay, the newest included (the scorer reads them). `threads`: of the CPU.
-    `database`: run.sqlite, which the learner only reads."""
+    full edge. `era`: of `published`, or of the version that is made where there is none. `next_era`: begun where steps
+    are undone that others have seen (`learner.eras`). `staleness`: S; what was drawn longer ago than it allows is
+    forgotten. `keep`: how many published exports' files stay, the newest included (the scorer reads them). `threads`:
+    of the CPU. `database`: run.sqlite, which the learner only reads."""
 
     model: str
     folder: str

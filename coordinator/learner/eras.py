@@ -5,10 +5,12 @@ Rules
    published before that one. Then nobody saw what comes after the checkpoint: the learner goes on there, in the same
    era. Its step may fall, (era, version) cannot.
 2. Otherwise steps are undone that others have seen: the newest checkpoint was damaged and an older one is taken, the
-   learner's folder is gone, or the store is. A new era begins: max(last era + 1, unix seconds).
+   learner's folder is gone, or the store is, or both are. A new era begins: max(last era + 1, unix seconds). The last
+   era is the newest that run.sqlite knows.
 3. The new era starts at the step above every version known, with the weights that are there: the checkpoint's, or those
    published last and a new optimiser where there is no checkpoint. They are exported at once as the version of that
-   number, whole for newcomers and as a diff from the version published last, whose holders follow.
+   number, whole for newcomers and as a diff from the version published last, whose holders follow. Where both are gone
+   the base is version 0 of the new era.
 4. Nothing is drawn yet in a new era: a group of an earlier one can never be drawn (coordinator/replay.py).
 5. A kill before the new era's checkpoint is whole leaves the old state, and the next start begins a later era. A kill
    after it leaves an export that nobody has published: rule 1 covers it, and it is published in its era.

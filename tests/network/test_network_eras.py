@@ -1,5 +1,6 @@
 """A learner that lost what was published, in a whole run in one process: everybody goes on in a new era."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,5 +93,27 @@ def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_pat
                 latest = coordinator.painter.paint().version
         with Store(swarm.run.folder.store) as store:
             assert [file.version for file in store.snapshots()] == [first, latest]
+
+    run_fake(main)
+
+
+def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its_own(tmp_path: Path) -> None:
+    """Keys and run.sqlite came back from a backup, nothing else: what nodes hold is newer than a first version."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        alice = swarm.node("alice")
+        async with working(alice):
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.painter.paint().step >= 4, 600)
+            swarm.learner.lose()
+            shutil.rmtree(swarm.run.folder.store)
+            (swarm.run.folder.path / "head").unlink()
+            had = accepted(alice)
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: accepted(alice) > had + 4, 600)
+                at = coordinator.books.progress
+                assert at is not None
+                assert at.era > 1
 
     run_fake(main)
