@@ -130,9 +130,10 @@ class Books:
         verdict = judge(group.submission.rollouts, scores, self._calibration)
         return self.ends.decide(group.lease.id, verdict, self._standing(), now)
 
-    def give_up(self, group: Undecided, now: int) -> bytes:
-        """Nobody can score this version any more: refuse the group, by the operator's fault."""
-        reason = sentence("not-scorable", detail=f"version {group.lease.version} can no longer be loaded")
+    def give_up(self, group: Undecided, now: int, why: str | None = None) -> bytes:
+        """Refuse a group that nobody can score, by the operator's fault. `why`: None: its version is gone."""
+        detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
+        reason = sentence("not-scorable", detail=detail)
         return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
 
     def draw(self, again: Sequence[bytes] = ()) -> list[Drawn] | None:

@@ -8,7 +8,6 @@ Rules
 """
 
 import asyncio
-import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -32,7 +31,6 @@ from engines.child import Child, ChildDied
 from engines.engine import Job, Loaded, Sample, SampleScore
 
 LONGEST_PAUSE = 30.0
-_TOLD = (0, -signal.SIGTERM, -signal.SIGINT)  # how a process ends that somebody told to
 _HEALTHY_AFTER = 60.0  # seconds of life after which a crash counts as the first again
 
 T = TypeVar("T")
@@ -156,7 +154,7 @@ class LearnerChild:
         try:
             return await self.child.call("step", batch, calls.Stepped)
         except ChildDied as death:
-            if self._begun(batch) and death.returncode not in _TOLD:
+            if self._begun(batch) and not death.told:
                 raise DiedComputing(death.name, death.returncode, death.stderr) from death
             raise
 

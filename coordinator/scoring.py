@@ -12,6 +12,8 @@ Rules
 5. A group at which the scorer fails is tried again: alone, by a scorer that has not failed. Only a group at which that
    fails too is refused, by the operator's fault: one bad group must not stop all the others.
 6. An exam at which the scorer fails is sat again with a new scorer. If that fails too, this version stays without one.
+7. A group that was at the scorer when it died is tried again alone. One of which it dies alone `MOST_DEATHS` times,
+   and nobody had told it to end, is refused as by rule 5; an exam of which it dies as often is left out.
 """
 
 import asyncio
@@ -40,6 +42,7 @@ PATIENCE = 2.0
 MOST_AT_ONCE = 32
 MOST_EXAMS = 2
 """Tries at one version's exam (rule 6)."""
+MOST_DEATHS = 3
 MOST_TOKENS = 1 << 19
 """Tokens at the scorer together, at most, where these are two groups and more: some 2 MiB of its pipe."""
 
@@ -70,12 +73,16 @@ class Scoring:
     """Set here whenever a verdict was given."""
     _wanted_since: float | None = None
     _failed: dict[bytes, Undecided] = field(default_factory=dict)
-    """Groups at which a scorer failed once, by lease."""
+    """Groups at which a scorer failed or died once, by lease."""
+    _deaths: Counter[bytes] = field(default_factory=Counter)
+    """How often the scorer died of a group alone, by lease (rule 7)."""
     _fresh: bool = True
     """Whether the scorer at work has not failed at any group."""
     _version: int | None = None
     _failed_exams: Counter[int] = field(default_factory=Counter)
     """How often the scorer failed at a version's exam."""
+    _deadly_exams: Counter[int] = field(default_factory=Counter)
+    """How often it died of one."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -135,6 +142,9 @@ class Scoring:
         while self.scorer.held is not None and (group := next(groups, None)) is not None:
             try:
                 await self._judge(group)
+            except ChildDied:
+                self._failed[group.lease.id] = group
+                raise
             except ChildError as error:
                 groups.close()
                 self._fresh = False
@@ -142,7 +152,7 @@ class Scoring:
                 log.error("scorer failed", lease=group.lease.id.hex(), reason=str(error))
 
     async def _judge_alone(self, group: Undecided) -> None:
-        """Try a group again at which the scorer failed (rule 5)."""
+        """Try a group again at which the scorer failed or died (rules 5 and 7)."""
         if not self._fresh:
             await self.scorer.renew()
             self._fresh = True
@@ -154,19 +164,26 @@ class Scoring:
         except ChildError as error:
             self._fresh = False
             log.error("scorer failed again: group refused", lease=group.lease.id.hex(), reason=str(error))
-            self._give_up(group)
+            self._give_up(group, "the scorer failed at it twice")
+        except ChildDied as death:
+            self._deaths[group.lease.id] += not death.told
+            if self._deaths[group.lease.id] >= MOST_DEATHS:
+                log.error("scorer died again: group refused", lease=group.lease.id.hex(), reason=str(death))
+                self._give_up(group, f"the scorer died of it {MOST_DEATHS} times")
+            raise
 
     async def _judge(self, group: Undecided) -> None:
         scores = await self.scorer.score(self._job(group), self._samples(group))
         self.books.decide(group, scores, self._now())
         self._end(group)
 
-    def _give_up(self, group: Undecided) -> None:
-        self.books.give_up(group, self._now())
+    def _give_up(self, group: Undecided, why: str | None = None) -> None:
+        self.books.give_up(group, self._now(), why)
         self._end(group)
 
     def _end(self, group: Undecided) -> None:
         self._failed.pop(group.lease.id, None)
+        self._deaths.pop(group.lease.id, None)
         self.decided.set()
 
     async def _hold(self, version: int, root: bytes) -> bool:
@@ -220,16 +237,25 @@ class Scoring:
             if not await self._hold(latest.version, latest.root):
                 raise RuntimeError(f"published version {latest.version} cannot be made from the store")
 
+        judging = False
+
+        async def between() -> None:
+            nonlocal judging
+            judging = True
+            await self._judge_waiting()
+            judging = False
+
         self._wanted_since = None
         try:
             found = await evaluate(
-                self.exam,
-                self.scorer,
-                hold=hold,
-                version=version,
-                clock=self.clock,
-                between=self._judge_waiting,
+                self.exam, self.scorer, hold=hold, version=version, clock=self.clock, between=between
             )
+        except ChildDied as death:
+            self._deadly_exams[version] += not (judging or death.told)
+            if self._deadly_exams[version] >= MOST_DEATHS:
+                self._failed_exams[version] = MOST_EXAMS
+                log.error("scorer died at an evaluation again: left out", version=version, reason=str(death))
+            raise
         except ChildError as error:
             self._failed_exams[version] += 1
             log.error("scorer failed at an evaluation", version=version, reason=str(error))

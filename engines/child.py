@@ -56,6 +56,11 @@ class ChildDied(Exception):
         super().__init__(f"{name} ended with {returncode}: {last[0]}")
         self.name, self.returncode, self.stderr = name, returncode, stderr
 
+    @property
+    def told(self) -> bool:
+        """Whether it ended as a process does that somebody told to."""
+        return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
+
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
     """`id` 0 is a notification, which has no answer."""

@@ -17,6 +17,8 @@ from coordinator import measures
 from coordinator.daemon import Coordinator
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from engines.child import ChildDied, ChildError
+from p2p.envelope import peek
+from p2p.messages import Receipt, decode
 from tasks.arithmetic import REVERSE
 from tasks.task import Score
 from tests.clock import run_fake
@@ -379,6 +381,56 @@ def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_ou
         assert swarm.scorer.renewed == 2
 
     story(tmp_path, tell)
+
+
+def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        honest, poison = swarm.scorer.score, set[int]()
+
+        async def score(job: Any, samples: Any) -> Any:
+            if not poison and len(learner.asked) >= 3:
+                poison.add(job.index)
+            if job.index in poison:
+                await anyio.sleep(1)
+                swarm.scorer._held = None
+                raise ChildDied("scorer", -9, "out of memory")
+            return await honest(job, samples)
+
+        monkeypatch.setattr(swarm.scorer, "score", score)
+        async with lasting(swarm, nodes=3) as coordinator:
+            await until(lambda: step(coordinator) >= 8, 600)
+            refused = picture(coordinator)["refused"]
+            assert set(refused) == {"not-scorable"}
+            (reason,) = {receipt.reason for receipt in receipts_of(coordinator) if receipt.code == "not-scorable"}
+            assert "the scorer died of it 3 times" in reason
+
+    story(tmp_path, tell)
+
+
+def receipts_of(coordinator: Coordinator) -> list[Receipt]:
+    rows = coordinator.books.database.all("SELECT receipt FROM verdicts")
+    return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
+
+
+def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        async def dies(jobs: Any, *, greedy: bool) -> Any:
+            await anyio.sleep(1)
+            swarm.scorer._held = None
+            raise ChildDied("scorer", -9, "out of memory")
+
+        monkeypatch.setattr(swarm.scorer, "generate_many", dies)
+        async with lasting(swarm) as coordinator:
+            await until(lambda: coordinator.learning.training.finished.is_set(), 600)
+            await until(lambda: coordinator.learning.scoring.settled(), 600)
+            assert not picture(coordinator)["refused"]
+            assert not picture(coordinator)["evaluations"]
+
+    story(tmp_path, tell, steps=4)
 
 
 def test_a_wait_for_groups_is_said_on_the_page_after_a_minute_and_in_the_log_after_an_hour(tmp_path: Path) -> None:
