@@ -66,11 +66,12 @@ class Books:
     def start(self, now: int) -> int:
         """Once after each start of the daemon; how long it was away, ms."""
         away = self.leases.resume(now)
-        self.ends.expire(now)
+        while self.ends.expire(now):
+            pass
         return away
 
     def tick(self, now: int) -> int:
-        """Every second or so: leases that have just expired."""
+        """Every second or so, and again at once while `EXPIRED_AT_ONCE` leases have just expired; how many have."""
         self.leases.beat(now)
         self.roster.save(now)
         return self.ends.expire(now)

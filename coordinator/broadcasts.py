@@ -12,6 +12,7 @@ Rules
 """
 
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from coordinator.capacity import quantile
@@ -140,9 +141,10 @@ def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[Sender]]:
 def _rates(feeds: Iterable[FeedView]) -> Iterator[float]:
     """Of one peer in one version: what each reporter makes of the whole uplink, bytes a second."""
     feeds = list(feeds)
+    began, ended = sorted(feed.began for feed in feeds), sorted(feed.ended for feed in feeds)
     for feed in feeds:
         middle = (feed.began + feed.ended) / 2
-        together = sum(other.began <= middle <= other.ended for other in feeds)
+        together = bisect_right(began, middle) - bisect_left(ended, middle)
         yield feed.nbytes / (feed.ended - feed.began) * together
 
 

@@ -42,10 +42,10 @@ from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
-from coordinator.replay import SLICE
 from coordinator.setup import Run
 from coordinator.state import LinksView
 from coordinator.supervision.commands import OperatorSocket
+from coordinator.verdicts import EXPIRED_AT_ONCE
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p.addresses import listenable
@@ -170,7 +170,10 @@ class Coordinator:
         tidied = -math.inf
         while True:
             self.desk.here(self._now())
-            self.books.tick(self._now())
+            ended = EXPIRED_AT_ONCE
+            while ended == EXPIRED_AT_ONCE:
+                ended = self.books.tick(self._now())
+                await asyncio.sleep(0)
             self.learning.training.watch.look()
             await self._look_at_network()
             if await self.presence.moved():
@@ -198,8 +201,8 @@ class Coordinator:
 
     async def _forget_tokens(self) -> None:
         """Tokens that neither a restarted learner nor an appeal can ask for, some at a time: others come between."""
-        latest, dropped = self.publisher.latest, SLICE
-        while latest is not None and dropped == SLICE:
+        latest, dropped = self.publisher.latest, 1
+        while latest is not None and dropped:
             covered = itertools.chain.from_iterable(self.learning.training.covered)
             window = self._now() - CHALLENGE_WINDOW
             dropped = self.books.buffer.drop_payloads(covered, latest.version, latest.era, window)

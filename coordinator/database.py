@@ -253,6 +253,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
+    # Some systems' SQLite writes zeros over whatever is deleted: tokens that go would be written a second time.
+    connection.execute("PRAGMA secure_delete = OFF")
     if _small(path):
         _check(connection, path)
     if found < SCHEMA_VERSION:

@@ -216,9 +216,10 @@ class Leases:
         """Of the open leases those whose time is over: as few as expired since the last tick."""
         return self._count("state = 'open' AND expires < ? AND era = ? AND version >= ?", (now, *oldest))
 
-    def due(self, now: int) -> list[bytes]:
-        """Open leases whose time is over."""
-        rows = self._database.all("SELECT id FROM leases WHERE state = 'open' AND expires < ?", (now,))
+    def due(self, now: int, most: int) -> list[bytes]:
+        """At most `most` open leases whose time is over, the oldest first."""
+        query = "SELECT id FROM leases WHERE state = 'open' AND expires < ? ORDER BY expires LIMIT ?"
+        rows = self._database.all(query, (now, most))
         return [row[0] for row in rows]
 
     def oldest_in_use(self) -> tuple[int, int] | None:

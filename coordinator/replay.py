@@ -24,7 +24,9 @@ from coordinator.database import Database
 from coordinator.rollouts.age import age, oldest_fresh
 
 SLICE: Final = 32
-"""Groups whose tokens are forgotten in one transaction: few enough that nothing else waits for it."""
+SLICE_BYTES: Final = 2 << 20
+"""Groups whose tokens are forgotten in one transaction, and bytes of their submissions, where that is more than one
+group: few enough that nothing else waits for it."""
 _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
 
@@ -101,7 +103,8 @@ class Buffer:
     def drop_payloads(
         self, covered: Iterable[bytes], step: int, era: int, received_before: int, most: int = SLICE
     ) -> int:
-        """Forget the tokens of at most `most` groups that nobody needs any more, the oldest first; how many.
+        """Forget the tokens of at most `most` groups, and `SLICE_BYTES`, that nobody needs any more, the oldest first;
+        how many groups.
 
         `covered`, `step`: the draws and the step of a *durable* checkpoint. A group's tokens go once its receipt is
         confirmed, its challenge window is over (received before this time, ms), and it was drawn before the checkpoint
@@ -119,9 +122,14 @@ class Buffer:
                 if born is None or born < era or version < oldest or lease in drawn or aside is not None
             )
             rows = list(itertools.islice(gone, most))
+        forgotten = nbytes = 0
         with self._database.transaction():
             for at, lease in rows:
+                nbytes += self._database.value("SELECT length(payload) FROM submissions WHERE lease = ?", (lease,)) or 0
+                if forgotten and nbytes > SLICE_BYTES:
+                    break
                 self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
                 self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (lease,))
                 self._database.do("DELETE FROM spent WHERE at = ? AND lease = ?", (at, lease))
-        return len(rows)
+                forgotten += 1
+        return forgotten

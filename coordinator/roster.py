@@ -20,6 +20,8 @@ AWAY = 60_000
 
 
 SAVE = 10_000
+SAVED_AT_ONCE = 1_000
+"""Nodes whose signs of life are written in one call of `save`."""
 
 LATELY = 120_000
 """Milliseconds for which a node that asked over HTTPS counts as connected."""
@@ -54,6 +56,8 @@ class Roster:
         self._since: dict[bytes, int] = {}
         self._versions: dict[bytes, int] = {}
         self._unsaved: set[bytes] = set()
+        self._saving: list[bytes] = []
+        """Nodes whose turn it is to be saved."""
         self._saved = 0
 
     def hello(self, node: bytes, hello: Hello, record: Known | None, now: int) -> None:
@@ -112,12 +116,15 @@ class Roster:
             self._database.do("UPDATE nodes SET last_seen = ?, version = ? WHERE key = ?", (now, version, node))
 
     def save(self, now: int) -> None:
-        """Write when nodes were seen last, once in `SAVE` milliseconds for all of them. Call every second or so."""
-        if now - self._saved < SAVE:
+        """Write when nodes were seen last, once in `SAVE` milliseconds for each of them, `SAVED_AT_ONCE` in a call.
+        Call every second or so."""
+        if not self._saving and now - self._saved >= SAVE:
+            self._saved, self._saving, self._unsaved = now, list(self._unsaved), set()
+        if not self._saving:
             return
-        self._saved, unsaved, self._unsaved = now, self._unsaved, set()
+        part, self._saving = self._saving[:SAVED_AT_ONCE], self._saving[SAVED_AT_ONCE:]
         with self._database.transaction():
-            for node in unsaved:
+            for node in part:
                 self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (self._seen[node], node))
 
     def ban(self, node: bytes, why: str | None, now: int) -> None:

@@ -7,8 +7,9 @@ Rules
 3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
    The weights held are stepped in place (node/held.py): the lease that binds them has ended when a turn begins.
 4. A fetch that failed is no reason to end: waits grow, a plan is made anew for the newest Head, and what is held stays.
-5. Kept on disk: the version held, payloads for others up to the owner's quota, oldest dropped first, and the documents
-   that the next version's index will name again: each is asked for once.
+5. Kept on disk: the version held, the payloads for others that an index may still name, up to the owner's quota, oldest
+   dropped first, and the documents that the next version's index will name again: each is asked for once. So a version
+   costs the same after however many.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
 """
@@ -46,7 +47,7 @@ HEAD_LIFE: Final = 180.0
 LIFE_BOUNDS: Final = 10.0, 3600.0
 """Seconds within which a Head's life counts for rule 6."""
 DOCUMENTS_KEPT: Final = 300
-"""Documents of a kind that are still served."""
+"""Documents of a kind that are still served, and payloads of these edges: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 
 _log = structlog.get_logger("node")
@@ -83,8 +84,8 @@ class Follower:
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
         self._candidate = b""
         self._source: str | None = None
-        self._indexed: set[bytes] = set()
-        """Hashes of the edges in the newest index: the next one names nearly the same."""
+        self._indexed: dict[bytes, bytes] = {}
+        """Hash -> payload hash of the edges in the newest index: the next one names nearly the same."""
         self._news, self._heard = asyncio.Event(), asyncio.Event()
         self.changed = asyncio.Event()
         self.trouble = "no version is held yet"
@@ -229,7 +230,6 @@ class Follower:
         trusted = self._records.trusted
         data = (await self._library.get([head.index_hash], hint=self._source))[head.index_hash]
         index = trusted.edge_index(data, head)
-        self._indexed = set(index.edges)
         self._keep("index", head, data)
         documents = await self._library.get(index.edges, hint=self._source)
         edges = []
@@ -237,6 +237,7 @@ class Follower:
             edge = trusted.edge(documents[digest], index)
             self._store.put_document("edge", edge.era, edge.version, documents[digest])
             edges.append(edge)
+        self._indexed = {digest: edge.payload_hash for digest, edge in zip(index.edges, edges, strict=True)}
         return edges
 
     async def _swap(self, version: Version, chain: list[Edge], payloads: list[Path]) -> None:
@@ -277,13 +278,11 @@ class Follower:
     async def _tidy(self, held: Version) -> None:
         """Rule 5, and the last `DOCUMENTS_KEPT` documents of each kind."""
         await self._payloads.tidy(held.era, held.version, self._disk - self._weights.nbytes())
-        payloads = {file.hash for file in self._store.payloads()}
+        here = held.era, held.version
+        await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):
-            for document in self._store.documents(kind)[:-DOCUMENTS_KEPT]:
-                edge = edge_of(document.sealed) if kind == "edge" else None
-                wanted = edge is not None and (edge.payload_hash in payloads or document.hash in self._indexed)
-                if not wanted:
-                    self._store.drop_document(document.hash)
+            since = self._store.place(kind, DOCUMENTS_KEPT)
+            await anyio.to_thread.run_sync(self._store.forget_documents, (kind,), since, {here}, self._indexed.keys())
 
     def _note(self, sentence: str) -> None:
         self.refused.append(sentence)

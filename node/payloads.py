@@ -13,8 +13,9 @@ Rules
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio.to_thread
 import structlog
@@ -86,7 +87,16 @@ class Payloads:
     async def tidy(self, era: int, version: int, quota: int) -> None:
         """Drop the oldest payloads over `quota` (rule 5). `quota`: bytes that are left for payloads."""
         self._store.abandon(())
-        for file in self._store.collect({(era, version)}, quota):
+        await self._collect({(era, version)}, quota)
+
+    async def forget(self, since: tuple[int, int], spare: set[bytes]) -> None:
+        """Drop the payloads from before (era, version) `since`, but those of `spare` (hashes): no index names them."""
+        kept = {(file.era, file.version) for file in self._store.payloads()}
+        await self._collect({place for place in kept if place >= since}, 0, kind="payloads/", spare=spare)
+
+    async def _collect(self, keep: set[tuple[int, int]], most: int, **which: Any) -> None:
+        collect = partial(self._store.collect, keep, most, **which)
+        for file in await anyio.to_thread.run_sync(collect):
             await self._network.unshare(file.hash)
 
     async def _fetch(self, edge: Edge, incoming: Path) -> Fetched:

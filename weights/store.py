@@ -14,6 +14,8 @@
 4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
 5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and
    writes nothing: what it was told of a file may be out of date a moment later, since the holder may drop it.
+6. A read has a connection of its own and waits for no write, so that an event loop may read while a thread drops files
+   or makes them durable.
 """
 
 import contextlib
@@ -21,7 +23,7 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self
 
@@ -33,7 +35,7 @@ from weights.errors import BadPayload, DiskFull, StoreBusy, StoreCorrupt
 
 _FORMAT: Final = 1
 _AT_ONCE: Final = 64
-"""Documents that are dropped in one transaction."""
+"""Documents or files that are dropped in one transaction."""
 _SCHEMA: Final = """
 CREATE TABLE documents (
     hash BLOB PRIMARY KEY, kind TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, sealed BLOB NOT NULL
@@ -75,17 +77,20 @@ class StoreReader:
     def __init__(self, folder: Path) -> None:
         """Raises `FileNotFoundError` where no store is, `PermissionError`, `StoreCorrupt`."""
         self.folder = folder
-        self._mutex = threading.RLock()
         with contextlib.ExitStack() as undo, self._translated():
-            self._database = _connect_to_read(folder / "index.sqlite")
-            undo.callback(self._database.close)
-            self._check_format()
+            self._open_to_read(undo)
             undo.pop_all()
+
+    def _open_to_read(self, undo: contextlib.ExitStack) -> None:
+        self._reads = threading.Lock()
+        self._reading = _connect_to_read(self.folder / "index.sqlite")
+        undo.callback(self._reading.close)
+        self._check_format()
 
     def close(self) -> None:
         """Closing twice is closing once."""
-        with self._mutex, self._translated():
-            self._database.close()
+        with self._reads, self._translated():
+            self._reading.close()
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +117,12 @@ class StoreReader:
         """The documents of a kind with the highest (era, version), the oldest of them first."""
         order = "ORDER BY era DESC, version DESC, hash DESC"
         return self._documents(f"WHERE kind = ? {order} LIMIT ?", (kind, most))[::-1]
+
+    def place(self, kind: str, number: int) -> tuple[int, int]:
+        """(era, version) of the `number`-th newest document of a kind; (0, 0) where there are fewer."""
+        query = "SELECT era, version FROM documents WHERE kind = ? ORDER BY era DESC, version DESC LIMIT 1 OFFSET ?"
+        rows = self._read(query, (kind, number - 1))
+        return (rows[0][0], rows[0][1]) if rows else (0, 0)
 
     def _documents(self, which: str, values: tuple[object, ...]) -> list[StoredDocument]:
         rows = self._read(f"SELECT hash, kind, era, version, sealed FROM documents {which}", values)
@@ -151,13 +162,13 @@ class StoreReader:
         ]
 
     def _check_format(self) -> None:
-        found: int = self._database.execute("PRAGMA user_version").fetchone()[0]
+        found: int = self._reading.execute("PRAGMA user_version").fetchone()[0]
         if found != _FORMAT:
             raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
-        with self._mutex, self._translated():
-            return self._database.execute(query, values).fetchall()
+        with self._reads, self._translated():
+            return self._reading.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -196,6 +207,7 @@ class Store(StoreReader):
                 self._database = _connect(folder / "index.sqlite")
                 undo.callback(self._database.close)
                 self._set_up()
+                self._open_to_read(undo)
                 self._sweep()
             undo.pop_all()
 
@@ -203,6 +215,7 @@ class Store(StoreReader):
         """Let go of the folder. Closing twice is closing once."""
         with self._mutex:
             super().close()
+            self._database.close()
             self._lock.close()
 
     def put_document(self, kind: str, era: int, version: int, sealed: bytes) -> bytes:
@@ -278,20 +291,19 @@ class Store(StoreReader):
         """Drop payloads and snapshots, or files of one `kind`, oldest first, until at most `budget_bytes` of them are
         left, or only those of `keep` ((era, version) pairs) and `spare` (hashes) are; what was dropped."""
         dropped: list[StoredFile] = []
-        with self._mutex:
-            files = self._files(kind)
-            excess = sum(file.nbytes for file in files) - budget_bytes
-            for file in files:
-                if excess > 0 and (file.era, file.version) not in keep and file.hash not in spare:
-                    self._drop(file.path)
-                    dropped.append(file)
-                    excess -= file.nbytes
+        files = self._files(kind)
+        excess = sum(file.nbytes for file in files) - budget_bytes
+        for file in files:
+            if excess > 0 and (file.era, file.version) not in keep and file.hash not in spare:
+                dropped.append(file)
+                excess -= file.nbytes
+        for start in range(0, len(dropped), _AT_ONCE):
+            self._drop([file.path for file in dropped[start : start + _AT_ONCE]])
         return dropped
 
     def drop_file(self, path: Path) -> None:
         """Forget and remove one payload or snapshot."""
-        with self._mutex:
-            self._drop(path)
+        self._drop([path])
 
     def _take(self, name: str, era: int, version: int, digest: bytes, path: Path) -> Path:
         target = self.folder / name
@@ -305,14 +317,16 @@ class Store(StoreReader):
                 path.unlink()
         return target
 
-    def _drop(self, path: Path) -> None:
-        self._write("DELETE FROM files WHERE name = ?", (path.relative_to(self.folder).as_posix(),))
-        path.unlink(missing_ok=True)
+    def _drop(self, paths: list[Path]) -> None:
+        names = [path.relative_to(self.folder).as_posix() for path in paths]
+        with self._mutex:
+            self._write(f"DELETE FROM files WHERE name IN ({', '.join('?' * len(names))})", names)
+            for path in paths:
+                path.unlink(missing_ok=True)
 
     def _set_up(self) -> None:
         if self._database.execute("PRAGMA user_version").fetchone()[0] == 0:
             self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_FORMAT}; COMMIT;")
-        self._check_format()
         check: str = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if check != "ok":
             raise self._corrupt(check)
@@ -322,14 +336,14 @@ class Store(StoreReader):
         rows = {file.path: file.nbytes for file in self._files("")}
         for path, nbytes in rows.items():
             if not path.is_file() or path.stat().st_size != nbytes:
-                self._drop(path)
+                self._drop([path])
         for folder in (*_FOLDERS, "scratch"):
             for path in (self.folder / folder).iterdir():
                 if path not in rows:
                     path.unlink()
             sync_folder(self.folder / folder)
 
-    def _write(self, query: str, values: tuple[object, ...]) -> None:
+    def _write(self, query: str, values: Sequence[object]) -> None:
         with self._mutex, self._translated():
             self._database.execute(query, values)
 

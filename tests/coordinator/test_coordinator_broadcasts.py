@@ -1,5 +1,6 @@
 """When versions reached the nodes, by what they acknowledge: the pure core, and the books and requests around it."""
 
+import sys
 from collections.abc import Callable
 
 import msgspec
@@ -152,6 +153,27 @@ def test_an_uplink_is_what_all_that_are_fed_at_once_get_together() -> None:
     together = [(f"n{i}", held(by=[sender("u", 4 * MB, 4000, 0)]), 4000) for i in range(4)]
     assert told(*alone).uplinks()["u"] == pytest.approx(4 * MB, rel=0.35)
     assert told(*together).uplinks()["u"] == pytest.approx(4 * MB)
+
+
+def test_uplinks_of_a_star_cost_little_more_than_its_nodes_are() -> None:
+    """Row A4. All nodes are fed by one peer at the same time. On 439044d twice the nodes make four times the calls."""
+
+    def calls(nodes: int) -> int:
+        broadcasts = told(*[(f"n{n}", held(complete=n, by=[sender("u", MB, 1000 + n, n)]), 1000) for n in range(nodes)])
+        counted = 0
+
+        def count(frame: object, event: str, what: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        sys.setprofile(count)
+        try:
+            broadcasts.uplinks()
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(400) <= 3 * calls(200)
 
 
 def test_a_few_bytes_tell_nothing_of_an_uplink() -> None:

@@ -177,6 +177,16 @@ def test_points_come_from_the_fund(world: World) -> None:
     assert [account for account, amount in balances.items() if amount < 0] == [FUND]
 
 
+def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A4: no hold above 50 ms. On 439044d one call forgets the tokens of all groups, however long they are."""
+    leases = [world.accepted().id for _ in range(5)]
+    world.books.verdicts(ALICE, VerdictsAsk(leases=[], confirmed=leases))
+    (size,) = {len(data) for (data,) in world.books.database.all("SELECT payload FROM submissions")}
+    monkeypatch.setattr("coordinator.replay.SLICE_BYTES", 2 * size, raising=False)
+    forgotten = [world.books.buffer.drop_payloads(leases, 0, 1, world.now + 1) for _ in range(4)]
+    assert forgotten == [2, 2, 1, 0]
+
+
 def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(world: World) -> None:
     first, second = world.accepted(), world.accepted()
     world.books.draw()

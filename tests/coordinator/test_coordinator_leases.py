@@ -26,6 +26,18 @@ def test_a_lease_binds_the_version_that_the_node_holds(world: World) -> None:
     assert world.lease(version=1).version == 1
 
 
+def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path) -> None:
+    """Row A4: no hold above 50 ms. On 439044d one tick ends all 200."""
+    world = World(tmp_path, batch_groups=100, per_node=1000)
+    for _ in range(200):
+        world.lease(version=0)
+    world.now += 3_600_000
+    ended = [world.books.tick(world.now) for _ in range(5)]
+    world.close()
+    assert sum(ended) == 200
+    assert max(ended) <= 64
+
+
 def test_the_same_ask_gets_the_same_lease_again_even_after_a_restart(world: World) -> None:
     ask = world.ask()
     first = world.books.lease(ALICE, ask, world.now)

@@ -1,6 +1,7 @@
 """The nodes that are known, and their rows on the page."""
 
 import msgspec
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.roster import AWAY, SAVE
@@ -50,6 +51,20 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
     assert roster.rows([])[0].last_seen == T0 + 700
     roster.save(T0 + SAVE)
     assert roster.rows([])[0].last_seen == T0 + 2000
+
+
+def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A4: no hold above 100 ms with 10,000 nodes. 439044d writes each sign of life when it comes."""
+    monkeypatch.setattr("coordinator.roster.SAVED_AT_ONCE", 3)
+    roster, nodes = world.books.roster, [bytes([number]) * 32 for number in range(10)]
+    for node in nodes:
+        roster.hello(node, HELLO, None, T0)
+        roster.saw(node, T0 + 500)
+    saved = []
+    for second in range(5):
+        roster.save(T0 + SAVE + second)
+        saved.append(sum(row.last_seen == T0 + 500 for row in roster.rows([])))
+    assert saved == [3, 6, 9, 10, 10]
 
 
 def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:

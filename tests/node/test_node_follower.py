@@ -147,3 +147,28 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
     run_fake(main)
     twice = len(asked) - len(set(asked))
     assert twice == 0, f"{twice} of {len(asked)} documents were asked for again"
+
+
+def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row A5. Here an index names the first edge and the newest 4, and a node keeps 6; after 20 versions 439044d keeps
+    21 payloads, and reads the documents of them all at each version."""
+    monkeypatch.setattr("node.follower.DOCUMENTS_KEPT", 6)
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                for version in range(21):
+                    del coordinator.edges[1:-3]
+                    await coordinator.publish(version)
+                    await until(lambda: node.daemon.engine.held and node.daemon.engine.held.version == version)  # noqa: B023
+                # The newest version's tidying may still be under way; that of the one before is done.
+                held = {file.hash for file in node.daemon._store.payloads()}
+                assert len(held) <= 8
+                assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= held
+                assert len(node.daemon._store.documents("edge")) <= 8
+
+    run_fake(main)

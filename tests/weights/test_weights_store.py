@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -133,6 +134,31 @@ def test_collecting_drops_the_oldest_and_stops_at_the_budget(store: Store) -> No
 def test_collecting_nothing_to_spare_drops_nothing(store: Store) -> None:
     put_payload(store, 1, b"x" * 100)
     assert store.collect({(1, 1)}, 0) == []
+
+
+def test_a_read_does_not_wait_while_files_are_dropped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A4. An event loop reads documents while a thread drops payloads, here on a disk that stands still. On 439044d
+    the document comes when the last file is gone."""
+    document = store.put_document("edge", 1, 1, b"a document")
+    put_payload(store, 1, b"x" * 100)
+    dropping, go_on, found = threading.Event(), threading.Event(), list[bytes | None]()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        dropping.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    collecting = threading.Thread(target=lambda: store.collect(set(), 0))
+    reading = threading.Thread(target=lambda: found.append(store.document(document)))
+    collecting.start()
+    dropping.wait(10)
+    reading.start()
+    reading.join(2)
+    in_time = list(found)
+    go_on.set()
+    collecting.join()
+    reading.join()
+    assert in_time == [b"a document"]
 
 
 FILES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(1, 300), st.booleans()), max_size=12)
