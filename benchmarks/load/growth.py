@@ -2,19 +2,24 @@
 
 Each is CPU time of the coordinator's process: an ask and a judged group in their turn through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
-tick over many quick ticks, a thirtieth of which tidy up, as in a real run. The picture is asked for over HTTP of a
-coordinator in a process of its own, by three tabs, while each callback of its event loop is timed.
+tick over many quick ticks, a thirtieth of which tidy up, as in a real run. Long and short run take turns. The picture is
+asked for over HTTP of a coordinator in a process of its own, by three tabs, while each callback of its loop is timed.
 """
 
 import asyncio
 import gzip
+import logging
 import statistics
 import threading
 import time
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import structlog
 
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
@@ -60,9 +65,21 @@ def made(folder: Path, groups: int) -> Run:
     return make_large(folder, shape_of(groups, now=now), leases={"minimum_seconds": 600.0})
 
 
-def measured(run: Run, cycles: int, ticks: int) -> Cost:
-    """Measure on a run folder, which is longer afterwards."""
-    return asyncio.run(_measured(run, cycles, ticks))
+def compared(folders: Sequence[Path], turns: int, cycles: int, ticks: int) -> list[Cost]:
+    """Measure each folder in a process of its own, in turn, `turns` times; the least of each figure, since what other
+    work does to a figure only adds to it. The runs are longer afterwards."""
+    found: dict[Path, list[Cost]] = {folder: [] for folder in folders}
+    for _ in range(turns):
+        for folder in folders:
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                found[folder].append(process.submit(measured, folder, cycles, ticks).result())
+    return [Cost(*map(min, zip(*costs, strict=True))) for costs in found.values()]
+
+
+def measured(folder: Path, cycles: int, ticks: int) -> Cost:
+    """Measure a run folder once, in this process."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    return asyncio.run(_measured(made(folder, 0), cycles, ticks))
 
 
 async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
