@@ -2,8 +2,8 @@
 
 Each is CPU time of the coordinator's process: an ask and a judged group in their turn through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a
-tick over many quick ticks, a thirtieth of which tidy up, as in a real run. Long and short run take turns. The picture is
-asked for over HTTP of a coordinator in a process of its own, by three tabs, while each callback of its loop is timed.
+tick over many quick ticks, a thirtieth of which tidy up, as in a real run. Long and short run take turns. The picture
+is asked for over HTTP of a coordinator in a process of its own, by three tabs, each callback of whose loop is timed.
 """
 
 import asyncio
