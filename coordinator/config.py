@@ -367,8 +367,8 @@ def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _env_value(text: str, field: FieldInfo) -> object:
-    """A TOML value; a text as it is; a list also as words between commas."""
-    if field.annotation is str or get_origin(field.annotation) is Literal:
+    """A TOML value; a text as it is, or in double quotes as in the file; a list also as words between commas."""
+    if (field.annotation is str or get_origin(field.annotation) is Literal) and not text.startswith('"'):
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]

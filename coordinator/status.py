@@ -63,9 +63,11 @@ def lines(state: RunState) -> list[str]:
     """The run in a few lines."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
     known = max(state.nodes_known, len(state.nodes))
+    size = f", {state.parameters:,} parameters" if state.parameters else ""
+    place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
-        ("run", f"{state.name}, {state.model}, {state.parameters:,} parameters"),
-        ("phase", f"{state.phase}; step {state.step}{wanted}, version {state.version} of era {state.era}"),
+        ("run", f"{state.name}, {state.model}{size}"),
+        ("phase", f"{state.phase}{place}"),
         ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
                    f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
                    f"{state.running} leased"),

@@ -276,7 +276,7 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
             for row in value:
                 typer.echo("  " + (row if isinstance(row, str) else "  ".join(str(cell) for cell in row.values())))
         elif isinstance(value, dict):
-            typer.echo(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'empty'}")
+            typer.echo(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
         elif value not in (None, ""):
             typer.echo(f"{name.replace('_', ' ')}: {value}")
 

@@ -64,8 +64,10 @@ class Watch:
             self._begun()
 
     def stop(self, why: str = "") -> None:
-        """The operator pauses the run."""
-        self._pauses.stop(why or "by its operator", self._now())
+        """The operator pauses the run. Paused again without a reason, it keeps the one that was given."""
+        held = self._pauses.pause
+        given = held.why if held is not None and held.kind == "operator" else "by its operator"
+        self._pauses.stop(why or given, self._now())
         self._begun()
 
     def resume(self) -> bool:

@@ -72,8 +72,11 @@ def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(tmp_pa
     ("variable", "text", "value"),
     [
         ("RUN_NAME", "7", "7"),
+        ("RUN_NAME", '"in quotes"', "in quotes"),
+        ("RUN_NAME", '"open', '"open'),
         ("RUN_STEPS", "9", 9),
         ("LEARNER_COMPUTE_DTYPE", "bfloat16", "bfloat16"),
+        ("LEARNER_COMPUTE_DTYPE", '"bfloat16"', "bfloat16"),
         ("LEARNER_LEARNING_RATE", "1e-5", 1e-5),
         ("LEARNER_BETAS", "[0.1, 0.2]", (0.1, 0.2)),
         ("NETWORK_LISTEN", "/ip4/1.2.3.4/tcp/1, /ip4/1.2.3.4/tcp/2", ("/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/2")),

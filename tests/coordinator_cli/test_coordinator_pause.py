@@ -73,6 +73,15 @@ def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
     assert not socket_path(folder).exists()
 
 
+def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: Path) -> None:
+    with running(folder) as watch:
+        for words, why in (((), "by its operator"), (("--why", "moving house"), "moving house"), ((), "moving house")):
+            assert said("pause", "--home", folder, *words).exit_code == 0
+            pause = watch().pause
+            assert pause is not None
+            assert pause.why == why
+
+
 def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> None:
     before = os.umask(0)
     try:
