@@ -102,7 +102,10 @@ class OpenPayloads:
                     return False
             except OSError:
                 return False
-            self._open[key[0], path] = self._open.pop(key)
+            del self._open[key]
+            if (older := self._open.pop((key[0], path), None)) is not None and older is not opened:
+                _doom(older)
+            self._open[key[0], path] = opened
             return True
 
     def close(self, key: Key) -> None:

@@ -212,3 +212,14 @@ def test_a_want_of_descriptors_delays_a_payload_is_counted_and_ends_nothing(
     run_fake(main)
     assert (tmp_path / "fetched").read_bytes() == path.read_bytes()
     assert SHORTAGES.count > counted
+
+
+def test_a_file_that_is_moved_to_where_another_link_to_it_is_open_leaves_no_descriptor(tmp_path: Path) -> None:
+    manifest = payload_file(tmp_path / "here", 100)
+    (tmp_path / "there").hardlink_to(tmp_path / "here")
+    before, files = descriptors(), OpenPayloads()
+    files.open(manifest, tmp_path / "here")
+    files.open(manifest, tmp_path / "there")
+    assert files.moved((manifest.hash, tmp_path / "here"), tmp_path / "there")
+    files.close((manifest.hash, tmp_path / "there"))
+    assert descriptors() == before
