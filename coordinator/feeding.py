@@ -68,7 +68,7 @@ class _Node:
 class Feeding:
     """`uplinks`: bytes per second that peers have shown. `record`: of a peer, None where there is none. `load`: what a
     version brings, None before the first. `uplink`: the coordinator's own limit, bytes per second. `enabled`: False
-    gives everybody an empty plan."""
+    gives everybody an empty plan. `clock`: monotonic seconds."""
 
     def __init__(
         self,

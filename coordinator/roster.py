@@ -118,7 +118,7 @@ class Roster:
     def save(self, now: int) -> None:
         """Write when nodes were seen last, once in `SAVE` milliseconds for each of them, `SAVED_AT_ONCE` in a call.
         Call every second or so."""
-        if not self._saving and now - self._saved >= SAVE:
+        if not self._saving and not 0 <= now - self._saved < SAVE:  # a clock that was set back puts nothing off
             self._saved, self._saving, self._unsaved = now, list(self._unsaved), set()
         if not self._saving:
             return

@@ -51,6 +51,9 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
     assert roster.rows([])[0].last_seen == T0 + 700
     roster.save(T0 + SAVE)
     assert roster.rows([])[0].last_seen == T0 + 2000
+    roster.saw(ALICE, T0 - 5000, 4)  # the clock was set back
+    roster.save(T0 - 5000)
+    assert roster.rows([])[0].last_seen == T0 - 5000
 
 
 def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,33 @@ def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: 
     run_fake(main)
 
 
+def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            async with working(swarm.node("alice")):
+                await anyio.sleep(60)
+            tidied = 0
+
+            async def retain(*_: object) -> None:
+                nonlocal tidied
+                tidied += 1
+
+            monkeypatch.setattr(coordinator.publisher, "retain", retain)
+            for part in (coordinator, coordinator.feeding):
+                clock = part._clock
+                monkeypatch.setattr(part, "_clock", clock if clock is not wall else lambda: wall() - 3e7)
+            coordinator.feeding._nodes.clear()
+            await anyio.sleep(120)
+            assert tidied >= 3
+            with anyio.fail_after(30):
+                await coordinator.feeding._settled("a newcomer", False)
+
+    run_fake(main)
+
+
 def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
