@@ -80,7 +80,7 @@ def test_idle_and_need() -> None:
         (3, 2, None, None, 0.0, "before the first steps"),
         (0, 1, 1.0, 2.0, 100.0, "a step costs 4.0 s of which 1.0 s are training"),
         (3, 2, 1.0, 0.5, 200.0, "Enough"),
-        (3, 2, 1.0, 0.5, 80.0, "Short by 30.0 rollouts/s: the learner idles about 20%"),
+        (3, 2, 1.0, 0.5, 80.0, "Short by 30 rollouts/s: the learner idles about 20%"),
         (3, 2, 1.0, 1.5, 500.0, "Publish every 1 steps instead of 2"),
         (3, 3, 1.0, 1.5, 500.0, "No supply is enough when publishing every 3 steps: publish every 1"),
         (2, 1, 1.0, 3.5, 500.0, "S = 2 is too small: a version needs 3.5 s to come back as groups"),

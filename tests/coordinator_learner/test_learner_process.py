@@ -25,6 +25,9 @@ def order(folder: Path, model: Path) -> Open:
         published="",
         published_version=0,
         published_root=b"",
+        era=1,
+        next_era=2,
+        staleness=4,
     )
 
 
@@ -58,8 +61,8 @@ async def test_the_process_opens_steps_and_refuses(
 async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
     tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
 ) -> None:
-    first = await started()
-    opened = await first.call("open", order(tmp_path, model_folder), Opened)
+    first, beginning = await started(), order(tmp_path, model_folder)
+    opened = await first.call("open", beginning, Opened)
     stepped = await first.call("step", ask(batch(1)), Stepped)
     under_way = asyncio.create_task(first.call("step", ask(batch(2)), Stepped))
     await asyncio.sleep(0)
@@ -67,9 +70,7 @@ async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
     with pytest.raises(ChildDied):
         await under_way
     assert opened.export is not None
-    published = msgspec.structs.replace(
-        order(tmp_path, model_folder), published=opened.export.snapshot, published_root=opened.export.root
-    )
+    published = msgspec.structs.replace(beginning, published=opened.export.snapshot, published_root=opened.export.root)
     second = await started()
     again = await second.call("open", published, Opened)
     assert again.step == 1
