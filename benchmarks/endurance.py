@@ -411,6 +411,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("."), help="a folder for the pictures")
     parser.add_argument("--keep", action="store_true", help="leave the run's folder and logs")
     options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
     bench.one_thread()
     bench.header(f"endurance: a tiny run under ulimit -n {options.descriptors}", ["torch", "libp2p"])
     with folder_for(options.keep) as folder:
