@@ -158,7 +158,8 @@ class Control:
             result = self._dispatch(node, request, now)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
-        answer = _encoded(result)
+        verdicts = None if request.verdicts is None else self._books.verdicts(node, request.verdicts)
+        answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
 
@@ -231,7 +232,7 @@ class Control:
         return known
 
 
-def _encoded(result: msgspec.Struct | bytes) -> bytes:
+def _encoded(result: msgspec.Struct | bytes, verdicts: VerdictsAnswer | None = None) -> bytes:
     if isinstance(result, Refusal):
-        return encode(Answer(refusal=result))
-    return encode(Answer(body=result if isinstance(result, bytes) else encode(result)))
+        return encode(Answer(refusal=result, verdicts=verdicts))
+    return encode(Answer(body=result if isinstance(result, bytes) else encode(result), verdicts=verdicts))

@@ -2,8 +2,11 @@
 
 Rules
 1. Submissions go one at a time, oldest first, and again after every break; waits between tries grow and are jittered.
-2. An answer that the run's keys did not sign changes nothing; the line is then given up and found anew.
-3. With nothing to send and nothing undecided it sleeps until the outbox gets something.
+2. Verdicts are asked for, and receipts confirmed, beside asks for leases and submissions: two requests per group. They
+   get a request of their own where no other went for `RIDE` seconds, where the outbox is full or the node finishes, and
+   where the coordinator does not answer them beside others.
+3. An answer that the run's keys did not sign changes nothing; the line is then given up and found anew.
+4. With nothing to send and nothing undecided it sleeps until the outbox gets something.
 """
 
 import asyncio
@@ -22,6 +25,7 @@ BATCH: Final = 256
 SHORTEST: Final = 0.25
 LONGEST: Final = 8.0
 """Seconds between two rounds, shortest and longest."""
+RIDE: Final = 30.0
 
 _log = structlog.get_logger("node")
 
@@ -32,7 +36,12 @@ class Courier:
     def __init__(self, outbox: Outbox, link: CoordinatorLink, open_: Open, local: Callable[[], int], seed: int) -> None:
         self._outbox, self._link, self._open, self._local = outbox, link, open_, local
         self._random = random.Random(seed)
+        self._rides: bool | None = None
+        """Whether the coordinator answers beside other requests; None: not known."""
+        self._asked = -RIDE
         self._wake = asyncio.Event()
+        self._alone = False
+        link.rider = self
         self.settled = asyncio.Event()
 
     def put(self, lease: bytes, body: bytes) -> None:
@@ -41,9 +50,21 @@ class Courier:
         self.settled.clear()
         self._wake.set()
 
-    def hurry(self) -> None:
-        """Do the next round now."""
+    def finish(self) -> None:
+        """Do the next round now, and wait for no other request any more: none comes."""
+        self._alone = True
         self._wake.set()
+
+    def question(self) -> VerdictsAsk | None:
+        """Return what to ask beside a request; also nothing at all, where that shows whether it is answered."""
+        ask = VerdictsAsk(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        return ask if ask.leases or ask.confirmed or self._rides is None else None
+
+    def answered(self, ask: VerdictsAsk, answer: Verdicts | None) -> None:
+        """Take the answer to it (rule 2). Raises `BadSignature`, `Mixed`, `Malformed`."""
+        self._rides = answer is not None
+        if answer is not None:
+            self._take_verdicts(ask, answer)
 
     async def run(self) -> None:
         """Carry until cancelled."""
@@ -107,17 +128,28 @@ class Courier:
             raise BadSignature("an answer without acknowledgement or Receipt")
 
     async def _ask(self) -> bool:
-        leases, stored = self._outbox.undecided(BATCH), self._outbox.unconfirmed(BATCH)
-        if not leases and not stored:
+        ask = VerdictsAsk(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
-        answer = decode(await self._link.call("verdicts", VerdictsAsk(leases=leases, confirmed=stored)), Verdicts)
-        self._outbox.confirmed(stored)
-        pairs = zip(leases, answer.receipts, strict=False)
-        decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
+        return self._take_verdicts(ask, decode(await self._link.call("verdicts", ask), Verdicts))
+
+    def _may_ride(self) -> bool:
+        """Whether another request is likely to bring the answers soon (rule 2). With a full outbox none does."""
+        if not self._rides or self._alone or self._outbox.full:
+            return False
+        return asyncio.get_running_loop().time() - self._asked < RIDE
+
+    def _take_verdicts(self, ask: VerdictsAsk, answer: Verdicts) -> bool:
+        """Store what the answer says; whether anything moved."""
+        self._asked = asyncio.get_running_loop().time()
+        self._outbox.confirmed(ask.confirmed)
+        waiting = set(self._outbox.undecided(BATCH))  # another answer may have come first
+        pairs = zip(ask.leases, answer.receipts, strict=False)
+        decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None and lease in waiting]
         for lease, sealed in decided:
             self._take_receipt(lease, sealed)
-        self._outbox.requeue([lease for lease in answer.unknown if lease in leases])
-        return bool(decided or answer.unknown or stored)
+        self._outbox.requeue([lease for lease in answer.unknown if lease in ask.leases])
+        return bool(decided or answer.unknown or ask.confirmed)
 
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
         receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local())

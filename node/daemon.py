@@ -172,7 +172,7 @@ class NodeDaemon:
             async with asyncio.timeout(self._config.drain):
                 while self.outbox.waiting() or self.outbox.unconfirmed(1):
                     self.courier.settled.clear()
-                    self.courier.hurry()
+                    self.courier.finish()
                     await self.courier.settled.wait()
 
     async def _rest_while_paused(self) -> None:

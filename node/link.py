@@ -9,14 +9,15 @@ Rules
    lease, is left at once. Nothing is believed because of the connection that it came over.
 3. A request is sealed once. Until it expires the same bytes go again after each break, so that the coordinator answers
    the same question once.
-4. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
+4. Questions for verdicts go beside asks for leases and submissions, and need no request of their own (`rider`).
+5. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
 """
 
 import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -29,7 +30,7 @@ from node.trust import RootExpired, WrongRoot
 from p2p.addresses import WAYS, Way, way_of
 from p2p.envelope import seal
 from p2p.errors import Malformed, P2PError, PeerFault, Unreachable
-from p2p.messages import Answer, Hello, Refusal, Request, Welcome, decode, encode
+from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
 from p2p.network import Network
 
 REQUEST_LIFE: Final = 30.0
@@ -40,6 +41,8 @@ LONGEST_WAIT: Final = 20.0
 """Seconds between two rounds of dialling, at most."""
 BETTER_AFTER, BETTER_LAST = 15.0, 300.0
 """Seconds between two trials of a better way; doubles each time."""
+CARRIERS: Final = ("lease", "submit")
+"""Methods beside which questions for verdicts go."""
 _SKEW: Final = 60_000
 _GREET_AGAIN: Final = {"clock", "wrong-recipient", "no-hello"}
 """Refusals that a new greeting heals: it brings the coordinator's time and the newest Root, and shows who asks."""
@@ -53,6 +56,16 @@ class Refused(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence)
         self.refusal = refusal
+
+
+class Rider(Protocol):
+    """What goes beside other requests: questions for verdicts (node/courier.py)."""
+
+    def question(self) -> VerdictsAsk | None:
+        """What to ask now, if anything."""
+
+    def answered(self, ask: VerdictsAsk, answer: Verdicts | None) -> None:
+        """The answer to it; None: this coordinator does not know the field. Raises `PeerFault`."""
 
 
 class CoordinatorLink:
@@ -88,6 +101,7 @@ class CoordinatorLink:
         self.trouble = "not connected yet"
         self.lies: list[str] = []
         self.failures: dict[str, str] = {}
+        self.rider: Rider | None = None
 
     async def run(self) -> None:
         """Keep the line up. Raises `RefusedByRun`, `TrustFailure`."""
@@ -124,18 +138,23 @@ class CoordinatorLink:
     async def call(self, method: str, body: msgspec.Struct | bytes) -> bytes:
         """The answer's body. Raises `Refused`, and `Unreachable` once the request has expired."""
         content = body if isinstance(body, bytes) else encode(body)
-        sealed = self._sealed(method, content)
+        rider = self.rider if method in CARRIERS else None
+        riding = None if rider is None else rider.question()
+        sealed = self._sealed(method, content, riding)
         try:
             async with asyncio.timeout(REQUEST_LIFE):
                 while True:
                     peer = await self.connected()
                     try:
-                        return await self._ask(peer, method, sealed)
+                        answer = await self._answer(peer, method, sealed)
+                        if rider is not None and riding is not None:
+                            rider.answered(riding, answer.verdicts)
+                        return _body(answer, peer, method)
                     except Refused as error:
                         if error.refusal.code not in _GREET_AGAIN:
                             raise
                         self.lost(str(error))
-                        sealed = self._sealed(method, content)
+                        sealed = self._sealed(method, content, riding)
                     except Unreachable as error:
                         if peer == self.peer:
                             self.lost(str(error))
@@ -152,17 +171,17 @@ class CoordinatorLink:
         await self._ask(peer, method, self._sealed(method, encode(make())))
 
     async def _ask(self, peer: str, method: str, sealed: bytes) -> bytes:
-        answer = decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
-        if answer.refusal is not None:
-            raise Refused(answer.refusal)
-        if answer.body is None:
-            raise Malformed(f"{peer} answered {method} with nothing")
-        return answer.body
+        return _body(await self._answer(peer, method, sealed), peer, method)
 
-    def _sealed(self, method: str, body: bytes) -> bytes:
+    async def _answer(self, peer: str, method: str, sealed: bytes) -> Answer:
+        return decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
+
+    def _sealed(self, method: str, body: bytes, verdicts: VerdictsAsk | None = None) -> bytes:
         expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
         recipient = self._records.trusted.channel
-        request = Request(recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body)
+        request = Request(
+            recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts
+        )
         return seal("request", self._run, encode(request), self._key)
 
     def _candidates(self) -> list[str]:
@@ -253,3 +272,12 @@ class CoordinatorLink:
         await self._welcomed(peer, welcome)
         _log.info("connected to the coordinator", peer=peer, way=await self._network.way(peer))
         return True
+
+
+def _body(answer: Answer, peer: str, method: str) -> bytes:
+    """What was asked for. Raises `Refused`, `Malformed`."""
+    if answer.refusal is not None:
+        raise Refused(answer.refusal)
+    if answer.body is None:
+        raise Malformed(f"{peer} answered {method} with nothing")
+    return answer.body

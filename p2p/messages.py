@@ -112,15 +112,32 @@ class Head(Wire, frozen=True):
 # --- requests and answers ---------------------------------------------------------------------------------------------
 
 
+class VerdictsAsk(Wire, frozen=True):
+    """node -> coordinator, method "verdicts", or beside any other request: receipts of these leases, and which receipts
+    are safely stored."""
+
+    leases: Annotated[list[Id], Meta(max_length=256)]
+    confirmed: Annotated[list[Id], Meta(max_length=256)] = []
+
+
+class Verdicts(Wire, frozen=True):
+    """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
+
+    receipts: Annotated[list[bytes | None], Meta(max_length=256)]
+    unknown: Annotated[list[Id], Meta(max_length=256)] = []
+
+
 class Request(Wire, frozen=True):
     """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
-    `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator."""
+    `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
+    beside what the method asks; the Answer's `verdicts` then answers it."""
 
     recipient: Key
     id: Id
     method: Name
     expires: Milliseconds
     body: bytes
+    verdicts: VerdictsAsk | None = None
 
 
 class Refusal(Wire, frozen=True):
@@ -133,10 +150,12 @@ class Refusal(Wire, frozen=True):
 
 
 class Answer(Wire, frozen=True):
-    """coordinator -> node. Exactly one of the two is there."""
+    """coordinator -> node. Exactly one of `body` and `refusal` is there. `verdicts`: to those of the Request; None:
+    there were none, or the coordinator is older than this field."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
+    verdicts: Verdicts | None = None
 
 
 class PeerRecord(Wire, frozen=True):
@@ -300,20 +319,6 @@ class SubmitAnswer(Wire, frozen=True):
 
     received: bytes | None
     receipt: bytes | None
-
-
-class VerdictsAsk(Wire, frozen=True):
-    """node -> coordinator, method "verdicts": receipts of these leases, and which receipts are safely stored."""
-
-    leases: Annotated[list[Id], Meta(max_length=256)]
-    confirmed: Annotated[list[Id], Meta(max_length=256)] = []
-
-
-class Verdicts(Wire, frozen=True):
-    """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
-
-    receipts: Annotated[list[bytes | None], Meta(max_length=256)]
-    unknown: Annotated[list[Id], Meta(max_length=256)] = []
 
 
 # --- the broadcast ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from p2p.errors import Malformed
-from p2p.messages import Count, Hash, Id, Segment, Tokens, Wire, decode
+from p2p.messages import Count, Hash, Id, Segment, Tokens, decode
 
 Ids = NDArray[np.int32]
 MOST: Final = 1 << 20
@@ -25,7 +25,7 @@ _HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
 _ids = msgspec.msgpack.Decoder(Tokens).decode
 
 
-class _Rollout(Wire, frozen=True):
+class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     """`p2p.messages.Rollout`, its token ids unread."""
 
     tokens: msgspec.Raw
@@ -34,21 +34,21 @@ class _Rollout(Wire, frozen=True):
     segments: Annotated[list[Segment], Meta(min_length=1, max_length=16)]
 
 
-class _Submission(Wire, frozen=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """`p2p.messages.Submission` of such rollouts."""
 
     lease: Id
     era: Count
     version: Count
     root: Hash
-    rollouts: Annotated[list[_Rollout], Meta(max_length=1024)]
+    rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
 
 
 class Claimed:
     """One rollout as a node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
     for each sampled token."""
 
-    def __init__(self, rollout: _Rollout) -> None:
+    def __init__(self, rollout: Rollout) -> None:
         self.packed: msgspec.Raw = rollout.tokens
         self.turns, self.logprobs, self.segments = rollout.turns, rollout.logprobs, rollout.segments
 
@@ -78,7 +78,7 @@ def read(data: bytes) -> Group:
 
 def stored(data: bytes) -> Group:
     """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
-    found = decode(data, _Submission)
+    found = decode(data, Submission)
     return Group(found.lease, found.era, found.version, found.root, [Claimed(one) for one in found.rollouts])
 
 
@@ -92,7 +92,7 @@ def unpacked(packed: bytes) -> Ids:
     try:
         values = _ids(packed)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"not a Submission: {error} - at `$.rollouts[...].tokens`") from error
+        raise Malformed(f"not a Submission: {error} - in `$.rollouts[...].tokens`") from error
     return np.fromiter(values, np.int32, len(values))
 
 

@@ -274,3 +274,24 @@ def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_i
         body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
     (known,) = desk.world.books.roster.records(T0)
     assert (known.peer, known.sealed) == (peer_id(ALICE), record)
+
+
+def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_too(desk: Desk) -> None:
+    """What an older node sends has no such field, and gets none."""
+    desk.ask("hello", encode(HELLO))
+    lease = opened("lease", desk.ask("lease", encode(desk.world.ask())).body, Lease)
+    taken = desk.ask("submit", encode(group(lease)))
+    assert (taken.body is not None, taken.verdicts) == (True, None)
+    desk.world.decide_all()
+    asked = VerdictsAsk(leases=[lease.id, bytes(16)])
+    answer = desk.ask("lease", encode(desk.world.ask(era=9)), verdicts=asked)
+    assert refusal(answer).code == "wrong-version"
+    assert answer.verdicts is not None
+    assert answer.verdicts.receipts[0] is not None
+    assert answer.verdicts.unknown == [bytes(16)]
+    confirmed = VerdictsAsk(leases=[], confirmed=[lease.id])
+    again = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed)
+    assert (again.body is not None, again.verdicts) == (True, Verdicts(receipts=[]))
+    assert desk.world.books.database.value("SELECT confirmed FROM verdicts") == 1
+    bent = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed, recipient=bytes(32))
+    assert (refusal(bent).code, bent.verdicts) == ("wrong-recipient", None)

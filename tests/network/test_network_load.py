@@ -3,13 +3,16 @@
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from coordinator.control import Control
 from coordinator.daemon import Coordinator
 from coordinator.database import DiskFull
 from engines.calls import PackedSample
@@ -180,3 +183,35 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
             assert database.all("SELECT expires FROM leases") == [before]
 
     asyncio.run(main())
+
+
+def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A8. On 439044d verdicts and confirmations have requests of their own, and are asked for again and again."""
+    asked: Counter[str] = Counter()
+    answer = Control.answer
+
+    def counting(self: Control, method: str, *rest: Any) -> bytes:
+        asked[method] += 1
+        return answer(self, method, *rest)
+
+    monkeypatch.setattr(Control, "answer", counting)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, batch_groups=64)
+        node = swarm.node("alice")
+        async with swarm.coordinating(), working(node):
+            await until(lambda: accepted(node) >= 2, 600)
+            before, groups = asked.total(), accepted(node)
+            await until(lambda: accepted(node) >= groups + 20, 600)
+            requests = asked.total() - before
+            assert requests <= 2.2 * (accepted(node) - groups), asked
+            confirmed = "SELECT count(*) FROM verdicts WHERE confirmed = 1"
+            assert swarm.coordinator is not None
+            database = swarm.coordinator.books.database
+            assert database.value(confirmed) >= accepted(node) - 3
+            # The last ones have no other request to go with, and get their own.
+            node.daemon.switch.finish("enough")
+            await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
+            await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)
+
+    run_fake(main)
