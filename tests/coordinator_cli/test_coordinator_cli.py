@@ -264,6 +264,7 @@ def a_picture() -> RunState:
         "broadcast": BroadcastView(source="12D3KooW", samples=9, median=0.5, p90=1.1, p95=1.25, slowest=2.0, version=4),
         "idle": 0.25,
         "refused": {"late": 3},
+        "era": 1,
         "steps_wanted": 9,
         "faults": ["the disk is full"],
     }

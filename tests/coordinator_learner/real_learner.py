@@ -21,6 +21,7 @@ from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from coordinator.learner.handlers import Handlers
 from coordinator.processes import Learner
 from coordinator.setup import Run
+from engines.calls import PackedSample
 from engines.child import ChildError
 from engines.engine import Job, Loaded, Sample, SampleScore
 from p2p.envelope import peek
@@ -79,8 +80,9 @@ class Believer:
     def _at(self, root: bytes) -> Loaded:
         raise NotImplementedError("its weights are never asked for")
 
-    async def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
-        return [SampleScore(logprobs=list(s.logprobs), margins=[0.0] * len(s.logprobs)) for s in samples]
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        claimed = [one.sample().logprobs for one in samples]
+        return [SampleScore(logprobs=list(one), margins=[0.0] * len(one)) for one in claimed]
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return [[Sample(tokens=[1], turns=[1], logprobs=[-0.5]) for _ in job.seeds] for job in jobs]
