@@ -117,7 +117,7 @@ class Books:
     def undecided(
         self, most: int = 64, *, under: Waiting | None = None, after: Undecided | None = None
     ) -> list[Undecided]:
-        """What the scorer has to look at, oldest first. `under`: of one version only; then `after`: what follows it."""
+        """Return the groups that wait for the scorer, oldest first. `under`: of one version; `after`: those later."""
         return self.intake.undecided(most, under, after)
 
     def oldest(self) -> tuple[int, int]:
@@ -143,7 +143,7 @@ class Books:
         return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
 
     def shortage(self, now: int) -> Shortage:
-        """What the learner's next batch lacks."""
+        """Say what the learner's next batch lacks."""
         at = self._standing()
         load = self.leases.load(at, now)
         return Shortage(

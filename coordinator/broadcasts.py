@@ -38,7 +38,7 @@ class Broadcasts:
         self._takes: dict[_Key, dict[str, TakeView]] = {}
 
     def copy(self) -> "Broadcasts":
-        """What is known now, for another thread. The takes themselves are never changed."""
+        """Copy the present state for another thread. The takes themselves are never changed."""
         other = Broadcasts()
         other._takes = {key: dict(takes) for key, takes in self._takes.items()}
         return other

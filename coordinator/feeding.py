@@ -12,7 +12,7 @@ Rules
 4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
    plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
 5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/pace.py), if that is limited.
-6. Whoever asks over HTTPS takes everything from the coordinator and feeds nobody: it gets an empty plan.
+6. A node on HTTPS takes everything from the coordinator and feeds no peer: it gets an empty plan.
 7. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
 

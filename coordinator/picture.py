@@ -42,7 +42,7 @@ _NOT_YET = CapacityView(
 
 
 class Sketch(NamedTuple):
-    """What the loop knows. `state`: without what the other fields and run.sqlite tell."""
+    """The live objects' part of a picture. `state`: without what the other fields and run.sqlite tell."""
 
     state: RunState
     broadcasts: Broadcasts

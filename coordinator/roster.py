@@ -35,7 +35,7 @@ class Suspension(msgspec.Struct, frozen=True):
 
 
 class Face(NamedTuple):
-    """What of a node's row costs time to find out. `sealed`: the record that `reached` is from."""
+    """The slow parts of a node's row. `sealed`: the record that `reached` is from."""
 
     id: str
     sealed: bytes

@@ -145,7 +145,7 @@ class LinksView(View, frozen=True, kw_only=True):
 
 
 class TroubleView(View, frozen=True, kw_only=True):
-    """What keeps the learner from learning. `set_aside`: the last such batches. `reasons`: groups set aside by reason,
+    """The learner's troubles. `set_aside`: the last such batches. `reasons`: groups set aside by reason,
     since the run began. `waiting`: what the learner waits for; empty: it does not, or not for long."""
 
     paused: PauseView | None = None

@@ -42,7 +42,7 @@ log = structlog.get_logger("coordinator")
 
 @dataclass(frozen=True)
 class Course:
-    """What the learner is told. `steps`: after which the run is over, None: endless."""
+    """The settings of a course. `steps`: after which the run is over, None: endless."""
 
     model: Path
     folder: Path

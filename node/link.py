@@ -59,10 +59,10 @@ class Refused(Exception):
 
 
 class Rider(Protocol):
-    """What goes beside other requests: questions for verdicts (node/courier.py)."""
+    """The questions that travel beside other requests: verdicts wanted (node/courier.py)."""
 
     def question(self) -> VerdictsAsk | None:
-        """What to ask now, if anything."""
+        """Return the question to ask now, None for none."""
 
     def answered(self, ask: VerdictsAsk, answer: Verdicts | None) -> None:
         """The answer to it; None: this coordinator does not know the field. Raises `PeerFault`."""
@@ -275,7 +275,7 @@ class CoordinatorLink:
 
 
 def _body(answer: Answer, peer: str, method: str) -> bytes:
-    """What was asked for. Raises `Refused`, `Malformed`."""
+    """Return the answer. Raises `Refused`, `Malformed`."""
     if answer.refusal is not None:
         raise Refused(answer.refusal)
     if answer.body is None:

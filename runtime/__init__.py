@@ -1,1 +1,1 @@
-"""What any process of this project stands on: descriptors, files, child processes. Imports no other package of ours."""
+"""The ground of every process: descriptors, files, child processes. Imports no other package of ours."""

@@ -1,1 +1,1 @@
-"""What a coordinator costs under load, and after a long run: `python -m benchmarks.load`."""
+"""Measure a coordinator under load and after a long run: `python -m benchmarks.load`."""

@@ -137,7 +137,7 @@ class Bare:
         return await self.handlers[method]("12D3KooWBench", data)
 
     def terms(self, tokens: int = 4) -> Terms:
-        """What a light node has to know, of the newest version."""
+        """Return the facts that a light node needs about the newest version."""
         latest, reference = self.coordinator.publisher.latest, self.run.runspec.tasks[0]
         assert latest is not None
         return Terms(

@@ -1,4 +1,4 @@
-"""What a start, a tick, an ask, a judged group, a version and a picture cost after a short run and after a long one.
+"""Measure a start, a tick, an ask, a judged group, a version and a picture, after a short run and after a long one.
 
 Each is CPU time of the coordinator's process: an ask and a judged group in their turn through its handlers, as
 benchmarks/load/cost.py measures them; a version from the learner's batch to the signed Head, less the step itself; a

@@ -97,7 +97,7 @@ def with_stubs() -> None:
 
 
 def measured(holds: Holds) -> dict[str, float]:
-    """What this process takes now."""
+    """Return the memory and descriptors of this process."""
     return {
         "memory": float(psutil.Process().memory_info().rss),
         "descriptors": float(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0),

@@ -1,4 +1,4 @@
-"""What a node costs the coordinator that asks for work and is refused, as often as the refusals tell it to ask.
+"""Measure a refused node: the coordinator's CPU per second, where the node asks as often as it is told to.
 
 There is no room for a group: a batch of one, a staleness limit of 0, and a node that holds the only lease. The crowd's
 nodes then ask until the window ends; what the coordinator's main process spends without them is subtracted. What an ask

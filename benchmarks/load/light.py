@@ -32,7 +32,7 @@ from tasks.text import EOS
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a light node knows of a run. `tokens`: that a rollout of it has. `engine`: its class."""
+    """The facts that a light node has about a run. `tokens`: of each of its rollouts. `engine`: its class."""
 
     run: bytes
     recipient: bytes

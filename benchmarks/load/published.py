@@ -1,4 +1,4 @@
-"""What the store of a long run holds: documents of every version, and the files of the last ones.
+"""Make the store of a long run: documents of every version, and the files of the last ones.
 
 Rules
 1. Version and Edge are truly signed, since a coordinator verifies edges when it starts. Edges lead from the version

@@ -67,7 +67,7 @@ class Station:
             return None if row is None else row[0]
 
     def terms(self, tokens: int = 4) -> Terms:
-        """What a light node has to know, of the newest version."""
+        """Return the facts that a light node needs about the newest version."""
         version = int(self.value("SELECT max(version) FROM versions"))
         root = self.value(f"SELECT root FROM versions WHERE version = {version}")
         reference = self.run.runspec.tasks[0]

@@ -1,1 +1,1 @@
-"""What keeps a run going when the learner fails: charges against batches, pauses, and words for a wait."""
+"""Keep a run going when the learner fails: charges against batches, pauses, and words for a wait."""

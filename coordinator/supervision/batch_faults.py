@@ -20,7 +20,7 @@ MOST_DEATHS: Final = 3
 
 @dataclass(frozen=True)
 class Charges:
-    """What one batch is charged with. `batch`: the ids of its groups."""
+    """The charges against one batch. `batch`: the ids of its groups."""
 
     batch: frozenset[bytes] = frozenset()
     errors: int = 0

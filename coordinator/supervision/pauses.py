@@ -37,7 +37,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, kw_only=True):
-    """What outlives the process. `times`: troubles of a kind in a row, without a success between."""
+    """The durable state of the pauses. `times`: troubles of a kind in a row, without a success between."""
 
     pause: Pause | None = None
     times: dict[Kind, int] = {}

@@ -31,7 +31,7 @@ class Shortage(NamedTuple):
 
 
 def sentence(short: Shortage) -> str:
-    """What the learner waits for."""
+    """Say what the learner waits for."""
     parts = [f"{short.ready} of {short.batch} groups of the next batch are ready"]
     if short.flat:
         parts.append(f"{short.flat} more have all rewards equal, which refill leaves out")

@@ -90,7 +90,7 @@ def of_links(links: LinksView) -> Iterator[Metric]:
 
 
 def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
-    """What keeps the learner from learning."""
+    """Return the learner's troubles."""
     paused = GaugeMetricFamily("echo2_paused", "1 while the run is paused, by what paused it.", labels=["kind"])
     if trouble.paused is not None:
         paused.add_metric([trouble.paused.kind], 1)

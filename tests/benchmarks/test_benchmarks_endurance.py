@@ -1,4 +1,4 @@
-"""What the long run's samples are taken to say, and how they are drawn."""
+"""Tests of the endurance benchmark: how its samples are judged and drawn."""
 
 import xml.etree.ElementTree as ET
 
