@@ -55,7 +55,9 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
     line, edges = line_of(Snapshot(model.snapshot), tmp_path)
     publisher: Any = SimpleNamespace(
         line=[SimpleNamespace(era=1, version=number, root=one.root) for number, one in enumerate(line)],
-        snapshots=lambda: {line[0].root: line[0].path}, at_hand=lambda: edges,
+        snapshots=lambda: {line[0].root: line[0].path},
+        at_hand=lambda: edges, payload=lambda edge: edges.get(edge),
+        steps_from=lambda root: [edge for edge in edges if edge.base_root == root],
     )  # fmt: skip
     child = Supervised([sys.executable, "-m", "engines.host"], name="scorer", env=python_path(), clock=time.monotonic)
     scorer, folder = ScorerChild(child, device="cpu", dtype="float32"), tmp_path / "scorer"
