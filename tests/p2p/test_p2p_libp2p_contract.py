@@ -7,6 +7,7 @@ import inspect
 import pytest
 import trio
 import trio.testing
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
 from libp2p.abc import IMuxedConn, IMuxedStream
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -23,6 +24,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
+from p2p.libp2p import STREAM_NEWS, LibP2PTransport
 from p2p.libp2p_circuit import CircuitStream
 from p2p.libp2p_mux import MuxConn, MuxStream
 from p2p.libp2p_security import BatchedNoise, _PatternXX
@@ -108,6 +110,23 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
         network = new_host().get_network()
         assert callable(network.common_stream_handler)
         network.set_stream_handler(network.common_stream_handler)
+
+    trio.run(main)
+
+
+def test_nobody_misses_the_news_of_streams():
+    """`p2p.libp2p.quieten` leaves them out."""
+
+    for method in STREAM_NEWS:
+        assert f'self._notify("{method}"' in inspect.getsource(Swarm)
+
+    async def main() -> None:
+        transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
+        notifees = transport._host.get_network().notifees
+        assert notifees
+        for notifee in notifees:
+            for method in STREAM_NEWS:
+                assert set(getattr(type(notifee), method).__code__.co_names) <= {"trio", "lowlevel", "checkpoint"}
 
     trio.run(main)
 
