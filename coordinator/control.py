@@ -55,8 +55,6 @@ SKEW = 600_000
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 METHODS = ("hello", "lease", "submit", "verdicts", "acknowledge")
-BUSY = 5_000
-"""Milliseconds after which a node asks again that came when too many asked at once."""
 SMALL = 64 << 10
 """Bytes of a request that is no submission."""
 
@@ -123,15 +121,16 @@ class Control:
         self._recipient = recipient
         self._clock = clock
         self._answers = Answers()
-        self._queue = RequestQueue()
 
     def serve(self, network: Network, submission_limit: int) -> None:
         """Answer on a network. `submission_limit`: bytes, see admission."""
+        queue = RequestQueue(self._clock, lambda: network.unanswered)
         for method in METHODS:
 
             async def handle(peer: str, data: bytes, method: str = method) -> bytes:
-                if not await self._queue.enter(method):
-                    return _encoded(refusal("busy", retry_after=BUSY))
+                later = await queue.enter(method)
+                if later is not None:
+                    return _encoded(refusal("busy", retry_after=later))
                 answer = self.answer(method, data, self._clock(), way_of_asker(peer))
                 await self._books.durable()
                 return answer

@@ -10,8 +10,8 @@ Rules
 3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
    long as it has not expired: the tokens are the same.
 4. A refusal is waited out as long as the coordinator says and up to a fifth longer, at random, or until a newer version
-   is held. Where it speaks of a version that this node has not heard of, the newest Head is asked for. What no
-   repetition can change ends the node.
+   is held; a newer version makes no place where too many nodes ask. Where it speaks of a version that this node has
+   not heard of, the newest Head is asked for. What no repetition can change ends the node.
 5. What blocks now is in `blocked`, one sentence; empty while work goes on.
 """
 
@@ -45,6 +45,7 @@ UNSAID: Final = 30.0
 STARTING: Final = "starting"
 _ENDS: Final = {"banned", "engine", "task-version", "protocol"}
 """Codes of refusals after which asking again is pointless."""
+_CROWDED: Final = "busy"
 _OTHER_VERSION: Final = {"wrong-version", "stale-version", "newer-version"}
 
 _log = structlog.get_logger("node")
@@ -74,6 +75,8 @@ class Rollouts:
         self._node, self._random, self._once = node, random.Random(seed), once
         self._ahead = Ahead()
         self._kept: Lease | None = None
+        self._crowded = False
+        """Whether the pause at hand is for a coordinator of which too many nodes ask."""
         self.blocked = STARTING
         self.working = False
         self.done = 0
@@ -208,6 +211,7 @@ class Rollouts:
         self.refusals.append(refusal)
         del self.refusals[:-16]
         self.blocked = f"no lease: {refusal.sentence}"
+        self._crowded = refusal.code == _CROWDED
         if refusal.code == "finished":
             self._switch.finish("the run is finished")
         elif refusal.code in _ENDS:
@@ -225,8 +229,9 @@ class Rollouts:
         return (newest.era, newest.version) == (held.era, held.version)
 
     async def _wait(self, seconds: float) -> None:
-        """Sleep, but wake for a newer version or an order of the owner."""
-        await self._switch.unless_finishing(self._nap(seconds))
+        """Sleep, but wake for an order of the owner, or for a newer version that may bring a lease."""
+        crowded, self._crowded = self._crowded, False
+        await self._switch.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
     async def _line(self) -> None:
         """Wait for the coordinator, but not long: what keeps it away is said anew."""

@@ -21,7 +21,8 @@ from p2p.groups import one_error
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-CALLS = 64
+CALLS = 512
+"""As many as p2p/rpc.py lets in: the daemon decides which request it answers first, and knows those that crossed."""
 
 
 class TrioThread:

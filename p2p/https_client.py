@@ -161,6 +161,11 @@ class HttpsClient:
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""
 
+    @property
+    def unanswered(self) -> int:
+        """None: nobody asks a node over HTTPS."""
+        return 0
+
     async def publish(self, topic: str, data: bytes) -> None:
         """There is nobody to tell but the coordinator, from whom news comes."""
 

@@ -57,6 +57,7 @@ class HttpsServer:
         self._beside, self._turn = beside, turn
         self._listener = HttpsListener(listen, context, self._respond, limits or Limits())
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
+        self._unanswered = 0
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
         self._shared: dict[bytes, Payload] = {}
@@ -128,6 +129,11 @@ class HttpsServer:
         self._beside.serve(method, handler, limit=limit)
         self._methods[method] = (handler, limit)
 
+    @property
+    def unanswered(self) -> int:
+        """See `Network`."""
+        return self._unanswered + self._beside.unanswered
+
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""
         self._topics[topic] = (https_wire.etag(data), data)
@@ -186,6 +192,7 @@ class HttpsServer:
             raise Refused(404, "no such method")
         handler, limit = found
         body = await self._listener.read(request, limit)
+        self._unanswered += 1
         try:
             answer = await handler(_name(request), body)
         except Malformed as fault:
@@ -193,6 +200,8 @@ class HttpsServer:
         except Exception as fault:  # rule 3; and nothing ends
             log.error("https: %s failed", method, exc_info=fault)
             raise Refused(500, "the request failed") from None
+        finally:
+            self._unanswered -= 1
         return await self._listener.send(request, answer)
 
     async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:

@@ -31,6 +31,7 @@ class Peer:
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._server = rpc.Server()
+        self._unanswered = 0
         self._asking: dict[str, anyio.CapacityLimiter] = {}
         self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
         self._server.serve(reachable.METHOD, reachable.DialBack(transport).answer, limit=reachable.LIMIT)
@@ -105,7 +106,20 @@ class Peer:
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network`."""
-        self._server.serve(method, handler, limit=limit)
+
+        async def counted(peer: str, request: bytes) -> bytes:
+            self._unanswered += 1
+            try:
+                return await handler(peer, request)
+            finally:
+                self._unanswered -= 1
+
+        self._server.serve(method, counted, limit=limit)
+
+    @property
+    def unanswered(self) -> int:
+        """See `Network`."""
+        return self._unanswered
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""

@@ -120,6 +120,11 @@ class ThreadedPeer:
         """See `Network`."""
         self._methods.append((method, handler, limit))
 
+    @property
+    def unanswered(self) -> int:
+        """See `Network`."""
+        return 0 if self._peer is None else self._peer.unanswered
+
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""
         await self._call(lambda peer: peer.publish(topic, data))

@@ -127,6 +127,11 @@ class Ways:
         for network in self._all:
             network.serve(method, handler, limit=limit)
 
+    @property
+    def unanswered(self) -> int:
+        """See `Network`."""
+        return sum(network.unanswered for network in self._all)
+
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""
         for network in self._all:

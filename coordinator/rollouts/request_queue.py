@@ -5,16 +5,27 @@ Rules
    have their place in every iteration, however many requests wait.
 2. Requests that end work go before requests that begin it: submissions, then verdicts and acknowledgements, then
    greetings, then asks for leases. Within one kind the first to come is the first served.
-3. Of the asks for leases at most `MOST_ASKS` wait. Another is refused at once, unread: it costs no check of a
-   signature, and the node asks again later.
+3. While more than `MOST_UNANSWERED` requests are unanswered, in this loop or on their way to it, and have been for
+   `STANDING`, or more than `BURST` are, an ask for a lease is refused at once, unread: it costs no check of a
+   signature, and no new work is begun while what was begun waits.
+4. Those that were refused are told to ask again one after the other, `RETRIES` a second, at the soonest after `SOONEST`
+   and at the latest after `LATEST` milliseconds: a request that is refused costs nearly as much as one that is
+   answered, and a crowd that came back every few seconds would leave no time for the work of the others.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 PER_ITERATION: Final = 24
-MOST_ASKS: Final = 128
+MOST_UNANSWERED: Final = 64
+STANDING: Final = 100
+"""Milliseconds."""
+BURST: Final = 192
+RETRIES: Final = 20
+SOONEST: Final = 5_000
+LATEST: Final = 120_000
 _LAST: Final = "lease"
 _ORDER: Final = (("submit",), ("verdicts", "acknowledge"), ("hello",), (_LAST,))
 _RANKS: Final = {method: rank for rank, methods in enumerate(_ORDER) for method in methods}
@@ -23,27 +34,47 @@ _RANKS: Final = {method: rank for rank, methods in enumerate(_ORDER) for method 
 class RequestQueue:
     """Use from the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int], unanswered: Callable[[], int]) -> None:
+        """`clock`: milliseconds. `unanswered`: requests that have come and are not answered, with those here."""
+        self._clock, self._unanswered = clock, unanswered
+        self._retry = 0
+        self._crowded_since: int | None = None
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in _ORDER)
         self._free = PER_ITERATION
         self._armed = False
 
-    async def enter(self, method: str) -> bool:
-        """Wait until a request for `method` may be answered; False where it is refused (rule 3)."""
+    async def enter(self, method: str) -> int | None:
+        """Wait until a request for `method` may be answered. For one that is refused: the milliseconds after which it
+        may come again (rules 3 and 4)."""
         loop = asyncio.get_running_loop()
         queue = self._waiting[_RANKS[method]]
-        if method == _LAST and len(queue) >= MOST_ASKS:
-            return False
+        if self._crowded() and method == _LAST:
+            return self._later()
         if not self._armed:
             self._armed = True
             loop.call_soon(self._next)
         if self._free and not any(self._waiting):
             self._free -= 1
-            return True
+            return None
         ticket = loop.create_future()
         queue.append(ticket)
         await ticket
-        return True
+        return None
+
+    def _crowded(self) -> bool:
+        unanswered, now = self._unanswered(), self._clock()
+        if unanswered <= MOST_UNANSWERED:
+            self._crowded_since = None
+            return False
+        if self._crowded_since is None:
+            self._crowded_since = now
+        return unanswered > BURST or now - self._crowded_since > STANDING
+
+    def _later(self) -> int:
+        """Take the next place in the line of those that were refused."""
+        now = self._clock()
+        self._retry = min(max(self._retry + 1000 // RETRIES, now + SOONEST), now + LATEST)
+        return self._retry - now
 
     def _next(self) -> None:
         """Begin the next iteration's share."""

@@ -235,6 +235,8 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     limits: dict[str, int] = {}
 
     class Line:
+        unanswered = 0
+
         def serve(self, method: str, handler: Any, *, limit: int) -> None:
             served[method], limits[method] = handler, limit
 

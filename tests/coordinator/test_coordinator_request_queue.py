@@ -3,7 +3,16 @@
 import asyncio
 
 from coordinator.control import Control
-from coordinator.rollouts.request_queue import MOST_ASKS, PER_ITERATION, RequestQueue
+from coordinator.rollouts.request_queue import (
+    BURST,
+    LATEST,
+    MOST_UNANSWERED,
+    PER_ITERATION,
+    RETRIES,
+    SOONEST,
+    STANDING,
+    RequestQueue,
+)
 from p2p.messages import Answer, decode
 from p2p.network import RequestHandler
 from tests.coordinator.books_world import SPEC, World
@@ -12,10 +21,10 @@ from tests.coordinator.test_coordinator_control import COORDINATOR, Papers
 
 def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_too_many() -> None:
     async def main() -> None:
-        queue, served = RequestQueue(), list[str]()
+        queue, served = RequestQueue(lambda: 0, lambda: 0), list[str]()
 
         async def request(method: str) -> None:
-            assert await queue.enter(method)
+            assert await queue.enter(method) is None
             served.append(method)
 
         asks = [asyncio.create_task(request("lease")) for _ in range(PER_ITERATION + 20)]
@@ -33,12 +42,12 @@ def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_t
 
 def test_an_asker_that_goes_away_holds_up_nobody() -> None:
     async def main() -> None:
-        queue = RequestQueue()
+        queue = RequestQueue(lambda: 0, lambda: 0)
         tasks = [asyncio.create_task(queue.enter("lease")) for _ in range(2 * PER_ITERATION)]
         await asyncio.sleep(0)
         for task in tasks[PER_ITERATION:-1]:
             task.cancel()
-        assert await tasks[-1]
+        assert await tasks[-1] is None
 
     asyncio.run(main())
 
@@ -47,22 +56,73 @@ class Line:
     """A network that remembers the handlers."""
 
     def __init__(self) -> None:
+        self.unanswered = 0
         self.handlers: dict[str, RequestHandler] = {}
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         self.handlers[method] = handler
 
 
-def test_asks_beyond_the_bound_are_refused_unread_and_may_come_again(world: World) -> None:
+def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
     line = Line()
     Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
 
     async def main() -> None:
-        number = PER_ITERATION + MOST_ASKS + 3
-        asks = [line.handlers["lease"]("peer", b"no request at all") for _ in range(number)]
-        codes = [decode(answer, Answer).refusal for answer in await asyncio.gather(*asks)]
-        named = [refusal.code for refusal in codes if refusal is not None]
-        assert named == ["malformed"] * (number - 3) + ["busy"] * 3
-        assert all(refusal.retry_after for refusal in codes[-3:] if refusal)
+        for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
+            line.unanswered = unanswered
+            refusal = decode(await line.handlers["lease"]("peer", b"no request at all"), Answer).refusal
+            assert refusal is not None
+            assert (refusal.code, refusal.retry_after) == (code, again)
+
+    asyncio.run(main())
+
+
+def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
+    line = Line()
+    Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
+    line.unanswered = 10 * BURST
+
+    async def main() -> None:
+        refusal = decode(await line.handlers["submit"]("peer", b"no request at all"), Answer).refusal
+        assert refusal is not None
+        assert refusal.code == "malformed"
+
+    asyncio.run(main())
+
+
+def test_a_crowd_that_is_refused_comes_back_one_after_the_other() -> None:
+    """So refusing 2,000 nodes costs `RETRIES` requests a second, not 400, and nobody waits for longer than `LATEST`."""
+    now = 0
+
+    async def main() -> None:
+        nonlocal now
+        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        due = [await queue.enter("lease") for _ in range(2_000)]
+        assert due == [SOONEST + number * 1000 // RETRIES for number in range(2_000)]
+        assert [await queue.enter("lease") for _ in range(1_000)][-1] == LATEST
+        now = 3 * LATEST
+        assert await queue.enter("lease") == SOONEST
+
+    asyncio.run(main())
+
+
+def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
+    """A new Head wakes many nodes at once: those few requests too many are no overload."""
+    now, unanswered = 0, 0
+
+    async def main() -> None:
+        nonlocal now, unanswered
+        queue = RequestQueue(lambda: now, lambda: unanswered)
+        for at, count, refused in (
+            (0, 0, False),
+            (60_000, MOST_UNANSWERED + 1, False),
+            (60_000 + STANDING, MOST_UNANSWERED + 1, False),
+            (60_001 + STANDING, MOST_UNANSWERED + 1, True),
+            (60_002 + STANDING, MOST_UNANSWERED, False),
+            (60_003 + STANDING, MOST_UNANSWERED + 1, False),
+        ):
+            now, unanswered = at, count
+            assert (await queue.enter("lease") is not None) == refused
+            await asyncio.sleep(0)
 
     asyncio.run(main())

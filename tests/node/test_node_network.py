@@ -170,6 +170,29 @@ def test_a_refused_node_stays_away_for_as_long_as_it_is_told_and_a_new_version_w
     run_fake(main)
 
 
+def test_a_new_version_wakes_no_node_that_was_told_of_a_crowd(tmp_path: Path) -> None:
+    """Else all whom a busy coordinator told to stay away would come at once, with every version."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        coordinator.refusals["lease"] = Refusal(code="busy", sentence="a crowd", retry_after=100_000)
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with at_work(node):
+                await until(lambda: coordinator.asked.get("lease"))
+                await coordinator.publish(1)
+                await until(lambda: node.daemon.follower.held is not None and node.daemon.follower.held.version == 1)
+                await anyio.sleep(60)
+                assert coordinator.asked["lease"] == 1
+                await anyio.sleep(60)
+                assert coordinator.asked["lease"] == 2
+                del coordinator.refusals["lease"]
+                await until(lambda: node.daemon.rollouts.done, 130)
+
+    run_fake(main)
+
+
 def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")

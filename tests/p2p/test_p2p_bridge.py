@@ -105,12 +105,16 @@ async def test_a_call_back_runs_in_the_asyncio_loop():
 
 async def test_calls_back_at_work_at_once_are_bounded():
     working, most = 0, 0
+    full = asyncio.Event()
 
     async def work() -> None:
         nonlocal working, most
         working += 1
         most = max(most, working)
-        await asyncio.sleep(0.01)
+        if working == CALLS:
+            full.set()
+        await full.wait()
+        await asyncio.sleep(0)  # one too many would come now
         working -= 1
 
     async with bridge() as thread:
