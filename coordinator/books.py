@@ -129,13 +129,15 @@ class Books:
     def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
         """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""
         verdict = judge(group.submission.rollouts, scores, self._calibration)
-        return self.ends.decide(group.lease.id, verdict, self._standing(), now)
+        return self.ends.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
     def give_up(self, group: Undecided, now: int, why: str | None = None) -> bytes:
         """Refuse a group that nobody can score, by the operator's fault. `why`: None: its version is gone."""
         detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
         reason = sentence("not-scorable", detail=detail)
-        return self.ends.decide(group.lease.id, Verdict("not-scorable", reason, None), self._standing(), now)
+        return self.ends.decide(
+            group.lease.id, group.submission.rollouts, Verdict("not-scorable", reason, None), self._standing(), now
+        )
 
     def draw(self, again: Sequence[bytes] = ()) -> list[Drawn] | None:
         """The learner's next batch; it makes version `progress.step + 1`. `again`: see `Buffer.draw`."""

@@ -12,6 +12,7 @@ Rules
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
 from coordinator.reasons import sentence
 from coordinator.rollouts.age import fresh
-from coordinator.rollouts.groups import stored
+from coordinator.rollouts.groups import Claimed
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, encode
 from tasks.task import Score
@@ -73,8 +74,10 @@ class Verdicts:
         self._run = run
         self.recent: deque[str] = deque(maxlen=RECENT)
 
-    def decide(self, lease: bytes, verdict: Verdict, progress: Progress, now: int) -> bytes:
-        """The sealed Receipt of a received group; the stored one if it was decided before."""
+    def decide(
+        self, lease: bytes, rollouts: Sequence[Claimed], verdict: Verdict, progress: Progress, now: int
+    ) -> bytes:
+        """The sealed Receipt of a received group; the stored one if it was decided before. `rollouts`: of the group."""
         with self._database.transaction():
             known = self.receipt(lease)
             if known is not None:
@@ -84,12 +87,13 @@ class Verdicts:
                 raise LookupError(f"no group was received for lease {lease.hex()}")
             if verdict.behaviour is None:
                 return self.refuse(held, verdict.code, verdict.reason, now)
-            return self._accept(held, verdict.behaviour, progress, now)
+            return self._accept(held, rollouts, verdict.behaviour, progress, now)
 
-    def _accept(self, held: Held, behaviour: list[bytes], progress: Progress, now: int) -> bytes:
+    def _accept(
+        self, held: Held, rollouts: Sequence[Claimed], behaviour: list[bytes], progress: Progress, now: int
+    ) -> bytes:
         lease = held.lease
-        at, payload, packed_scores = self._submission(lease.id, "at, payload, scores")
-        rollouts = stored(payload).rollouts
+        at, packed_scores = self._submission(lease.id, "at, scores")
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)

@@ -31,6 +31,7 @@ from weights.errors import DiskFull
 
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
+READ_AHEAD = 2**20  # bytes that are read before they are asked for: a long answer is not taken in sips
 DEFAULTS = {
     "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "TOKENIZERS_PARALLELISM": "false",
     "TQDM_DISABLE": "1",  # a progress bar would be one long line of the parent's log
@@ -132,7 +133,13 @@ class Child:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *self._argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment(self._env), start_new_session=True
+            *self._argv,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment(self._env),
+            start_new_session=True,
+            limit=READ_AHEAD,
         )
         self._life = asyncio.create_task(self._live(self._process), name=f"child {self.name}")
 

@@ -9,6 +9,7 @@ Rules
 
 import json
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -48,7 +49,9 @@ class FileText:
             return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
         if self._pieces is None:
             self._pieces = pieces(self._tokenizer, self._size, self._strings)
-        return b"".join(map(self._pieces.__getitem__, tokens)).decode(errors="replace")
+        if len(tokens) < 2:  # of one index itemgetter makes no tuple
+            return b"".join(self._pieces[token] for token in tokens).decode(errors="replace")
+        return b"".join(itemgetter(*tokens)(self._pieces)).decode(errors="replace")
 
 
 Spell = Callable[[str], bytes]
