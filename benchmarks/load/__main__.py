@@ -43,9 +43,9 @@ def goodput_claims(quick: bool, folder: Path) -> list[Claim]:
 
 
 def cost_claims(quick: bool, folder: Path) -> list[Claim]:
-    turns, scale = (3, 1) if quick else (5, 4)
+    turns, scale = (5, 1) if quick else (5, 4)
     found = {}
-    for size, groups in ((TINY, 64), (MIDDLE, 16), (LONG, 4)):
+    for size, groups in ((TINY, 64), (MIDDLE, 16), (LONG, 12)):
         found[size] = cost.measured(size, groups * scale, turns)
     print("CPU of main per group, milliseconds")
     rows = [(size.name, one.main, one.anchor, one.ratio, one.requests) for size, one in found.items()]

@@ -72,6 +72,10 @@ class BareNetwork:
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         self.handlers[method] = handler
 
+    @property
+    def unanswered(self) -> int:
+        return 0
+
     async def publish(self, topic: str, data: bytes) -> None:
         return None
 

@@ -5,7 +5,9 @@ mode with synchronous=FULL; with the first of them also the bytes of the submiss
 verdict, its receipt and its confirmation.
 
 The coordinator's share: every request of the groups, made before, goes to its handlers, 16 at a time as over 16
-connections, and the stub scorer answers over its pipe. Sealing requests and reading answers is not counted.
+connections, and the stub scorer answers over its pipe. A node asks for the verdict of its last group beside its next
+ask for a lease, and confirms that receipt beside its next submission, as node/courier.py does. Sealing requests and
+reading answers is not counted.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened, submission
-from p2p.messages import Lease, Verdicts, decode, encode
+from p2p.messages import Answer, Lease, VerdictsAsk, decode, encode
 
 ROUNDS: Final = 5
 AT_ONCE: Final = 16
@@ -60,49 +62,69 @@ async def _measured(folder: Path, size: Size, groups: int, turns: int) -> Cost:
         "group_size": size.rollouts, "limit": size.tokens, "batch_groups": 9000, "staleness": 8, "heldout": 4,
     }  # fmt: skip
     run = make_run(folder / "run", now=time.time_ns() // 1_000_000, run=settings)
-    mains, anchors, requests = list[float](), list[float](), 0
+    mains, anchors = list[float](), list[float]()
     async with bare(run) as coordinator:
         await until(lambda: coordinator.coordinator.history.evaluations)
-        payload = 0
+        crew = Crew(coordinator, size, groups)
+        await crew.hello()
         for turn in range(turns + 1):
-            spent, requests, payload = await _turn(coordinator, size, groups)
-            bare_rounds = anchor(folder / f"anchor-{turn}.sqlite", groups, payload)
+            spent = await crew.turn()
+            bare_rounds = anchor(folder / f"anchor-{turn}.sqlite", groups, crew.payload)
             if turn:  # the first one warms up
                 mains.append(1000 * spent / groups)
                 anchors.append(1000 * bare_rounds / groups)
     ratios = [main / bare_rounds for main, bare_rounds in zip(mains, anchors, strict=True)]
-    return Cost(_median(mains), _median(anchors), _median(ratios), requests / groups)
+    return Cost(_median(mains), _median(anchors), _median(ratios), crew.requests / (groups * (turns + 1)))
 
 
 def _median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-async def _turn(coordinator: Bare, size: Size, groups: int) -> tuple[float, int, int]:
-    """(CPU seconds, requests, bytes of a submission) of `groups` groups, each by a node of its own."""
-    terms = coordinator.terms(size.tokens)
-    nodes = [LightNode(terms) for _ in range(groups)]
-    await _asked(coordinator, "hello", [node.hello() for node in nodes])
-    spent, answers = await _asked(coordinator, "lease", [node.ask() for node in nodes])
-    leases = [_lease(answer) for answer in answers]
-    submissions = [node.submit(lease) for node, lease in zip(nodes, leases, strict=True)]
-    before, cpu = _decided(coordinator), time.process_time()
-    taken, _ = await _asked(coordinator, "submit", submissions)
-    await until(lambda: _decided(coordinator) >= before + groups)
-    spent += time.process_time() - cpu
-    del taken
-    asks = [node.verdicts([lease.id], []) for node, lease in zip(nodes, leases, strict=True)]
-    more, answers = await _asked(coordinator, "verdicts", asks)
-    spent += more
-    for answer in answers:
-        body = opened(answer)
-        assert isinstance(body, bytes), f"no verdicts: {body}"
-        assert decode(body, Verdicts).receipts[0], "a group has no receipt"
-    confirmed = [node.verdicts([], [lease.id]) for node, lease in zip(nodes, leases, strict=True)]
-    more, _ = await _asked(coordinator, "verdicts", confirmed)
-    refused = coordinator.database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
-    assert not refused, f"a group was refused: {refused[0]}"
-    return spent + more, 4 * groups, len(encode(submission(leases[0], size.tokens)))
+class Crew:
+    """Nodes that make a group each in every turn. `requests`: so far. `payload`: bytes of a submission."""
+
+    def __init__(self, coordinator: Bare, size: Size, groups: int) -> None:
+        self._coordinator = coordinator
+        self._nodes = [LightNode(coordinator.terms(size.tokens)) for _ in range(groups)]
+        self._last: list[list[bytes]] = [[] for _ in self._nodes]
+        self._tokens = size.tokens
+        self.requests = self.payload = 0
+
+    async def hello(self) -> None:
+        """Introduce the nodes."""
+        await _asked(self._coordinator, "hello", [node.hello() for node in self._nodes])
+
+    async def turn(self) -> float:
+        """CPU seconds of one group of each node."""
+        asks = [
+            node.ask(VerdictsAsk(leases=last, confirmed=[]))
+            for node, last in zip(self._nodes, self._last, strict=True)
+        ]  # fmt: skip
+        spent, answers = await self._asked("lease", asks)
+        leases = [_lease(answer) for answer in answers]
+        for last, answer in zip(self._last, answers, strict=True):
+            told = decode(answer, Answer).verdicts
+            receipts = [] if told is None else told.receipts
+            assert len(receipts) == len(last), "no answer beside the lease"
+            assert all(receipts), "a group has no receipt"
+        submissions = [
+            node.submit(lease, VerdictsAsk(leases=[], confirmed=last))
+            for node, lease, last in zip(self._nodes, leases, self._last, strict=True)
+        ]
+        before, cpu = _decided(self._coordinator), time.process_time()
+        await self._asked("submit", submissions)
+        await until(lambda: _decided(self._coordinator) >= before + len(leases))
+        spent += time.process_time() - cpu
+        refused = self._coordinator.database.all("SELECT code FROM verdicts WHERE verdict != 'accepted'")
+        assert not refused, f"a group was refused: {refused[0]}"
+        self._last = [[lease.id] for lease in leases]
+        self.payload = len(encode(submission(leases[0], self._tokens)))
+        return spent
+
+    async def _asked(self, method: str, requests: Sequence[bytes]) -> tuple[float, list[bytes]]:
+        self.requests += len(requests)
+        return await _asked(self._coordinator, method, requests)
 
 
 def _lease(answer: bytes) -> Lease:

@@ -6,7 +6,8 @@ them ask for leases, as often as the refusals say, and counts after T seconds. E
 
 1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
    last one took longer. So nobody waits for more than its own group, as with volunteers.
-2. A node asks for a lease, submits, and asks for its verdict after 0.25 s and then ever more rarely (node/courier.py).
+2. A node asks for a lease and submits, each again until it is answered; beside both it asks for verdicts and confirms
+   receipts (node/courier.py).
 3. Told that its version is too old, a node asks for the newest Head and its Version; all nodes then hold that one.
 """
 
@@ -22,25 +23,40 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.load.light import LightNode, Terms, lease_of, opened
+from benchmarks.load.light import LightNode, Terms, lease_of, opened, result
 from p2p.envelope import peek
 from p2p.errors import P2PError
 from p2p.libp2p import LibP2PTransport
-from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, Lease, Refusal, Verdicts, decode, encode
+from p2p.messages import (
+    Answer,
+    Documents,
+    DocumentsAsk,
+    Head,
+    HeadAnswer,
+    HeadAsk,
+    Lease,
+    Refusal,
+    Verdicts,
+    VerdictsAsk,
+    decode,
+    encode,
+)
 from p2p.peer import Peer
 from weights.documents import Version
 
 PERIOD: Final = 8.0
 _TIMEOUT: Final = 15.0
+_SHORTEST: Final = 0.5
 _LONGEST: Final = 8.0
+_BATCH: Final = 256
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """`addresses`: of the coordinator. `connections`: libp2p peers."""
+    """`addresses`: of the coordinator. `connections`: libp2p peers, each of which may ask 50 times a second."""
 
     terms: Terms
     addresses: list[str]
-    connections: int = 16
+    connections: int = 64
 
 
 _OTHER_VERSION: Final = {"stale-version", "newer-version", "wrong-version"}
@@ -79,10 +95,12 @@ class Member:
     def __init__(self, policy: Policy, peer: Peer, coordinator: str, counts: Counter[str]) -> None:
         self._policy, self._node = policy, LightNode(policy.terms)
         self._peer, self._coordinator, self._counts = peer, coordinator, counts
+        self._undecided: list[bytes] = []
+        self._unconfirmed: list[bytes] = []
 
     async def hello(self) -> None:
         """Introduce the node."""
-        answer = await self._request("hello", self._node.hello())
+        answer = opened(await self._request("hello", self._node.hello()))
         if not isinstance(answer, bytes):
             raise Fault(f"hello was refused: {answer}")
 
@@ -92,11 +110,7 @@ class Member:
         while True:
             await trio.sleep_until(due)
             self._counts["offered"] += 1
-            try:
-                await self._group()
-            except P2PError:
-                self._counts["unanswered"] += 1
-                await trio.sleep(1.0)
+            await self._group()
             due = max(due + PERIOD, trio.current_time())
 
     async def idle(self, first: float, counted: float) -> None:
@@ -104,7 +118,7 @@ class Member:
         await trio.sleep_until(first)
         while True:
             try:
-                answer = await self._request("lease", self._node.ask())
+                answer = opened(await self._request("lease", self._node.ask()))
             except P2PError:
                 self._counts["unanswered"] += 1
                 await trio.sleep(1.0)
@@ -117,24 +131,16 @@ class Member:
 
     async def _group(self) -> None:
         lease = await self._lease()
-        answer = await self._request("submit", self._node.submit(lease))
+        answer = await self._surely("submit", partial(self._node.submit, lease))
         if isinstance(answer, Refusal):
             self._counts[f"submit: {answer.code}"] += 1
-            return
-        wait = 0.25
-        while True:
-            await trio.sleep(wait * random.uniform(0.7, 1.0))
-            answer = await self._request("verdicts", self._node.verdicts([lease.id], []))
-            if isinstance(answer, bytes) and decode(answer, Verdicts).receipts[0] is not None:
-                break
-            wait = min(_LONGEST, wait * 1.5)
-        self._counts["decided"] += 1
-        await self._request("verdicts", self._node.verdicts([], [lease.id]))
+        else:
+            self._undecided.append(lease.id)
 
     async def _lease(self) -> Lease:
         while True:
             self._node.terms = self._policy.terms
-            answer = await self._request("lease", self._node.ask())
+            answer = await self._surely("lease", self._node.ask)
             if isinstance(answer, bytes):
                 return lease_of(answer)
             self._counts[f"lease: {answer.code}"] += 1
@@ -144,9 +150,31 @@ class Member:
                 await self._policy.renew(self._peer, self._coordinator, self._node.terms.version)
             await trio.sleep(answer.retry_after / 1000)
 
-    async def _request(self, method: str, data: bytes) -> bytes | Refusal:
+    async def _surely(self, method: str, made: Callable[[VerdictsAsk], bytes]) -> bytes | Refusal:
+        """Ask until there is an answer, ever more rarely; a question about verdicts goes beside it (rule 2)."""
+        wait = _SHORTEST
+        while True:
+            ask = VerdictsAsk(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
+            try:
+                answer = decode(await self._request(method, made(ask)), Answer)
+            except P2PError:
+                self._counts["unanswered"] += 1
+                await trio.sleep(wait * random.uniform(0.7, 1.0))
+                wait = min(_LONGEST, wait * 1.5)
+            else:
+                if answer.verdicts is not None:
+                    self._take(ask, answer.verdicts)
+                return result(answer)
+
+    def _take(self, ask: VerdictsAsk, answer: Verdicts) -> None:
+        decided = [lease for lease, receipt in zip(ask.leases, answer.receipts, strict=True) if receipt is not None]
+        self._counts["decided"] += len(decided)
+        self._unconfirmed = [lease for lease in self._unconfirmed if lease not in ask.confirmed] + decided
+        self._undecided = [lease for lease in self._undecided if lease not in decided]
+
+    async def _request(self, method: str, data: bytes) -> bytes:
         self._counts["requests"] += 1
-        return opened(await self._peer.request(self._coordinator, method, data, timeout=_TIMEOUT))
+        return await self._peer.request(self._coordinator, method, data, timeout=_TIMEOUT)
 
 
 async def _connected(crowd: Crowd, nursery: trio.Nursery) -> list[tuple[Peer, str]]:

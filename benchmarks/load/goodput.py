@@ -45,7 +45,8 @@ def climb(seconds: float, *, first: float, factor: float, commit: float) -> tupl
 
 
 def measured(rate: float, seconds: float, *, commit: float) -> Rung:
-    """Offer `rate` groups per second, and count once all nodes have begun."""
+    """Offer `rate` groups per second, and count from the second group of each node on: those that found no place have
+    been told when to come again."""
     nodes = max(1, round(rate * PERIOD))
     options = ("--commit-milliseconds", f"{commit:g}") if commit else ()
     with (
@@ -53,8 +54,8 @@ def measured(rate: float, seconds: float, *, commit: float) -> Rung:
         station(Path(folder) / "run", sections=SETTINGS, options=options) as place,
         place.crowd(nodes) as crowd,
     ):
-        crowd.say(seconds=PERIOD + seconds + 1.0)
-        time.sleep(PERIOD)
+        crowd.say(seconds=2 * PERIOD + seconds + 1.0)
+        time.sleep(2 * PERIOD)
         began, accepted, cpu = place.measure(), place.accepted(), place.cpu()
         time.sleep(seconds)
         ended, made, all_cpu = place.measure(), place.accepted() - accepted, place.cpu() - cpu

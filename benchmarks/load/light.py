@@ -53,11 +53,12 @@ class LightNode:
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
-    def sealed(self, method: str, body: bytes) -> bytes:
-        """Seal a request."""
+    def sealed(self, method: str, body: bytes, verdicts: VerdictsAsk | None = None) -> bytes:
+        """Seal a request, with a question beside it."""
         request = Request(
-            recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body
-        )
+            recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body,
+            verdicts=verdicts,
+        )  # fmt: skip
         return seal("request", self.terms.run, encode(request), self.key)
 
     def hello(self) -> bytes:
@@ -72,15 +73,15 @@ class LightNode:
         )  # fmt: skip
         return self.sealed("hello", encode(hello))
 
-    def ask(self) -> bytes:
+    def ask(self, verdicts: VerdictsAsk | None = None) -> bytes:
         """Ask for a lease."""
         terms = self.terms
         ask = LeaseAsk(nonce=os.urandom(16), era=terms.era, version=terms.version, root=terms.root, engine=terms.engine)
-        return self.sealed("lease", encode(ask))
+        return self.sealed("lease", encode(ask), verdicts)
 
-    def submit(self, lease: Lease) -> bytes:
+    def submit(self, lease: Lease, verdicts: VerdictsAsk | None = None) -> bytes:
         """Submit a group for a lease."""
-        return self.sealed("submit", encode(submission(lease, self.terms.tokens)))
+        return self.sealed("submit", encode(submission(lease, self.terms.tokens)), verdicts)
 
     def verdicts(self, leases: list[bytes], confirmed: list[bytes]) -> bytes:
         """Ask for verdicts, and confirm receipts."""
@@ -101,8 +102,12 @@ def submission(lease: Lease, tokens: int) -> Submission:
 
 
 def opened(data: bytes) -> bytes | Refusal:
+    """The body of an encoded answer, or the refusal."""
+    return result(decode(data, Answer))
+
+
+def result(answer: Answer) -> bytes | Refusal:
     """The body of an answer, or the refusal."""
-    answer = decode(data, Answer)
     if answer.refusal is not None:
         return answer.refusal
     assert answer.body is not None

@@ -83,7 +83,7 @@ class Station:
         )
 
     @contextmanager
-    def crowd(self, nodes: int, *, connections: int = 16, tokens: int = 4) -> Iterator[Process]:
+    def crowd(self, nodes: int, *, connections: int = 64, tokens: int = 4) -> Iterator[Process]:
         """Start a crowd whose nodes have said hello."""
         process = Process([], "benchmarks.load.crowd")
         try:
