@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from p2p.addresses import https_url
+from p2p.addresses import https_url, is_listening
 from p2p.errors import LocalFault
 
 ENV_PREFIX = "ECHO2_COORD_"
@@ -146,6 +146,12 @@ class LearnerSection(Section):
     seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of the learner's own randomness.")] = 0
 
 
+def _check_listen(addresses: Texts) -> None:
+    for address in addresses:
+        if not is_listening(address):
+            raise ValueError(f"listen has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
+
+
 class NetworkSection(Section):
     """Where nodes reach the coordinator. Addresses are libp2p multiaddresses."""
 
@@ -189,6 +195,11 @@ class NetworkSection(Section):
         int, Field(ge=1, le=32768, description="Most of them from one public IPv4 /24 or IPv6 /48.")
     ] = 32
 
+    @model_validator(mode="after")
+    def _are_addresses(self) -> Self:
+        _check_listen(self.listen)
+        return self
+
 
 class HttpsSection(Section):
     """The way in for nodes behind what lets nothing but HTTPS out. Nodes know it by a key that the invite names."""
@@ -214,6 +225,7 @@ class HttpsSection(Section):
 
     @model_validator(mode="after")
     def _are_addresses(self) -> Self:
+        _check_listen(self.listen)
         for address in self.advertise:
             if https_url(address) is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")

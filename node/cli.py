@@ -162,11 +162,11 @@ def receipts_list(
     """Groups of this node and their answers."""
 
     def show() -> None:
-        from node.receipts import listed
+        from node.receipts import lines, listed
 
         rows = listed(_config(home=home).home, most)
-        for row in rows:
-            typer.echo(json.dumps(row) if as_json else "  ".join(str(value) for value in row.values()))
+        for line in map(json.dumps, rows) if as_json else lines(rows):
+            typer.echo(line)
 
     _edge(show)
 

@@ -18,7 +18,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from node.errors import BadConfig
-from p2p.addresses import WAYS, Way
+from p2p.addresses import WAYS, Way, is_listening
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
@@ -84,6 +84,9 @@ class NodeConfig(BaseModel):
     @field_validator("listen")
     @classmethod
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in filter(None, value):
+            if not is_listening(address):
+                raise ValueError(f"has {address!r}: write /ip4/0.0.0.0/tcp/0 or the like")
         return tuple(address for address in value if address)
 
     @field_validator("name")

@@ -118,7 +118,7 @@ class NodeDaemon:
             waiting = self.outbox.waiting()
             await self.engine.stop()
             self.close()
-        _log.info("ended", why=self.switch.why_finishing, undelivered=waiting)
+        _log.info("ended", why=self.switch.why_finishing.partition(";")[0], undelivered=waiting)
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,23 @@ from p2p.envelope import open_sealed
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.messages import Receipt, Root, decode
+from runtime.figures import figure
 
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
-    """Newest first: lease, state, weight (milli-RE), code and reason. Raises `BadConfig`."""
+    """Newest first: lease, state, when it was made and decided (ms), code and reason. Raises `BadConfig`."""
     return [_plain(row) for row in _rows(home, most)]
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rows of `listed` for people, under their headings. Times are UTC."""
+    table = [("made", "answer", "after", "lease", "reason")]
+    for row in rows:
+        made = datetime.fromtimestamp(row["made"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        after = "" if row["decided"] is None else f"{figure((row['decided'] - row['made']) / 1000)} s"
+        table.append((made, row["state"], after, row["lease"], row["reason"] or ""))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
 
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:

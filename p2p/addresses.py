@@ -46,6 +46,14 @@ def https_url(address: str) -> str | None:
     return None
 
 
+def is_listening(address: str) -> bool:
+    """Whether one can listen there: /ip4/HOST/tcp/PORT or /ip6/HOST/tcp/PORT, and nothing else."""
+    match address.split("/"):
+        case ["", "ip4" | "ip6" as kind, host, "tcp", port] if port.isascii() and port.isdecimal():
+            return int(port) < 1 << 16 and _version(host) == (4 if kind == "ip4" else 6)
+    return False
+
+
 def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:
     """`addresses` with each unspecified one (0.0.0.0, ::) replaced by this machine's own, and the peer id at the end.
     `machine`: its IP addresses; None: ask the system. At most `MOST`."""
@@ -91,6 +99,13 @@ def _concrete(address: str, own: Sequence[str]) -> list[str]:
     rest = "/".join(parts[3:])
     version = 4 if parts[1] == "ip4" else 6
     return [f"/{parts[1]}/{ip}/{rest}" for ip in own if ipaddress.ip_address(ip).version == version]
+
+
+def _version(text: str) -> int | None:
+    try:
+        return ipaddress.ip_address(text).version
+    except ValueError:
+        return None
 
 
 def _is_unspecified(text: str) -> bool:

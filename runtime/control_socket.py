@@ -6,6 +6,7 @@ Rules
 2. A line is bounded; a client that says nothing for `PATIENCE` seconds is dropped.
 3. The path must fit into a socket address. A home folder that is too deep gets a short folder, mode 0700, in the
    system's place for temporary files, or in /tmp where that is too deep as well, named for the user and the home.
+4. A file system that cannot hold a socket costs the commands, not the daemon: that is said in the log.
 """
 
 import asyncio
@@ -69,12 +70,17 @@ class ControlServer:
         self.listening = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled. The home's lock is held: a socket that is there is a dead one's. Raises `NotYours`."""
-        self._make_room()
+        """Serve until cancelled, or return at once by rule 4. The home's lock is held: a socket that is there is a dead
+        one's. Raises `NotYours`."""
         listener = socket.socket(socket.AF_UNIX)
         try:
-            listener.bind(str(self._path))
-            self._path.chmod(0o600)  # before it listens: rule 1 holds from the first connection on
+            try:
+                self._make_room()
+                listener.bind(str(self._path))
+                self._path.chmod(0o600)  # before it listens: rule 1 holds from the first connection on
+            except OSError as error:
+                self._log.warning("commands cannot reach this daemon", socket=str(self._path), reason=str(error))
+                return
             async with await asyncio.start_unix_server(self._serve, sock=listener, limit=LINE_LIMIT) as server:
                 self.listening.set()
                 await server.serve_forever()

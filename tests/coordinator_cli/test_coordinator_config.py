@@ -124,6 +124,14 @@ BAD = {
         {"leases": {"minimum_seconds": 1e3}},
         "leases: minimum_seconds is above maximum_seconds",
     ),
+    "nowhere to listen": (
+        {"network": {"listen": ["0.0.0.0:4310"]}},
+        "network: listen has '0.0.0.0:4310': write /ip4/0.0.0.0/tcp/4310 or the like",
+    ),
+    "nowhere to listen for HTTPS": (
+        {"https": {"listen": ["/ip4/0.0.0.0/tcp/70000"]}},
+        "https: listen has '/ip4/0.0.0.0/tcp/70000': write /ip4/0.0.0.0/tcp/4310 or the like",
+    ),
     "versions further apart than S": (
         {"learner": {"publish_every": 6}},
         "learner.publish_every is 6; with run.staleness 4",

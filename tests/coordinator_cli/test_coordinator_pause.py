@@ -1,6 +1,7 @@
 """`echo2-coord pause` and `resume`: a running coordinator is reached by the owner of its folder alone."""
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -91,6 +93,26 @@ def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> 
             assert stat.S_IMODE(mode) == 0o600
     finally:
         os.umask(before)
+
+
+def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinator(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(socket, "socket", Stubborn)
+
+    async def main() -> None:
+        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        with structlog.testing.capture_logs() as said:
+            await commands.run()
+        (line,) = said
+        assert (line["event"], line["log_level"]) == ("commands cannot reach this daemon", "warning")
+        assert "Operation not permitted" in line["reason"]
+
+    asyncio.run(main())
 
 
 def test_the_page_has_no_command(folder: Path) -> None:

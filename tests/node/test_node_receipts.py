@@ -115,3 +115,21 @@ def test_a_protected_key_is_read_with_the_passphrase_from_the_environment(
     monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", PASSPHRASE)
     assert verify(home, monkeypatch) == Exit.OK
     assert capsys.readouterr().out == "1 receipts hold, 0 do not\n"
+
+
+def test_the_list_is_a_table_for_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = home_of(tmp_path, None)
+    home.receive(1)
+    with closing(Outbox(home._outbox, node=public_bytes(home.key), limit=9)) as outbox:
+        outbox.put(bytes([2]) * 16, b"a submission", 1_700_000_000_000)
+    monkeypatch.setattr("sys.argv", ["echo2-node", "receipts", "list", "--home", str(home.path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == Exit.OK
+    assert capsys.readouterr().out.splitlines() == [
+        f"made                 answer    after    lease{' ' * 29}reason",
+        f"2023-11-14 22:13:20  queued             {'02' * 16}",
+        f"1970-01-01 00:00:00  accepted  0.008 s  {'01' * 16}",
+    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.addresses import MOST, dialable, machine_addresses
+from p2p.addresses import MOST, dialable, is_listening, machine_addresses
 
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 
@@ -19,6 +19,23 @@ MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 )
 def test_an_address_becomes_what_a_node_can_dial(address: str, expected: list[str]) -> None:
     assert dialable([address], "P", MACHINE) == expected
+
+
+@pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])
+def test_one_can_listen_there(address: str) -> None:
+    assert is_listening(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "0.0.0.0:4310", "/ip4/0.0.0.0", "/ip4/0.0.0.0/tcp/65536", "/ip4/0.0.0.0/tcp/-1", "/ip4/::/tcp/1",
+        "/ip6/192.0.2.7/tcp/1", "/dns4/example.org/tcp/1", "/ip4/0.0.0.0/udp/1",
+        "/ip4/0.0.0.0/tcp/1/p2p/Q", "/ip4/256.0.0.1/tcp/1",
+    ],
+)  # fmt: skip
+def test_one_cannot_listen_there(address: str) -> None:
+    assert not is_listening(address)
 
 
 def test_addresses_are_told_once_and_are_not_too_many() -> None:
