@@ -125,17 +125,23 @@ class Leases:
 
     def issue(self, node: bytes, ask: LeaseAsk, progress: Progress | None, buffered: int, now: int) -> bytes | Refusal:
         """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn."""
-        again = self._database.one("SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, ask.nonce))
-        if again is not None:
-            return bytes(again[0])
         refused = self._refused(node, ask, progress, buffered, now)
-        if refused is not None:
-            if refused.retry_after is None:
-                return refused
-            return msgspec.structs.replace(refused, retry_after=self._retries.after(node, now, refused.retry_after))
-        self._retries.given(node, now)
-        with self._database.transaction():
-            return self._write(node, ask, now)
+        if refused is None:
+            self._retries.given(node, now)
+            with self._database.transaction():
+                return self._write(node, ask, now)
+        if (again := self._given(node, ask.nonce)) is not None:
+            return again
+        if refused.retry_after is None:
+            return refused
+        return msgspec.structs.replace(refused, retry_after=self._retries.after(node, now, refused.retry_after))
+
+    def _given(self, node: bytes, nonce: bytes) -> bytes | None:
+        """The sealed Lease that this ask was answered with before."""
+        found: bytes | None = self._database.value(
+            "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
+        )
+        return found
 
     def _refused(self, node: bytes, ask: LeaseAsk, at: Progress | None, buffered: int, now: int) -> Refusal | None:
         terms, again = self.terms, self.terms.retry_ms
@@ -188,11 +194,12 @@ class Leases:
         )
         document = encode(lease)
         sealed = self._seal("lease", document)
-        self._database.do(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?)",
+        written = self._database.do(
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?) ON CONFLICT (node, nonce) DO NOTHING",
             (lease.id, node, ask.nonce, position, ask.era, ask.version, now, lease.expires, document, sealed),
         )
-        return sealed
+        given = None if written else self._given(node, ask.nonce)
+        return given or sealed
 
     def find(self, lease: bytes) -> Held | None:
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
