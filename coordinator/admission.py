@@ -22,7 +22,7 @@ from coordinator.rollouts.groups import Claimed, Group
 from engines.calls import float_bytes, floats
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, RunSpec, Submission
-from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, replay
+from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, begun, replay
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
@@ -187,10 +187,7 @@ def scored(scores: Sequence[Score]) -> bool:
 
 
 def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Text) -> Score:
-    try:
-        episode = task.episode("train", lease.index, text)
-    except Exception as error:
-        raise TaskFault(f"episode raised {type(error).__name__}: {error}", verified=False) from error
+    episode = begun(task, "train", lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
 
 

@@ -4,7 +4,7 @@ Rules
 1. What a node brings wakes whoever waits for it.
 2. Where this process was stopped, its machine suspended, or the wall clock set forward, open leases get that time back
    before the first answer after it, as after a restart. An event loop that was only busy gives no lease more time:
-   `ran` tells the two apart (runtime/witness.py).
+   `ran` tells the two apart (runtime/witness.py). Where the wall clock was set back, leases from ahead begin anew.
 """
 
 import asyncio
@@ -46,6 +46,9 @@ class Desk:
             if now - before - 1000 * (ran - had_run) > STOPPED:
                 away = self.books.leases.resume(now)
                 log.warning("process was suspended; open leases extended", away_seconds=away / 1000)
+            elif now < before - STOPPED:
+                self.books.leases.resume(now)
+                log.warning("the clock was set back; leases from ahead begin anew", seconds=(before - now) / 1000)
         self._here = now, ran
 
     @property

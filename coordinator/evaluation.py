@@ -16,7 +16,7 @@ import structlog
 from coordinator.processes import Scorer
 from coordinator.state import Evaluation
 from engines.engine import Job, Sample
-from tasks.task import Task, TaskFault, Text, Transcript, replay
+from tasks.task import Task, TaskFault, Text, Transcript, begun, prompt_of, replay
 
 log = structlog.get_logger("coordinator")
 
@@ -34,15 +34,20 @@ class Exam:
     prompts: int
 
     def jobs(self) -> list[Job]:
-        """One answer a prompt."""
-        count = min(self.prompts, self.task.size("heldout"))
-        return [self._job(index) for index in range(count)]
+        """One answer a prompt; a prompt that the task cannot give is left out."""
+        found = []
+        for index in range(min(self.prompts, self.task.size("heldout"))):
+            try:
+                found.append(self._job(index))
+            except TaskFault as fault:
+                log.warning("held-out prompt left out", task=self.task.name, index=index, reason=str(fault))
+        return found
 
     def _job(self, index: int) -> Job:
-        episode = self.task.episode("heldout", index, self.text)
+        prompt = prompt_of(self.task, "heldout", index, self.text)
         named = f"heldout/{self.task.name}/{self.task.version}/{index}".encode()
         return Job(
-            prompt=list(episode.prompt),
+            prompt=prompt,
             seeds=[hashlib.blake2b(named, digest_size=16).digest()],
             limit=self.limit,
             eos=self.text.eos,
@@ -55,12 +60,12 @@ class Exam:
     def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
         """Share of the answers that solve their prompt."""
         solved = [self._solved(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
-        return sum(solved) / len(solved)
+        return sum(solved) / max(1, len(solved))
 
     def _solved(self, job: Job, sample: Sample) -> bool:
-        episode = self.task.episode("heldout", job.index, self.text)
         transcript = Transcript(sample.tokens, sample.turns)
         try:
+            episode = begun(self.task, "heldout", job.index, self.text)
             return replay(episode, transcript, eos=job.eos, limit=job.limit).success
         except TaskFault as fault:
             log.warning("held-out answer not scored", task=job.task, index=job.index, reason=str(fault))

@@ -10,20 +10,24 @@ Rules
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
 5. A node holds a bounded number of open leases; how long a lease lasts follows from how long its groups took.
+6. A position for which the task gives no prompt is left out, and said in the log; after `_MOST_LEFT_OUT` in a row there
+   is no lease for a while.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+import structlog
 
 from coordinator.capacity import quantile
 from coordinator.database import Database
-from coordinator.prompts import Prompts
+from coordinator.prompts import Prompt, Prompts
 from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.retries import Retries
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
+from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""
@@ -34,6 +38,11 @@ _SAMPLE = 20
 _LOOKED_AT = 4 * _SAMPLE
 """Last leases of a node among which its groups are looked for."""
 _ENOUGH = 3
+_MOST_LEFT_OUT = 15
+_NO_PROMPT = 60_000
+"""Milliseconds."""
+
+log = structlog.get_logger("coordinator")
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,9 +136,13 @@ class Leases:
         """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn."""
         refused = self._refused(node, ask, progress, buffered, now)
         if refused is None:
-            self._retries.given(node, now)
-            with self._database.transaction():
-                return self._write(node, ask, now)
+            try:
+                with self._database.transaction():
+                    given = self._write(node, ask, now)
+                self._retries.given(node, now)
+                return given
+            except TaskFault:
+                refused = refusal("no-prompt", retry_after=_NO_PROMPT)
         if (again := self._given(node, ask.nonce)) is not None:
             return again
         if refused.retry_after is None:
@@ -173,9 +186,25 @@ class Leases:
             return refusal("newer-version", retry_after=self.terms.retry_ms, version=version, wanted=at.version)
         return refusal("no-room", retry_after=self.terms.retry_ms, version=version, step=at.step)
 
+    def _next_prompt(self) -> tuple[int, Prompt]:
+        """The next position that has a prompt, and it (rule 6). Raises `TaskFault`."""
+        first = self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases")
+        fault: TaskFault | None = None
+        for position in range(first, first + _MOST_LEFT_OUT + 1):
+            try:
+                prompt = self._prompts.at(position)
+            except TaskFault as error:
+                fault = error
+                continue
+            if fault is not None:
+                log.error("prompts left out", first=first, count=position - first, reason=str(fault))
+            return position, prompt
+        assert fault is not None
+        log.error("no lease: the task gives no prompt", first=first, count=_MOST_LEFT_OUT + 1, reason=str(fault))
+        raise fault
+
     def _write(self, node: bytes, ask: LeaseAsk, now: int) -> bytes:
-        position = self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases")
-        prompt = self._prompts.at(position)
+        position, prompt = self._next_prompt()
         lease = Lease(
             id=self._entropy(16),
             node=node,
@@ -248,12 +277,16 @@ class Leases:
         self._database.set_fact("alive_at", now)
 
     def resume(self, now: int) -> int:
-        """Once after each start: give open leases back the time that the coordinator was away; that time in ms."""
+        """Once after each start: give open leases back the time that the coordinator was away; that time in ms. It is
+        no part of their turnaround. Where the clock was set back, leases from ahead begin anew: else they would be
+        open, and in their nodes' way, until the clock is there again."""
         with self._database.transaction():
-            seen = self._database.fact("alive_at")
-            away = 0 if seen is None else max(0, now - seen)
-            query = "UPDATE leases SET expires = expires + ? WHERE state = 'open' AND expires >= ?"
-            self._database.do(query, (away, seen or 0))
+            seen = self._database.fact("alive_at") or now
+            away = max(0, now - seen)
+            query = "UPDATE leases SET sent = sent + ?, expires = expires + ? WHERE state = 'open' AND expires >= ?"
+            self._database.do(query, (away, away, seen))
+            query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
+            self._database.do(query, (now, now, now))
             self.beat(now)
         return away
 

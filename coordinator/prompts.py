@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from tasks.task import Task, Text
+from tasks.task import Task, Text, prompt_of
 
 _ROUNDS = 4
 
@@ -25,7 +25,8 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Prompts(Protocol):
-    def at(self, position: int) -> Prompt: ...
+    def at(self, position: int) -> Prompt:
+        """The prompt at a position. Raises `TaskFault` where the task cannot give it."""
 
 
 class TaskPrompts:
@@ -40,11 +41,12 @@ class TaskPrompts:
             raise ValueError("the tasks have no prompt to train on")
 
     def at(self, position: int) -> Prompt:
+        """See `Prompts`."""
         turn, index = divmod(position, self.size)
         index = shuffled(index, self.size, b"%d/%d" % (self._seed, turn))
         for task in self._tasks:
             if index < task.size("train"):
-                tokens = list(task.episode("train", index, self._text).prompt)
+                tokens = prompt_of(task, "train", index, self._text)
                 return Prompt(task.name, task.version, index, tokens)
             index -= task.size("train")
         raise AssertionError("a task's size changed")

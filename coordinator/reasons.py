@@ -47,6 +47,7 @@ REASONS: dict[str, Reason] = {
     "finished": Reason("The run is finished: no more leases.", "operator"),
     "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True),
     "paused": Reason("The run is paused; the coordinator's page says why.", "operator", True),
+    "no-prompt": Reason("The run's task gives no prompt; the coordinator's log says why.", "operator", True),
     "wrong-version": Reason(
         "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.", "node", True
     ),

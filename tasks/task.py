@@ -12,6 +12,7 @@ Rules
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from operator import index as whole
 from typing import Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
@@ -109,6 +110,19 @@ def sampled_mask(turns: Sequence[int]) -> list[bool]:
     return [turn % 2 == 0 for turn, length in enumerate(turns) for _ in range(length)]
 
 
+def begun(task: Task, split: Split, index: int, text: Text) -> Episode:
+    """A fresh episode. Raises `TaskFault`."""
+    with _task_code("episode", verified=False):
+        return task.episode(split, index, text)
+
+
+def prompt_of(task: Task, split: Split, index: int, text: Text) -> list[int]:
+    """The tokens of a prompt. Raises `TaskFault`."""
+    episode = begun(task, split, index, text)
+    with _task_code("prompt", verified=False):
+        return list(map(whole, episode.prompt))
+
+
 def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) -> Score:
     """Walk a fresh episode through a transcript and score it.
 
@@ -120,12 +134,12 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
     if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
         raise TranscriptLie("turn lengths do not add up to the tokens")
     start, sampled = 0, 0
-    given: Sequence[int] | None = ()
+    given: list[int] | None = []
     for turn, length in enumerate(turns):
         part = tokens[start : start + length]
         start += length
         if turn % 2:
-            if given is None or list(given) != part.tolist():
+            if given is None or given != part.tolist():
                 raise TranscriptLie("tokens given by the environment are not the environment's")
             continue
         if given is None or (turn and turns[turn - 1] != len(given)):
@@ -138,7 +152,8 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
         if sampled > limit:
             raise TranscriptLie("more tokens than the limit")
         with _task_code("reply", verified=turn == len(turns) - 1):
-            given = episode.reply(part.tolist())
+            reply = episode.reply(part.tolist())
+            given = None if reply is None else list(map(whole, reply))
         if sampled == limit:
             given = None
     if given is not None:
@@ -154,7 +169,7 @@ def _task_code(name: str, *, verified: bool) -> Iterator[None]:
         yield
     except TaskFault:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskFault(f"{name} raised {type(error).__name__}: {error}", verified=verified) from error
 
 

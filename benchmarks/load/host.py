@@ -29,7 +29,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from coordinator import daemon, setup
+from coordinator import control, daemon, publisher, setup
 
 _STUBS: Final = {
     "engines.host": "benchmarks.load.stub_scorer",
@@ -96,6 +96,12 @@ def with_stubs() -> None:
     names["Supervised"] = supervised
 
 
+def narrow(most: int) -> None:
+    """Keep `most` versions and answers, in place of a thousand and more: they are soon full, and what still grows has
+    no bound."""
+    vars(publisher)["WINDOW"] = vars(control)["MOST_ANSWERS"] = most
+
+
 def measured(holds: Holds) -> dict[str, float]:
     """Return the memory and descriptors of this process."""
     return {
@@ -109,8 +115,12 @@ def measured(holds: Holds) -> dict[str, float]:
 
 
 def give_back() -> None:
-    """Give memory that nobody needs back to the system."""
+    """Give memory that nobody needs back to the system, the page cache of SQLite too, which is bounded."""
     gc.collect()
+    for held in gc.get_objects():
+        if isinstance(held, sqlite3.Connection):
+            with suppress(sqlite3.Error):  # another thread's, or closed
+                held.execute("PRAGMA shrink_memory")
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -154,6 +164,7 @@ def main() -> None:
     parser.add_argument("--web-port", type=int, default=0)
     parser.add_argument("--commit-milliseconds", type=float, default=0.0)
     parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
+    parser.add_argument("--narrow", type=int, help="versions and answers that are kept")
     parser.add_argument("--watch", action="store_true")
     options = parser.parse_args()
     structlog.configure(
@@ -162,6 +173,8 @@ def main() -> None:
     )
     if options.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, options.descriptors))
+    if options.narrow:
+        narrow(options.narrow)
     if options.commit_milliseconds:
         slow_commits(options.commit_milliseconds / 1000)
     with_stubs()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator import measures
 from coordinator.leases import Load, Progress, Terms, admitted, duration, room
 from coordinator.prompts import TaskPrompts, shuffled
 from p2p.messages import Lease
@@ -243,6 +244,23 @@ def test_the_coordinators_absence_costs_no_node(world: World) -> None:
     assert answer.received is not None
     (receipt,) = world.decide_all()
     assert receipt.verdict == "accepted"
+    assert measures.turnaround(world.books.database) == 1_010, "an absence is no turnaround"
+
+
+def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World) -> None:
+    """Else a node that is gone would keep its place for as long as the clock was ahead."""
+    day = 86_400_000
+    world.books.tick(world.now)
+    world.now += day
+    world.books.tick(world.now)
+    ahead = world.lease(BOB)
+    world.reopen(away=-day)
+    held = world.books.leases.find(ahead.id)
+    assert held is not None
+    assert held.expires - world.now == ahead.expires - ahead.sent
+    world.now = held.expires + 1
+    world.books.tick(world.now)
+    assert world.lease(BOB), "its place is free again"
 
 
 def test_absence_is_given_back_once_and_only_to_open_leases(world: World) -> None:
@@ -265,7 +283,7 @@ def test_a_clock_set_back_takes_no_time_from_a_lease(world: World) -> None:
     world.reopen(away=-3_600_000)
     held = world.books.leases.find(lease.id)
     assert held is not None
-    assert held.expires == lease.expires
+    assert held.expires - world.now == lease.expires - lease.sent
 
 
 def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:

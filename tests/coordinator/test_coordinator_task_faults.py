@@ -1,7 +1,9 @@
 """A task that gives no finite reward, or fails: good work is paid, and nothing of it is learned from."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +23,7 @@ INF, NAN = math.inf, math.nan
 class BentEpisode:
     """An episode of `reverse` whose score, or reply, is what a test wants it to be."""
 
-    def __init__(self, episode: Episode, score: Callable[[], object], reply: Callable[[], None]) -> None:
+    def __init__(self, episode: Episode, score: Callable[[], object], reply: Callable[[], object]) -> None:
         self._episode, self._score, self._reply = episode, score, reply
 
     @property
@@ -29,8 +31,8 @@ class BentEpisode:
         return self._episode.prompt
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
-        self._reply()
-        return self._episode.reply(sampled)
+        bent = self._reply()
+        return self._episode.reply(sampled) if bent is None else bent  # type: ignore[return-value]
 
     def score(self) -> Score:
         found = self._score()
@@ -42,7 +44,7 @@ class BentTask:
 
     name, version = REVERSE.name, REVERSE.version
 
-    def __init__(self, scores: Sequence[Callable[[], object]], reply: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, scores: Sequence[Callable[[], object]], reply: Callable[[], object] = lambda: None) -> None:
         self._scores, self._next, self._reply = list(scores), 0, reply
 
     def size(self, split: Split) -> int:
@@ -178,3 +180,58 @@ def test_a_scorers_value_that_is_not_a_number_refuses_the_group_and_ends_nothing
         raise AssertionError("the scorer's value ended the coordinator") from error
     assert (receipt.verdict, receipt.code, receipt.weight) == ("refused", "not-scorable", 0)
     assert world.books.undecided() == []
+
+
+class Gaps:
+    """`reverse`, of whose prompts some cannot be had. `missing`: places in the order of the asks, from 0."""
+
+    name, version = REVERSE.name, REVERSE.version
+
+    def __init__(self, missing: Callable[[int], bool]) -> None:
+        self._missing, self._asked = missing, itertools.count()
+
+    def size(self, split: Split) -> int:
+        return REVERSE.size(split)
+
+    def episode(self, split: Split, index: int, text: Text) -> Episode:
+        if self._missing(next(self._asked)):
+            raise SystemExit("no such row")
+        return REVERSE.episode(split, index, text)
+
+    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+        return REVERSE.demonstration(split, index, text, seed, noise)
+
+
+def test_a_prompt_that_the_task_cannot_give_is_left_out(tmp_path: Path) -> None:
+    world = World(tmp_path, task=Gaps(lambda asked: asked < 3))
+    world.lease()
+    assert world.books.database.value("SELECT position FROM leases") == 3
+    world.close()
+
+
+def test_a_task_without_any_prompt_is_waited_for_and_ends_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, task=Gaps(lambda asked: asked < 100))
+    refused = [world.refusal() for _ in range(6)]
+    assert {(one.code, one.retry_after) for one in refused} == {("no-prompt", 60_000)}
+    assert world.lease()
+    world.close()
+
+
+@pytest.mark.parametrize("reply", [5, "no tokens"])
+def test_a_reply_that_is_no_tokens_is_the_tasks_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch, reply: object
+) -> None:
+    bend(monkeypatch, BentTask([lambda: 1.0], reply=lambda: reply))
+    _, waiting = one_waits(world)
+    receipt = world.decide(waiting, honest_scores(waiting.submission))
+    assert (receipt.verdict, receipt.code) == ("accepted", "task-score")
+
+
+def test_a_task_that_wants_to_end_the_program_ends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    bend(monkeypatch, BentTask([lambda: 1.0], reply=leave))
+    _, waiting = one_waits(world)
+    receipt = world.decide(waiting, honest_scores(waiting.submission))
+    assert (receipt.verdict, receipt.code) == ("accepted", "task-score")
