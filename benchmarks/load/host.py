@@ -29,7 +29,7 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from coordinator import control, daemon, publisher, setup
+from coordinator import daemon, setup
 
 _STUBS: Final = {
     "engines.host": "benchmarks.load.stub_scorer",
@@ -96,12 +96,6 @@ def with_stubs() -> None:
     names["Supervised"] = supervised
 
 
-def narrow(most: int) -> None:
-    """Keep `most` versions and answers, in place of a thousand and more: they are soon full, and what still grows has
-    no bound."""
-    vars(publisher)["WINDOW"] = vars(control)["MOST_ANSWERS"] = most
-
-
 def measured(holds: Holds) -> dict[str, float]:
     """Return the memory and descriptors of this process."""
     return {
@@ -164,7 +158,6 @@ def main() -> None:
     parser.add_argument("--web-port", type=int, default=0)
     parser.add_argument("--commit-milliseconds", type=float, default=0.0)
     parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
-    parser.add_argument("--narrow", type=int, help="versions and answers that are kept")
     parser.add_argument("--watch", action="store_true")
     options = parser.parse_args()
     structlog.configure(
@@ -173,8 +166,6 @@ def main() -> None:
     )
     if options.descriptors:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, options.descriptors))
-    if options.narrow:
-        narrow(options.narrow)
     if options.commit_milliseconds:
         slow_commits(options.commit_milliseconds / 1000)
     with_stubs()
