@@ -61,8 +61,13 @@ class Process:
         return found
 
     def kill(self) -> None:
+        """End the process, and close its pipes."""
         self._process.kill()
         self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # what was never read
+                    pipe.close()
 
 
 class Lab:

@@ -4,7 +4,7 @@
     cost       CPU of the main process per group against five bare rounds of Ed25519 and SQLite
     growth     a start, a tick, an ask, a judged group, a version and a picture after 1,000 and after 1,000,000 groups
     idle       CPU that a refused node costs per second
-    versions   descriptors and memory after 2,000 versions
+    versions   descriptors and memory after 3,000 versions
 
 A real coordinator in every part; model processes are stubs behind their real pipes, nodes have no engine.
 """
@@ -90,7 +90,7 @@ def idle_claims(quick: bool, folder: Path) -> list[Claim]:
 
 
 def version_claims(quick: bool, folder: Path) -> list[Claim]:
-    found = versions.measured(300 if quick else 2000)
+    found = versions.measured(300 if quick else 3000)
     memory = f"{found.first / 2**20:.1f} MiB after {versions.EARLY} versions, {found.last / 2**20:.1f} MiB at the end"
     print(f"{found.versions} versions: {found.descriptors:.0f} descriptors; {memory}\n")
     over = found.descriptors - versions.CONNECTIONS

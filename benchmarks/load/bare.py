@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.light import Terms
-from benchmarks.load.rows import ERA
+from benchmarks.load.light import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
@@ -22,7 +21,6 @@ from coordinator.processes import ScorerChild, Supervised
 from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.errors import Unreachable
-from p2p.identity import public_bytes
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from weights.store import Store
 
@@ -142,18 +140,9 @@ class Bare:
 
     def terms(self, tokens: int = 4) -> Terms:
         """Return the facts that a light node needs about the newest version."""
-        latest, reference = self.coordinator.publisher.latest, self.run.runspec.tasks[0]
+        latest = self.coordinator.publisher.latest
         assert latest is not None
-        return Terms(
-            run=self.run.id,
-            recipient=public_bytes(self.run.keys.channel),
-            task=reference.name,
-            task_version=reference.version,
-            era=ERA,
-            version=latest.version,
-            root=latest.root,
-            tokens=tokens,
-        )
+        return terms_of(self.run, latest.version, latest.root, tokens)
 
 
 async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:

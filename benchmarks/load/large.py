@@ -27,14 +27,13 @@ from benchmarks.load.stub_learner import DRAWN
 from coordinator import modelfolder
 from coordinator.database import Database
 from coordinator.prompts import TaskPrompts
+from coordinator.schema import SCHEMA_1
 from coordinator.setup import Run
 from coordinator.state import Evaluation, StepPoint, VersionRow
 from p2p.envelope import Sealed, Signature
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import PeerRecord, encode
 
-SCHEMA_1: Final = Path(__file__).with_name("schema_1.sql")
-"""The schema's text as commit 439044d had it."""
 _AT_ONCE: Final = 20_000
 _COLUMNS: Final = {
     "nodes": "key, name, software, engine, device, addresses, first_seen, last_seen, version, banned",
@@ -69,7 +68,7 @@ def write_schema_1(run: Run, shape: Shape, roots: list[bytes]) -> None:
     try:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -1000000", "locking_mode = EXCLUSIVE"):
             connection.execute(f"PRAGMA {pragma}")
-        schema = SCHEMA_1.read_text()
+        schema = "\n".join(part.script for part in SCHEMA_1)
         indexes = re.findall(r"^CREATE INDEX .*;$", schema, re.MULTILINE)
         connection.executescript(re.sub(r"^CREATE INDEX .*;$", "", schema, flags=re.MULTILINE))
         connection.execute("BEGIN")

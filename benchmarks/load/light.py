@@ -10,6 +10,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.folder import ENGINE
+from benchmarks.load.rows import ERA
+from coordinator.setup import Run
 from p2p.envelope import peek, seal
 from p2p.identity import public_bytes
 from p2p.messages import (
@@ -43,6 +45,21 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     root: bytes
     tokens: int = 4
     engine: str = f"{ENGINE}/float32/cpu"
+
+
+def terms_of(run: Run, version: int, root: bytes, tokens: int) -> Terms:
+    """The facts about a run at a version."""
+    reference = run.runspec.tasks[0]
+    return Terms(
+        run=run.id,
+        recipient=public_bytes(run.keys.channel),
+        task=reference.name,
+        task_version=reference.version,
+        era=ERA,
+        version=version,
+        root=root,
+        tokens=tokens,
+    )
 
 
 @dataclass

@@ -15,10 +15,8 @@ from benchmarks.bench import cpu_of
 from benchmarks.lab import Process
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.folder import make_run
-from benchmarks.load.light import Terms
-from benchmarks.load.rows import ERA
+from benchmarks.load.light import Terms, terms_of
 from coordinator.setup import Run
-from p2p.identity import public_bytes
 
 START_WITHIN: Final = 240.0
 
@@ -70,17 +68,7 @@ class Station:
         """Return the facts that a light node needs about the newest version."""
         version = int(self.value("SELECT max(version) FROM versions"))
         root = self.value(f"SELECT root FROM versions WHERE version = {version}")
-        reference = self.run.runspec.tasks[0]
-        return Terms(
-            run=self.run.id,
-            recipient=public_bytes(self.run.keys.channel),
-            task=reference.name,
-            task_version=reference.version,
-            era=ERA,
-            version=version,
-            root=root,
-            tokens=tokens,
-        )
+        return terms_of(self.run, version, root, tokens)
 
     @contextmanager
     def crowd(self, nodes: int, *, connections: int = 64, tokens: int = 4) -> Iterator[Process]:

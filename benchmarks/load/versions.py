@@ -25,7 +25,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "leases": {"minimum_seconds": 60.0},
 }
 EARLY: Final = 100
-FULL: Final = 1200
+FULL: Final = 2000
 EVERY: Final = 50
 _PATIENCE: Final = 900.0
 

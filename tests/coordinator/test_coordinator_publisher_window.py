@@ -15,6 +15,7 @@ from weights.diff import encode
 from weights.documents import EdgeIndex
 from weights.path import path_to
 from weights.snapshot import Snapshot
+from weights.store import Store
 
 VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
 ROOMY = 1 << 40
@@ -49,6 +50,18 @@ def exports(folder: Path) -> list[Export]:
 async def published(publisher: Publisher, made: list[Export]) -> None:
     for one in made:
         await publisher.publish(1, one.version, one)
+
+
+def started_again(publisher: Publisher, store: Store, folder: Path) -> Publisher:
+    """Another one over the same store."""
+    return Publisher(
+        publisher._signing,
+        store,
+        publisher._network,
+        head_file=folder / "head",
+        addresses=publisher._addresses,
+        clock=lambda: 0.0,
+    )
 
 
 async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None:
@@ -96,14 +109,7 @@ async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypat
     with publishing(tmp_path) as (publisher, store):
         await published(publisher, made[:-1])
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
-        again = Publisher(
-            publisher._signing,
-            store,
-            publisher._network,
-            head_file=tmp_path / "head",
-            addresses=publisher._addresses,
-            clock=lambda: 0.0,
-        )
+        again = started_again(publisher, store, tmp_path)
         assert again.line == publisher.line
         assert again._edges == publisher._edges
         await published(again, made[-1:])
@@ -119,14 +125,7 @@ async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_ver
         await published(publisher, made)
         monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
         monkeypatch.setattr(module, "EARLIER", 3)
-        again = Publisher(
-            publisher._signing,
-            store,
-            publisher._network,
-            head_file=tmp_path / "head",
-            addresses=publisher._addresses,
-            clock=lambda: 0.0,
-        )
+        again = started_again(publisher, store, tmp_path)
         assert [one.version for one in again.line] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
         await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         assert [one.version for one in store.documents("version")] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
