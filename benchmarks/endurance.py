@@ -18,6 +18,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import statistics
 import sys
 import tempfile
 import threading
@@ -280,11 +281,12 @@ def beside_connections(samples: Sequence[Sample]) -> int:
 
 
 def grown(samples: Sequence[Sample], seconds: float) -> int:
-    """Descriptors beside connections: the most in the last third, less the most in the second."""
+    """Descriptors beside connections: the median of the last third, less that of the second. What is open for a moment
+    (a payload that is read, an answer of the page) is no growth."""
     thirds = [[one for one in samples if low <= one.at / seconds < high] for low, high in ((1 / 3, 2 / 3), (2 / 3, 9))]
     if not all(thirds):
         return 0
-    before, after = (beside_connections(third) for third in thirds)
+    before, after = (statistics.median_low(one.descriptors - one.connections for one in third) for third in thirds)
     return after - before
 
 
