@@ -141,8 +141,8 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
         mallory.start(run.coordinator.invite())
         refusals = until("it was refused for each of its lies", lambda: _refusals(mallory))
         assert set(refusals) == {"drift", "drift-median", "incomplete"}
-        assert refusals["drift"].startswith("Sample 0, sampled token 0: log-probability off by 0.01,")
-        assert refusals["drift-median"].startswith("Sample 0: log-probabilities off by 0.0005 in the median,")
+        assert refusals["drift"] == "Sample 0, sampled token 0: log-probability off by 0.0100, the most is 0.0010."
+        assert refusals["drift-median"].startswith("Sample 0: log-probabilities off by 0.0005")
         assert refusals["incomplete"] == "A group of 4 rollouts was leased, 3 came."
         until("its honest groups are taken", mallory.accepted)
         assert run.coordinator.row(mallory).refusals.keys() == set(refusals)
