@@ -124,7 +124,7 @@ class Control:
 
     def serve(self, network: Network, submission_limit: int) -> None:
         """Answer on a network. `submission_limit`: bytes, see admission."""
-        queue = RequestQueue(self._clock, lambda: network.unanswered)
+        queue = RequestQueue(self._clock, lambda: network.unanswered(METHODS))
         for method in METHODS:
 
             async def handle(peer: str, data: bytes, method: str = method) -> bytes:

@@ -161,8 +161,7 @@ class HttpsClient:
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""
 
-    @property
-    def unanswered(self) -> int:
+    def unanswered(self, methods: Sequence[str]) -> int:
         """None: nobody asks a node over HTTPS."""
         return 0
 

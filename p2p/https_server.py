@@ -57,7 +57,7 @@ class HttpsServer:
         self._beside, self._turn = beside, turn
         self._listener = HttpsListener(listen, context, self._respond, limits or Limits())
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
-        self._unanswered = 0
+        self._unanswered = Counter[str]()
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
         self._shared: dict[bytes, Payload] = {}
@@ -129,10 +129,9 @@ class HttpsServer:
         self._beside.serve(method, handler, limit=limit)
         self._methods[method] = (handler, limit)
 
-    @property
-    def unanswered(self) -> int:
+    def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
-        return self._unanswered + self._beside.unanswered
+        return sum(self._unanswered[method] for method in methods) + self._beside.unanswered(methods)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""
@@ -192,7 +191,7 @@ class HttpsServer:
             raise Refused(404, "no such method")
         handler, limit = found
         body = await self._listener.read(request, limit)
-        self._unanswered += 1
+        self._unanswered[method] += 1
         try:
             answer = await handler(_name(request), body)
         except Malformed as fault:
@@ -201,7 +200,7 @@ class HttpsServer:
             log.error("https: %s failed", method, exc_info=fault)
             raise Refused(500, "the request failed") from None
         finally:
-            self._unanswered -= 1
+            self._unanswered[method] -= 1
         return await self._listener.send(request, answer)
 
     async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:

@@ -117,8 +117,7 @@ class Network(Protocol):
         stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan.
         `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
 
-    @property
-    def unanswered(self) -> int:
-        """Requests for what this daemon serves that have come whole and are not answered yet. Safe from any thread."""
+    def unanswered(self, methods: Sequence[str]) -> int:
+        """Requests for these methods that have come whole and are not answered yet. Safe from any thread."""
 
     async def traffic(self) -> Traffic: ...

@@ -4,6 +4,7 @@ Written on anyio: under asyncio it runs on the in-memory transport, under trio o
 the tests of the one are the tests of the other.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Peer:
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._server = rpc.Server()
-        self._unanswered = 0
+        self._unanswered = Counter[str]()
         self._asking: dict[str, anyio.CapacityLimiter] = {}
         self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
         self._server.serve(reachable.METHOD, reachable.DialBack(transport).answer, limit=reachable.LIMIT)
@@ -108,18 +109,17 @@ class Peer:
         """See `Network`."""
 
         async def counted(peer: str, request: bytes) -> bytes:
-            self._unanswered += 1
+            self._unanswered[method] += 1
             try:
                 return await handler(peer, request)
             finally:
-                self._unanswered -= 1
+                self._unanswered[method] -= 1
 
         self._server.serve(method, counted, limit=limit)
 
-    @property
-    def unanswered(self) -> int:
+    def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
-        return self._unanswered
+        return sum(self._unanswered[method] for method in methods)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""

@@ -120,10 +120,9 @@ class ThreadedPeer:
         """See `Network`."""
         self._methods.append((method, handler, limit))
 
-    @property
-    def unanswered(self) -> int:
+    def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
-        return 0 if self._peer is None else self._peer.unanswered
+        return 0 if self._peer is None else self._peer.unanswered(methods)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""

@@ -127,10 +127,9 @@ class Ways:
         for network in self._all:
             network.serve(method, handler, limit=limit)
 
-    @property
-    def unanswered(self) -> int:
+    def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
-        return sum(network.unanswered for network in self._all)
+        return sum(network.unanswered(methods) for network in self._all)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Network`."""

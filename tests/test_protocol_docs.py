@@ -340,7 +340,7 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: given tokens": f"{admission.MOST_GIVEN} tokens",
     "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
     "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
-    "requests.md: asks that wait": f"more than {request_queue.MOST_UNANSWERED} requests have been unanswered",
+    "requests.md: asks that wait": f"more than {request_queue.MOST_UNANSWERED} of these requests have been unanswered",
     "requests.md: expired requests": f"until {control.SKEW // 60_000} minutes\n   *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),

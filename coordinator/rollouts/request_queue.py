@@ -5,8 +5,8 @@ Rules
    have their place in every iteration, however many requests wait.
 2. Requests that end work go before requests that begin it: submissions, then verdicts and acknowledgements, then
    greetings, then asks for leases. Within one kind the first to come is the first served.
-3. While more than `MOST_UNANSWERED` requests are unanswered, in this loop or on their way to it, and have been for
-   `STANDING`, or more than `BURST` are, an ask for a lease is refused at once, unread: it costs no check of a
+3. While more than `MOST_UNANSWERED` of these requests are unanswered, in this loop or on their way to it, and have been
+   for `STANDING`, or more than `BURST` are, an ask for a lease is refused at once, unread: it costs no check of a
    signature, and no new work is begun while what was begun waits.
 4. Those that were refused are told to ask again one after the other, `RETRIES` a second, at the soonest after `SOONEST`
    and at the latest after `LATEST` milliseconds: a request that is refused costs nearly as much as one that is
@@ -35,7 +35,8 @@ class RequestQueue:
     """Use from the event loop's thread."""
 
     def __init__(self, clock: Callable[[], int], unanswered: Callable[[], int]) -> None:
-        """`clock`: milliseconds. `unanswered`: requests that have come and are not answered, with those here."""
+        """`clock`: milliseconds. `unanswered`: requests for these methods that have come and are not answered, with
+        those here. Requests that wait on purpose are none of them."""
         self._clock, self._unanswered = clock, unanswered
         self._retry = 0
         self._crowded_since: int | None = None

@@ -1,6 +1,7 @@
 """Sealed requests: who speaks, to whom, once."""
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -235,7 +236,8 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     limits: dict[str, int] = {}
 
     class Line:
-        unanswered = 0
+        def unanswered(self, methods: Sequence[str]) -> int:
+            return 0
 
         def serve(self, method: str, handler: Any, *, limit: int) -> None:
             served[method], limits[method] = handler, limit

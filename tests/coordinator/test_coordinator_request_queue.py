@@ -1,6 +1,8 @@
 """Under too much load: what was begun is ended first, and asks beyond a bound are refused unread."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 
 from coordinator.control import Control
 from coordinator.rollouts.request_queue import (
@@ -53,14 +55,17 @@ def test_an_asker_that_goes_away_holds_up_nobody() -> None:
 
 
 class Line:
-    """A network that remembers the handlers."""
+    """A network that remembers the handlers. `waiting`: requests by method."""
 
     def __init__(self) -> None:
-        self.unanswered = 0
+        self.waiting = Counter[str]()
         self.handlers: dict[str, RequestHandler] = {}
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         self.handlers[method] = handler
+
+    def unanswered(self, methods: Sequence[str]) -> int:
+        return sum(self.waiting[method] for method in methods)
 
 
 def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
@@ -69,7 +74,7 @@ def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: Wor
 
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
-            line.unanswered = unanswered
+            line.waiting["submit"] = unanswered
             refusal = decode(await line.handlers["lease"]("peer", b"no request at all"), Answer).refusal
             assert refusal is not None
             assert (refusal.code, refusal.retry_after) == (code, again)
@@ -77,10 +82,25 @@ def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: Wor
     asyncio.run(main())
 
 
+def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) -> None:
+    """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
+    hundred of them wait would else keep everybody from a lease."""
+    line = Line()
+    Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
+    line.waiting["plan"] = 10 * BURST
+
+    async def main() -> None:
+        refusal = decode(await line.handlers["lease"]("peer", b"no request at all"), Answer).refusal
+        assert refusal is not None
+        assert refusal.code == "malformed"
+
+    asyncio.run(main())
+
+
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
     line = Line()
     Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
-    line.unanswered = 10 * BURST
+    line.waiting["submit"] = 10 * BURST
 
     async def main() -> None:
         refusal = decode(await line.handlers["submit"]("peer", b"no request at all"), Answer).refusal

@@ -50,6 +50,23 @@ def test_a_request_is_answered_after_two_round_trips():
     assert seconds == pytest.approx(0.2)
 
 
+def test_what_is_unanswered_is_counted_by_method_from_its_arrival_to_its_answer():
+    network = MemoryNetwork(1)
+    counts: list[tuple[int, int]] = []
+
+    async def main():
+        async def slow(peer: str, request: bytes) -> bytes:
+            counts.append((server.unanswered(["echo"]), server.unanswered(["plan", "head"])))
+            raise Unreachable("not now")
+
+        server = served(network, handler=slow)
+        await asked(network, server)
+        counts.append((server.unanswered(["echo"]), server.unanswered(["plan", "head"])))
+
+    run_fake(main)
+    assert counts == [(1, 0), (0, 0)]
+
+
 def test_a_large_answer_takes_as_long_as_the_link_needs():
     network = MemoryNetwork(1, link=Link(bandwidth=1e6))
 
