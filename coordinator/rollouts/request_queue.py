@@ -22,6 +22,8 @@ PER_ITERATION: Final = 24
 MOST_UNANSWERED: Final = 64
 STANDING: Final = 100
 """Milliseconds."""
+UNSEEN: Final = 1_000
+"""Milliseconds without a request after which nobody knows whether the crowd of before stood until now."""
 BURST: Final = 192
 RETRIES: Final = 20
 SOONEST: Final = 5_000
@@ -40,6 +42,7 @@ class RequestQueue:
         self._clock, self._unanswered = clock, unanswered
         self._retry = 0
         self._crowded_since: int | None = None
+        self._seen = 0
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in _ORDER)
         self._free = PER_ITERATION
         self._armed = False
@@ -64,16 +67,19 @@ class RequestQueue:
 
     def _crowded(self) -> bool:
         unanswered, now = self._unanswered(), self._clock()
+        seen, self._seen = self._seen, now
         if unanswered <= MOST_UNANSWERED:
             self._crowded_since = None
             return False
-        if self._crowded_since is None:
+        if self._crowded_since is None or not seen <= now <= seen + UNSEEN:  # or the clock was set
             self._crowded_since = now
         return unanswered > BURST or now - self._crowded_since > STANDING
 
     def _later(self) -> int:
         """Take the next place in the line of those that were refused."""
         now = self._clock()
+        if self._retry > now + LATEST:  # the clock was set back: that line is nobody's any more
+            self._retry = 0
         self._retry = min(max(self._retry + 1000 // RETRIES, now + SOONEST), now + LATEST)
         return self._retry - now
 

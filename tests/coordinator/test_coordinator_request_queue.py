@@ -13,6 +13,7 @@ from coordinator.rollouts.request_queue import (
     RETRIES,
     SOONEST,
     STANDING,
+    UNSEEN,
     RequestQueue,
 )
 from p2p.messages import Answer, decode
@@ -144,5 +145,42 @@ def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
             now, unanswered = at, count
             assert (await queue.enter("lease") is not None) == refused
             await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() -> None:
+    """Nothing came between the two that could have shown that the first was over."""
+    now = 60_000
+
+    async def main() -> None:
+        nonlocal now
+        queue = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
+        assert await queue.enter("lease") is None
+        await asyncio.sleep(0)
+        now += UNSEEN + 1
+        assert await queue.enter("lease") is None
+
+    asyncio.run(main())
+
+
+def test_a_clock_that_is_set_back_neither_hides_a_crowd_nor_lengthens_the_line() -> None:
+    now = 7_200_000
+
+    async def main() -> None:
+        nonlocal now
+        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        assert await queue.enter("lease") == SOONEST
+        now -= 3_600_000
+        assert await queue.enter("lease") == SOONEST
+
+        standing = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
+        assert await standing.enter("lease") is None
+        await asyncio.sleep(0)
+        now -= 1_800_000
+        assert await standing.enter("lease") is None
+        await asyncio.sleep(0)
+        now += STANDING + 1
+        assert await standing.enter("lease") == SOONEST
 
     asyncio.run(main())
