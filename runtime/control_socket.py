@@ -86,7 +86,8 @@ class ControlServer:
                 await server.serve_forever()
         finally:
             listener.close()
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what could not be made there need not go away
+                self._path.unlink()
 
     def _make_room(self) -> None:
         folder = self._path.parent

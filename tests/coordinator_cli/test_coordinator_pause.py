@@ -115,6 +115,19 @@ def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinato
     asyncio.run(main())
 
 
+def test_a_place_that_is_taken_by_something_else_costs_the_commands_and_not_the_coordinator(folder: Path) -> None:
+    (folder / "control.sock").mkdir()
+
+    async def main() -> None:
+        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        with structlog.testing.capture_logs() as said:
+            await asyncio.wait_for(commands.run(), 10)
+        assert [line["event"] for line in said] == ["commands cannot reach this daemon"]
+
+    asyncio.run(main())
+    assert (folder / "control.sock").is_dir()
+
+
 def test_the_page_has_no_command(folder: Path) -> None:
     assert not [path for path in BODIES if "pause" in path or "resume" in path or "control" in path]
 
