@@ -10,8 +10,8 @@ Rules
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
 5. A node holds a bounded number of open leases; how long a lease lasts follows from how long its groups took.
-6. A position for which the task gives no prompt is left out, and said in the log; after `_MOST_LEFT_OUT` in a row there
-   is no lease for a while.
+6. A position for which the task gives no prompt is left out, and said in the log. After `_MOST_LEFT_OUT` in a row there
+   is no lease for `_NO_PROMPT`, and no task code runs for any ask; then the positions after them are tried.
 """
 
 from collections.abc import Callable, Sequence
@@ -120,6 +120,8 @@ class Leases:
         self._seal = seal
         self._entropy = entropy
         self._retries = Retries()
+        self._without_prompt = (0, 0)
+        """The first position that may have a prompt, and when it is tried (rule 6)."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """From now on nodes may hold this version. The same again is nothing new."""
@@ -186,9 +188,12 @@ class Leases:
             return refusal("newer-version", retry_after=self.terms.retry_ms, version=version, wanted=at.version)
         return refusal("no-room", retry_after=self.terms.retry_ms, version=version, step=at.step)
 
-    def _next_prompt(self) -> tuple[int, Prompt]:
+    def _next_prompt(self, now: int) -> tuple[int, Prompt]:
         """The next position that has a prompt, and it (rule 6). Raises `TaskFault`."""
-        first = self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases")
+        known, tried = self._without_prompt
+        if now < tried <= now + _NO_PROMPT:
+            raise TaskFault("a while ago there was none", verified=False)
+        first = max(known, self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
         fault: TaskFault | None = None
         for position in range(first, first + _MOST_LEFT_OUT + 1):
             try:
@@ -200,11 +205,12 @@ class Leases:
                 log.error("prompts left out", first=first, count=position - first, reason=str(fault))
             return position, prompt
         assert fault is not None
+        self._without_prompt = (first + _MOST_LEFT_OUT + 1, now + _NO_PROMPT)
         log.error("no lease: the task gives no prompt", first=first, count=_MOST_LEFT_OUT + 1, reason=str(fault))
         raise fault
 
     def _write(self, node: bytes, ask: LeaseAsk, now: int) -> bytes:
-        position, prompt = self._next_prompt()
+        position, prompt = self._next_prompt(now)
         lease = Lease(
             id=self._entropy(16),
             node=node,
