@@ -281,8 +281,8 @@ def beside_connections(samples: Sequence[Sample]) -> int:
 
 
 def grown(samples: Sequence[Sample], seconds: float) -> int:
-    """Descriptors beside connections: the median of the last third, less that of the second. What is open for a moment
-    (a payload that is read, an answer of the page) is no growth."""
+    """Descriptors beside connections: the median of the last third, less that of the second. A file that is open
+    for a moment (a payload that is read, an answer of the page) is no growth."""
     thirds = [[one for one in samples if low <= one.at / seconds < high] for low, high in ((1 / 3, 2 / 3), (2 / 3, 9))]
     if not all(thirds):
         return 0

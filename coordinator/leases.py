@@ -178,6 +178,8 @@ class Leases:
         held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))  # index leases_open_of_node
         if held >= terms.per_node:
             return refusal("too-many-leases", retry_after=again, held=held, most=terms.per_node)
+        if 0 < (wait := self._without_prompt[1] - now) <= _NO_PROMPT:
+            return refusal("no-prompt", retry_after=wait)
         return self._crowded(ask.version, at, buffered, now)
 
     def _crowded(self, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
@@ -190,10 +192,7 @@ class Leases:
 
     def _next_prompt(self, now: int) -> tuple[int, Prompt]:
         """The next position that has a prompt, and it (rule 6). Raises `TaskFault`."""
-        known, tried = self._without_prompt
-        if now < tried <= now + _NO_PROMPT:
-            raise TaskFault("a while ago there was none", verified=False)
-        first = max(known, self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
+        first = max(self._without_prompt[0], self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
         fault: TaskFault | None = None
         for position in range(first, first + _MOST_LEFT_OUT + 1):
             try:
@@ -233,8 +232,9 @@ class Leases:
             "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?) ON CONFLICT (node, nonce) DO NOTHING",
             (lease.id, node, ask.nonce, position, ask.era, ask.version, now, lease.expires, document, sealed),
         )
-        given = None if written else self._given(node, ask.nonce)
-        return given or sealed
+        given = sealed if written else self._given(node, ask.nonce)
+        assert given is not None
+        return given
 
     def find(self, lease: bytes) -> Held | None:
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))

@@ -11,7 +11,7 @@ Rules
    long as it has not expired: the tokens are the same.
 4. A refusal is waited out as long as the coordinator says and up to a fifth longer, at random, or until a newer version
    is held; a newer version makes no place where too many nodes ask. Where it speaks of a version that this node has
-   not heard of, the newest Head is asked for. What no repetition can change ends the node.
+   not heard of, the newest Head is asked for. A refusal that no repetition can change ends the node.
 5. What blocks now is in `blocked`, one sentence; empty while work goes on.
 """
 

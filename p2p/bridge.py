@@ -17,11 +17,12 @@ import trio
 
 from p2p.errors import Unreachable
 from p2p.groups import one_error
+from p2p.rpc import IN_ALL
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-CALLS = 512
+CALLS = IN_ALL
 """As many as p2p/rpc.py lets in: the daemon decides which request it answers first, and knows those that crossed."""
 
 

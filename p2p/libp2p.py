@@ -121,6 +121,19 @@ def resources(connections: int) -> ResourceManager:
     )
 
 
+def upstream_limits(connections: int) -> ConnectionConfig:
+    """Return upstream's own bounds, twice as wide as ours: no connection shall meet them in silence."""
+    most = 2 * (connections + OWN_DIALS)
+    return ConnectionConfig(
+        max_connections=most,
+        high_watermark=most,
+        low_watermark=0,
+        min_connections=0,
+        max_connections_per_peer=1,
+        dial_timeout=DIAL_TIMEOUT,
+    )
+
+
 class LibP2PTransport:
     """`p2p.transport.Transport` on trio."""
 
@@ -147,21 +160,12 @@ class LibP2PTransport:
         libp2p_socket.install()
         demote()
         key_pair = create_new_key_pair(key.private_bytes_raw())
-        most = 2 * (limits.connections + OWN_DIALS)  # upstream's own bound: no connection shall meet it in silence
-        connections = ConnectionConfig(
-            max_connections=most,
-            high_watermark=most,
-            low_watermark=0,
-            min_connections=0,
-            max_connections_per_peer=1,
-            dial_timeout=DIAL_TIMEOUT,
-        )
         self._host: IHost = new_host(
             key_pair=key_pair,
             sec_opt=security(key_pair),
             listen_addrs=self._listen or None,
             resource_manager=resources(limits.connections),
-            connection_config=connections,
+            connection_config=upstream_limits(limits.connections),
         )
         self._host.get_network().upgrader.muxer_multistream = Muxers(muxers())  # type: ignore[attr-defined]
         guard(self._host)

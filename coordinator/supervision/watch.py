@@ -58,7 +58,7 @@ class Watch:
         elif before != self.pause:
             self._save()
         recent = self._books.ends.recent
-        # What comes in during a pause was given out before it: no new trouble.
+        # A group that comes in during a pause was leased before it: no new trouble.
         if self.pause is None and self._pauses.decided(recent, self._now()):
             recent.clear()
             self._begun()
