@@ -53,6 +53,7 @@ from p2p.envelope import ROLES, seal
 from p2p.identity import public_bytes
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.origin import Origin
 from p2p.threaded import ThreadedPeer
 from weights.diff import encode_full
 from weights.snapshot import Snapshot
@@ -121,14 +122,14 @@ class Desk:
         cpu, wall = (ended - began for ended, began in zip(self._ended, self._began, strict=True))
         return Measured(self._tokens, cpu, wall)
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal:
         """See `coordinator.control.Books`."""
         given = self._count("leases")
         if given >= self._allowed:
             return refusal("paused", retry_after=_RETRY)
         if given == self._count("leases WHERE state = 'decided'"):
             self._began = self.cpu(), time.perf_counter()
-        return self._books.lease(node, ask, now)
+        return self._books.lease(node, ask, now, origin)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         """See `coordinator.control.Books`."""

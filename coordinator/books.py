@@ -28,6 +28,7 @@ from engines.engine import SampleScore
 from p2p.identity import peer_id
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.origin import NOWHERE, Origin
 from tasks.task import Task, Text
 
 
@@ -81,13 +82,13 @@ class Books:
         self.buffer.rebuild(drawn)
         self.progress = progress
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
         self.roster.saw(node, now, ask.version)
         at = self.progress
         if at is not None and self.paused:
             at = msgspec.structs.replace(at, paused=True)
-        answer = self.leases.issue(node, ask, at, self.buffered(), now)
+        answer = self.leases.issue(node, ask, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer
 

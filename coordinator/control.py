@@ -48,6 +48,7 @@ from p2p.messages import (
 )
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
+from p2p.origin import NOWHERE, Origin
 from p2p.records import Known, opened
 
 SKEW = 600_000
@@ -65,7 +66,7 @@ class Books(Protocol):
     @property
     def roster(self) -> Roster: ...
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal: ...
+    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal: ...
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal: ...
 
@@ -131,14 +132,14 @@ class Control:
                 later = await queue.enter(method)
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
-                answer = self.answer(method, data, self._clock(), way_of_asker(peer))
+                answer = self.answer(method, data, self._clock(), way_of_asker(peer), network.origin(peer))
                 await self._books.durable()
                 return answer
 
             network.serve(method, handle, limit=SMALL + (submission_limit if method == "submit" else 0))
 
-    def answer(self, method: str, data: bytes, now: int, way: Way = "direct") -> bytes:
-        """An encoded Answer to a sealed Request that came in under `method`, by `way`."""
+    def answer(self, method: str, data: bytes, now: int, way: Way = "direct", origin: Origin = NOWHERE) -> bytes:
+        """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""
         try:
             node, request = self._opened(data)
         except Malformed as error:
@@ -154,7 +155,7 @@ class Control:
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
         try:
-            result = self._dispatch(node, request, now)
+            result = self._dispatch(node, request, now, origin)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
         verdicts = None if request.verdicts is None else self._books.verdicts(node, request.verdicts)
@@ -186,11 +187,11 @@ class Control:
             return refusal("no-hello")
         return None
 
-    def _dispatch(self, node: bytes, request: Request, now: int) -> msgspec.Struct | bytes:
+    def _dispatch(self, node: bytes, request: Request, now: int, origin: Origin) -> msgspec.Struct | bytes:
         if request.method == "hello":
             return self._hello(node, decode(request.body, Hello), now)
         if request.method == "lease":
-            return self._books.lease(node, decode(request.body, LeaseAsk), now)
+            return self._books.lease(node, decode(request.body, LeaseAsk), now, origin)
         if request.method == "submit":
             return self._books.submit(node, request.body, now)
         if request.method == "verdicts":

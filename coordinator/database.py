@@ -251,7 +251,6 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     found = _schema(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     # Some systems' SQLite writes zeros over whatever is deleted: tokens that go would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
@@ -259,6 +258,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _check(connection, path)
     if found < SCHEMA_VERSION:
         _migrate(connection, path, found)
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, found: int) -> None:

@@ -20,6 +20,7 @@ from coordinator.roster import Roster
 from coordinator.setup import Run
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.origin import Origin
 from runtime.witness import Witness
 
 STOPPED = 5_000
@@ -55,10 +56,10 @@ class Desk:
     def roster(self) -> Roster:
         return self.books.roster
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int) -> bytes | Refusal:
+    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal:
         self.here(now)
         self.history.first_asked(ask.version, now)
-        return self.books.lease(node, ask, now)
+        return self.books.lease(node, ask, now, origin)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         self.here(now)

@@ -27,6 +27,7 @@ from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.retries import Retries
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
+from p2p.origin import NOWHERE, Origin
 from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]
@@ -134,13 +135,22 @@ class Leases:
         """The newest era of which a version was published; 0 before the first."""
         return int(self._database.value("SELECT coalesce(max(era), 0) FROM versions"))
 
-    def issue(self, node: bytes, ask: LeaseAsk, progress: Progress | None, buffered: int, now: int) -> bytes | Refusal:
-        """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn."""
+    def issue(
+        self,
+        node: bytes,
+        ask: LeaseAsk,
+        progress: Progress | None,
+        buffered: int,
+        now: int,
+        origin: Origin = NOWHERE,
+    ) -> bytes | Refusal:
+        """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn. `origin`: where
+        the ask came from."""
         refused = self._refused(node, ask, progress, buffered, now)
         if refused is None:
             try:
                 with self._database.transaction():
-                    given = self._write(node, ask, now)
+                    given = self._write(node, ask, now, origin)
                 self._retries.given(node, now)
                 return given
             except TaskFault:
@@ -208,7 +218,7 @@ class Leases:
         log.error("no lease: the task gives no prompt", first=first, count=_MOST_LEFT_OUT + 1, reason=str(fault))
         raise fault
 
-    def _write(self, node: bytes, ask: LeaseAsk, now: int) -> bytes:
+    def _write(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes:
         position, prompt = self._next_prompt(now)
         lease = Lease(
             id=self._entropy(16),
@@ -229,8 +239,9 @@ class Leases:
         document = encode(lease)
         sealed = self._seal("lease", document)
         written = self._database.do(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?) ON CONFLICT (node, nonce) DO NOTHING",
-            (lease.id, node, ask.nonce, position, ask.era, ask.version, now, lease.expires, document, sealed),
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, 0, ?, ?)"
+            " ON CONFLICT (node, nonce) DO NOTHING",
+            (lease.id, node, ask.nonce, position, ask.era, ask.version, now, lease.expires, document, sealed, *origin),
         )
         given = sealed if written else self._given(node, ask.nonce)
         assert given is not None
@@ -272,8 +283,8 @@ class Leases:
         """Milliseconds from lease sent to submission received, of a node's last groups."""
         rows = self._database.all(
             "SELECT s.at - l.sent FROM"
-            " (SELECT id, sent, position FROM leases WHERE node = ? ORDER BY position DESC LIMIT ?) l"
-            " JOIN submissions s ON s.lease = l.id ORDER BY l.position DESC LIMIT ?",
+            " (SELECT id, sent FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"
+            " JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC LIMIT ?",
             (node, _LOOKED_AT, _SAMPLE),
         )
         return [row[0] for row in rows]

@@ -4,9 +4,10 @@ Rules
 1. A file's schema is its `user_version`: the number of migrations that it has been through. A new file goes through all
    of them, an older one through those that it lacks, so both have the same tables by construction.
 2. All migrations of one open are one transaction: a process that is killed in the middle leaves the file as it was.
-3. A migration that was released is never changed. Schema 1 is what version 0.1 made; schema 2 is not released yet, and
-   whatever it still needs is added to `SCHEMA_2` as a `Part` of its own, with its columns in docs/protocol/disk.md.
+3. A migration that was released is never changed. Schema 1 is what version 0.1 made; schema 3 is not released yet, and
+   whatever it still needs is added to `SCHEMA_3` as a `Part` of its own, with its columns in docs/protocol/disk.md.
 4. A part works on a file with history: a table of sums is filled from the rows that are there.
+5. Foreign keys are not watched meanwhile, so that a table may be made anew under its name.
 """
 
 import sqlite3
@@ -169,7 +170,51 @@ CREATE TABLE set_aside (
     ),
 )
 
-MIGRATIONS = (SCHEMA_1, SCHEMA_2)
+SCHEMA_3 = (
+    Part(
+        "leases with their origin, more than one for a position",
+        """
+CREATE TABLE leases_3 (
+    id BLOB PRIMARY KEY, node BLOB NOT NULL, nonce BLOB NOT NULL, position INTEGER NOT NULL,
+    era INTEGER NOT NULL, version INTEGER NOT NULL, sent INTEGER NOT NULL, expires INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'received', 'decided', 'expired')),
+    document BLOB NOT NULL, sealed BLOB NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
+    connection TEXT NOT NULL DEFAULT '', party TEXT NOT NULL DEFAULT '', UNIQUE (node, nonce)
+) STRICT;
+INSERT INTO leases_3 SELECT id, node, nonce, position, era, version, sent, expires, state, document, sealed, 0, '', ''
+    FROM leases ORDER BY rowid;
+DROP TABLE leases;
+ALTER TABLE leases_3 RENAME TO leases;
+CREATE UNIQUE INDEX leases_by_position ON leases (position, attempt);
+CREATE INDEX leases_by_node ON leases (node, sent);
+CREATE INDEX leases_open_of_node ON leases (node, expires) WHERE state = 'open';
+CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
+CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
+CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state IN ('decided', 'expired')
+BEGIN SELECT RAISE(ABORT, 'this lease has its final state'); END;
+CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
+BEGIN
+    INSERT INTO on_their_way VALUES (NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received')
+        ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received;
+END;
+CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
+BEGIN
+    UPDATE on_their_way SET
+        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
+        received = received + (NEW.state = 'received') - (OLD.state = 'received')
+        WHERE era = NEW.era AND version = NEW.version;
+    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
+END;
+CREATE TRIGGER an_expiry_is_summed AFTER UPDATE OF state ON leases WHEN NEW.state = 'expired'
+BEGIN
+    INSERT INTO sums VALUES (NEW.node, 'expired', 'expired', 1, 0, 0, 0, 0), (x'', 'expired', 'expired', 1, 0, 0, 0, 0)
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+""",
+    ),
+)
+
+MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)
 SCHEMA_VERSION = len(MIGRATIONS)
 SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All of it, for a database without history."""

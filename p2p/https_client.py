@@ -31,6 +31,7 @@ from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.guard import guarded
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.origin import Origin
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
 
@@ -160,6 +161,10 @@ class HttpsClient:
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network`."""
+        return Origin(peer, peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """None: nobody asks a node over HTTPS."""

@@ -32,6 +32,7 @@ from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 from p2p.openpayloads import patiently
+from p2p.origin import Origin
 from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
@@ -128,6 +129,10 @@ class HttpsServer:
         """See `Network`."""
         self._beside.serve(method, handler, limit=limit)
         self._methods[method] = (handler, limit)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network`."""
+        return Origin(peer, peer) if peer.startswith(OVER_HTTPS) else self._beside.origin(peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from p2p.origin import Origin
+
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request bytes) -> answer bytes."""
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
@@ -116,6 +118,9 @@ class Network(Protocol):
         """The plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
         stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan.
         `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
+
+    def origin(self, peer: str) -> Origin:
+        """Where the requests of a connected peer come from. Safe from any thread, and cheap."""
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """Requests for these methods that have come whole and are not answered yet. Safe from any thread."""

@@ -18,6 +18,7 @@ from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.guard import guarded
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.origin import Origin
 from p2p.transport import Transport
 
 
@@ -116,6 +117,10 @@ class Peer:
                 self._unanswered[method] -= 1
 
         self._server.serve(method, counted, limit=limit)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network`."""
+        return Origin(peer, peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

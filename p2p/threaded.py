@@ -19,6 +19,7 @@ from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
 from p2p.limits import PeerLimits
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.origin import Origin
 from p2p.peer import Peer
 from p2p.relay import RelayLimits
 from p2p.transport import Transport
@@ -119,6 +120,10 @@ class ThreadedPeer:
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network`."""
         self._methods.append((method, handler, limit))
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network`."""
+        return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

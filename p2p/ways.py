@@ -19,6 +19,7 @@ from p2p.errors import Declined, P2PError, Unreachable
 from p2p.groups import one_error
 from p2p.https_client import HttpsClient
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.origin import Origin
 
 PENALTY: Final = 60.0
 STALL: Final = 15.0
@@ -126,6 +127,10 @@ class Ways:
         """See `Network`."""
         for network in self._all:
             network.serve(method, handler, limit=limit)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network`."""
+        return self._all[0].origin(peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

@@ -22,6 +22,7 @@ from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.errors import Unreachable
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.origin import Origin
 from weights.store import Store
 
 
@@ -69,6 +70,9 @@ class BareNetwork:
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         self.handlers[method] = handler
+
+    def origin(self, peer: str) -> Origin:
+        return Origin(peer, peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         return 0

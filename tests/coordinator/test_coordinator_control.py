@@ -28,6 +28,7 @@ from p2p.messages import (
     decode,
     encode,
 )
+from p2p.origin import Origin
 from p2p.records import LIFE, Own
 from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, group, opened
 
@@ -236,6 +237,9 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     limits: dict[str, int] = {}
 
     class Line:
+        def origin(self, peer: str) -> Origin:
+            return Origin(peer, peer)
+
         def unanswered(self, methods: Sequence[str]) -> int:
             return 0
 

@@ -30,7 +30,7 @@ def write_history(world: World, groups: int) -> None:
             lease, node, version = name("lease", number), name("node", number % NODES, 32), number // PER_VERSION
             sent = T0 + number * 100
             held = (lease, node, name("nonce", number), number, 1, version, sent, sent + 20_000, "open", b"", b"")
-            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", held)
+            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', '')", held)
             if number % 20 == 0:
                 database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
                 continue

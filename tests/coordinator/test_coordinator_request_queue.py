@@ -18,6 +18,7 @@ from coordinator.rollouts.request_queue import (
 )
 from p2p.messages import Answer, decode
 from p2p.network import RequestHandler
+from p2p.origin import Origin
 from tests.coordinator.books_world import SPEC, World
 from tests.coordinator.test_coordinator_control import COORDINATOR, Papers
 
@@ -64,6 +65,9 @@ class Line:
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         self.handlers[method] = handler
+
+    def origin(self, peer: str) -> Origin:
+        return Origin(peer, peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         return sum(self.waiting[method] for method in methods)
