@@ -26,9 +26,9 @@ from coordinator.turns import Waiting
 from coordinator.verdicts import ACCEPTED, Verdicts
 from engines.engine import SampleScore
 from p2p.identity import peer_id
+from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
-from p2p.origin import NOWHERE, Origin
 from tasks.task import Task, Text
 
 

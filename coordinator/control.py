@@ -32,6 +32,7 @@ from p2p.addresses import Way, way_of_asker
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id
+from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import (
     Acknowledgement,
     Answer,
@@ -48,7 +49,6 @@ from p2p.messages import (
 )
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
-from p2p.origin import NOWHERE, Origin
 from p2p.records import Known, opened
 
 SKEW = 600_000

@@ -52,7 +52,7 @@ from p2p.addresses import listenable
 from p2p.envelope import ROLES, seal
 from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
-from p2p.limits import PeerLimits
+from p2p.limits.subnets import PeerLimits
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
 from runtime import descriptors

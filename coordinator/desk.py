@@ -18,9 +18,9 @@ from coordinator.history import History
 from coordinator.publisher import Publisher
 from coordinator.roster import Roster
 from coordinator.setup import Run
+from p2p.limits.origin import Origin
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
-from p2p.origin import Origin
 from runtime.witness import Witness
 
 STOPPED = 5_000

@@ -26,8 +26,8 @@ from coordinator.prompts import Prompt, Prompts
 from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.retries import Retries
+from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
-from p2p.origin import NOWHERE, Origin
 from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]

@@ -5,7 +5,7 @@ it is not even that:
 
 1. The coordinator comes first, see node/link.py. It passes on the records of others, each signed by the one of whom it
    speaks (p2p/records.py); only addresses out of these are dialled, and no more than p2p/outgoing.py admits.
-2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits.py; a private network counts as none).
+2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits/subnets.py; a private network counts as none).
 3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of
    newcomers does not replace them.
 4. A public IP address is dialled for one peer a round, so that a list of made-up peers at one victim's address
@@ -26,7 +26,7 @@ import structlog
 
 from p2p.addresses import peer_of
 from p2p.errors import P2PError
-from p2p.limits import subnet_of
+from p2p.limits.subnets import subnet_of
 from p2p.network import Network
 from p2p.outgoing import host_of, relay_of
 from p2p.records import Known, dials, trusted

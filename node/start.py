@@ -67,7 +67,7 @@ def _invite(config: NodeConfig) -> Invite:
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
     """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
     from p2p.https_client import HttpsClient
-    from p2p.limits import PeerLimits
+    from p2p.limits.subnets import PeerLimits
     from p2p.relay import MBIT, RelayLimits
     from p2p.threaded import ThreadedPeer
     from p2p.ways import Ways

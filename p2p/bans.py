@@ -12,7 +12,7 @@ Pure: `now` in seconds, of a monotonic clock.
 
 from typing import Final, NamedTuple
 
-from p2p.limits import Buckets
+from p2p.limits.rates import Buckets
 
 TERM: Final = 600.0
 LONGEST: Final = 86_400.0

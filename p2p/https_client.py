@@ -30,8 +30,8 @@ from p2p.errors import BadChunk, Declined, LocalFault, Malformed, P2PError, Peer
 from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.guard import guarded
+from p2p.limits.origin import Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
-from p2p.origin import Origin
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
 

@@ -10,12 +10,15 @@ import ipaddress
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
+from p2p.limits.origin import SubnetOf
+from p2p.limits.subnets import subnet_of
+
 
 @dataclass(frozen=True)
 class Limits:
     """`connections`: in all. `per_visitor`: connections of one. `rate`, `burst`: requests a second, and at once.
     `handshake`, `idle`, `patience`: seconds for TLS, between two requests, for one read or write. `slowest`: bytes a
-    second of a request's body on the whole."""
+    second of a request's body on the whole. `subnet_of`: see `PeerLimits`."""
 
     connections: int = 1024
     per_visitor: int = 128
@@ -25,6 +28,7 @@ class Limits:
     idle: float = 75.0
     patience: float = 20.0
     slowest: float = 4096.0
+    subnet_of: SubnetOf = subnet_of
 
 
 class Door:

@@ -26,7 +26,7 @@ from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.https_door import Door, Limits
 from p2p.https_wire import PIECE
-from p2p.limits import TurnedAway
+from p2p.limits.subnets import TurnedAway
 from runtime.descriptors import SHORTAGES, is_shortage
 
 log = logging.getLogger("p2p")

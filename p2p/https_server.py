@@ -3,7 +3,8 @@
 Rules
 1. Whatever is served, shared or published goes over both; the rest is the other network's. An answer is made by the
    same handler, from the same bytes, under the same limits: no document is believed for the connection it came over.
-2. A handler hears of the other side only "https/ADDRESS". Who asks is said by the signature inside the request.
+2. A handler hears of the other side only "https/ADDRESS", of a private address with its port (p2p/limits/origin.py).
+   Who asks is said by the signature inside the request.
 3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
    nothing of it goes out.
 4. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
@@ -30,9 +31,9 @@ from p2p.errors import Malformed
 from p2p.groups import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
+from p2p.limits.origin import Origin, origin_over_https, over_https
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 from p2p.openpayloads import patiently
-from p2p.origin import Origin
 from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
@@ -56,7 +57,9 @@ class HttpsServer:
         """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context. `turn`: the uplink's,
         None for no limit."""
         self._beside, self._turn = beside, turn
-        self._listener = HttpsListener(listen, context, self._respond, limits or Limits())
+        limits = limits or Limits()
+        self._subnet_of = limits.subnet_of
+        self._listener = HttpsListener(listen, context, self._respond, limits)
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
         self._unanswered = Counter[str]()
         self._topics: dict[str, tuple[str, bytes]] = {}
@@ -132,7 +135,9 @@ class HttpsServer:
 
     def origin(self, peer: str) -> Origin:
         """See `Network`."""
-        return Origin(peer, peer) if peer.startswith(OVER_HTTPS) else self._beside.origin(peer)
+        if not peer.startswith(OVER_HTTPS):
+            return self._beside.origin(peer)
+        return origin_over_https(peer, self._subnet_of)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
@@ -198,7 +203,7 @@ class HttpsServer:
         body = await self._listener.read(request, limit)
         self._unanswered[method] += 1
         try:
-            answer = await handler(_name(request), body)
+            answer = await handler(self._asker(request), body)
         except Malformed as fault:
             raise Refused(400, str(fault)) from None
         except Exception as fault:  # rule 3; and nothing ends
@@ -207,6 +212,12 @@ class HttpsServer:
         finally:
             self._unanswered[method] -= 1
         return await self._listener.send(request, answer)
+
+    def _asker(self, request: web.BaseRequest) -> str:
+        """Return the name that a handler hears."""
+        transport = request.transport
+        port = 0 if transport is None else transport.get_extra_info("peername", ("", 0))[1]
+        return over_https(str(request.remote), port, self._subnet_of)
 
     async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
         """The topic's message; where that is the one the other side has, the next one, or 304 after a while."""

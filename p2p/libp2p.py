@@ -66,7 +66,9 @@ from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
-from p2p.limits import Buckets, PeerLimits
+from p2p.limits.origin import Origin
+from p2p.limits.rates import Buckets
+from p2p.limits.subnets import PeerLimits
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
@@ -281,6 +283,10 @@ class LibP2PTransport:
     async def release(self, relay: str) -> None:
         """See `Transport`."""
         self._circuits.release(relay)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Transport`."""
+        return self._connections.origins.of(peer)
 
     def relayed(self) -> int:
         """See `Transport`."""

@@ -1,7 +1,8 @@
 """Every connection of one host, whether there may be one more, and with whom there may be none.
 
-1. All peers together may have `PeerLimits.connections`, one public subnet `PeerLimits.per_subnet` (p2p/limits.py); who
-   was dialled by this host counts, and is never refused. A refusal is counted, and said in the log.
+1. All peers together may have `PeerLimits.connections`, one public subnet `PeerLimits.per_subnet`
+   (p2p/limits/subnets.py); who was dialled by this host counts, and is never refused. A refusal is counted,
+   and said in the log.
 2. A peer that breaks the muxer's rules again and again is banned (p2p/bans.py): its connections are closed, new ones
    are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it: bytes
    that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's fault.
@@ -16,9 +17,11 @@ from libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
 from multiaddr import Multiaddr
 
 from p2p.bans import Bans
+from p2p.libp2p_circuit import CIRCUIT
 from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_mux import MuxConn
-from p2p.limits import Crowd, PeerLimits, TurnedAway
+from p2p.limits.origin import Origins
+from p2p.limits.subnets import Crowd, PeerLimits, TurnedAway
 
 log = logging.getLogger("p2p")
 
@@ -35,7 +38,8 @@ class Connections(INotifee):
         """Each with what is set when it ends."""
         self.doubled: Callable[[INetConn], None] = lambda newest: None
         """Told of a connection with a peer with whom there is one."""
-        self._crowd = Crowd(self._limits.per_subnet)
+        self._crowd = Crowd(self._limits.per_subnet, self._limits.subnet_of)
+        self.origins = Origins(self._limits.subnet_of)
         self._bans = Bans()
         self._ended = trio.Event()
 
@@ -71,6 +75,7 @@ class Connections(INotifee):
     async def connected(self, network: INetwork, conn: INetConn) -> None:
         refused = self._refused(conn)
         self.open[conn] = trio.Event()
+        self.origins.came(str(conn.muxed_conn.peer_id), conn, *_remote(conn))
         if refused:
             await close_socket(conn)
         elif len(self.of(str(conn.muxed_conn.peer_id))) > 1:
@@ -85,8 +90,8 @@ class Connections(INotifee):
             return False
         if self.full(0):
             return True
-        remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
-        why = None if remote is None else self._crowd.joined(conn, remote[0], self._now())
+        ip, _ = _remote(conn)
+        why = None if ip is None else self._crowd.joined(conn, ip, self._now())
         if why is not None:
             self.turned_away.count("subnet", why)
         return why is not None
@@ -96,6 +101,7 @@ class Connections(INotifee):
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
         self._crowd.left(conn)
+        self.origins.went(str(conn.muxed_conn.peer_id), conn)
         self._ended.set()
         self._ended = trio.Event()
         await close_socket(conn)
@@ -124,6 +130,15 @@ class Connections(INotifee):
 
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         pass
+
+
+def _remote(conn: INetConn) -> tuple[str | None, str]:
+    """Return the other end's IP address, and the peer id of the relay where it has none."""
+    remote = conn.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+    if remote is not None:
+        return remote[0], ""
+    addresses = conn.muxed_conn.get_transport_addresses()
+    return None, str(addresses[0]).partition(CIRCUIT)[0].rpartition("/p2p/")[2] if addresses else ""
 
 
 async def close_socket(connection: INetConn) -> None:

@@ -30,7 +30,8 @@ from multiaddr import Multiaddr
 from p2p.addresses import dialable, way_of
 from p2p.errors import P2PError, Unreachable
 from p2p.libp2p_circuit import Circuits, receive, send
-from p2p.limits import Buckets, subnet_of
+from p2p.limits.rates import Buckets
+from p2p.limits.subnets import subnet_of
 from p2p.outgoing import host_of
 from p2p.records import dials
 

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from p2p.errors import LocalFault, TooLong, Unreachable
 from p2p.guard import guarded
+from p2p.limits.origin import Origin
 from p2p.memory_places import Places
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
@@ -54,6 +55,8 @@ class MemoryNetwork:
         self._groups: dict[str, int] = {}
         self._frozen: set[str] = set()
         self.places = Places()
+        self.origins: dict[str, Origin] = {}
+        """Where peers come from, where that is not their own party."""
 
     def transport(self, peer_id: str) -> "MemoryTransport":
         """A transport for `peer_id`, which must not be alive already."""
@@ -191,6 +194,10 @@ class MemoryTransport:
 
     async def release(self, relay: str) -> None:
         """See `Transport`."""
+
+    def origin(self, peer: str) -> Origin:
+        """See `Transport`."""
+        return self._network.origins.get(peer, Origin(peer, peer))
 
     def relayed(self) -> int:
         """See `Transport`."""

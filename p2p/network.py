@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from p2p.origin import Origin
+from p2p.limits.origin import Origin
 
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request bytes) -> answer bytes."""
@@ -120,7 +120,8 @@ class Network(Protocol):
         `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
 
     def origin(self, peer: str) -> Origin:
-        """Where the requests of a connected peer come from. Safe from any thread, and cheap."""
+        """Where the requests of a peer come from (p2p/limits/origin.py). `peer`: as the handler of a request is told.
+        Safe from any thread, and cheap."""
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """Requests for these methods that have come whole and are not answered yet. Safe from any thread."""

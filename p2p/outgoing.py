@@ -5,7 +5,7 @@ Rules
    operator's word leads, are not counted.
 2. After a dial that failed its host is left alone for `PAUSE` seconds, each further time twice as long, `LONGEST` at
    most. Who answers with another key than the expected one has failed. A success ends it.
-3. A subnet (p2p/limits.py) may cost `FAILURES` failures at once, then one in `FAILURE_EACH` seconds.
+3. A subnet (p2p/limits/subnets.py) may cost `FAILURES` failures at once, then one in `FAILURE_EACH` seconds.
 4. An address at which its peer was reached before is held back by rule 1 alone, until it fails: else a liar who names
    the host of an honest peer could have it left alone.
 5. A host of a private network is one with its port: many nodes share it, and strangers cannot be reached there. Through
@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 from p2p.addresses import peer_of, way_of
 from p2p.errors import Unreachable
-from p2p.limits import KEPT, Buckets, subnet_of
+from p2p.limits.rates import KEPT, Buckets
+from p2p.limits.subnets import subnet_of
 from runtime.figures import figure
 
 BURST: Final = 32.0

@@ -17,8 +17,8 @@ from p2p.broadcast import PROTOCOL as CHUNKS
 from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.guard import guarded
+from p2p.limits.origin import Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
-from p2p.origin import Origin
 from p2p.transport import Transport
 
 
@@ -120,7 +120,7 @@ class Peer:
 
     def origin(self, peer: str) -> Origin:
         """See `Network`."""
-        return Origin(peer, peer)
+        return self._transport.origin(peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

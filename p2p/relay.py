@@ -5,8 +5,8 @@ everyone's uplink unawares, so
 
 1. Whoever wants to be reached through this peer reserves first; a peer has one reservation, and asking again renews it.
    It ends with its time, or with the connection of its holder.
-2. A subnet (p2p/limits.py; a private network counts as none) holds a bounded share of the reservations: many identities
-   at one place do not fill the table. So is what one peer may have open, as source and as target.
+2. A subnet (p2p/limits/subnets.py; a private network counts as none) holds a bounded share of the reservations: many
+   identities at one place do not fill the table. So is what one peer may have open, as source and as target.
 3. All circuits together pass at most `rate` bytes a second, both directions counted; what waits, waits in turn, so that
    control and gossip pass beside bulk.
 4. A circuit ends after `data` bytes or `duration` seconds. Its two ends dial again if they still need it.
@@ -17,7 +17,7 @@ from enum import Enum
 
 import msgspec
 
-from p2p.limits import subnet_of
+from p2p.limits.subnets import subnet_of
 from p2p.pace import Pace
 
 MBIT = 125_000

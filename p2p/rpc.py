@@ -5,7 +5,8 @@
    a status byte and the answer or a sentence. So the watchdog of the stream finds a frozen server while a slow
    handler may take as long as the asker's timeout.
 3. A request is measured against its method's limit before it is read. A peer may have `PER_PEER` requests at work;
-   beyond that, and beyond `IN_ALL`, the answer is BUSY. One that asks often waits its turn (p2p/limits.py, rule 3).
+   beyond that, and beyond `IN_ALL`, the answer is BUSY. One that asks often waits its turn
+   (p2p/limits/subnets.py, rule 3).
 4. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
 """
 
@@ -16,7 +17,8 @@ import anyio
 
 from p2p.errors import Declined, Malformed, TooLong, Unreachable
 from p2p.groups import one_error
-from p2p.limits import ASKS_BURST, ASKS_RATE, Buckets
+from p2p.limits.rates import Buckets
+from p2p.limits.subnets import ASKS_BURST, ASKS_RATE
 from p2p.network import RequestHandler
 from p2p.transport import Stream
 

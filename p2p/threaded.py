@@ -17,9 +17,9 @@ from p2p.bridge import TrioThread
 from p2p.errors import LocalFault, Unreachable
 from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
-from p2p.limits import PeerLimits
+from p2p.limits.origin import Origin
+from p2p.limits.subnets import PeerLimits
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
-from p2p.origin import Origin
 from p2p.peer import Peer
 from p2p.relay import RelayLimits
 from p2p.transport import Transport

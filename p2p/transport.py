@@ -8,6 +8,8 @@ in-memory one, trio for libp2p), so code written on anyio runs, and is tested, o
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from p2p.limits.origin import Origin
+
 StreamHandler = Callable[["Stream"], Awaitable[None]]
 GossipHandler = Callable[[str, bytes], Awaitable[bool]]
 """(id of the connected peer that passed it on, data) -> whether the message is valid and may be forwarded."""
@@ -71,6 +73,9 @@ class Transport(Protocol):
 
     async def release(self, relay: str) -> None:
         """No longer be reachable through the relay with this peer id."""
+
+    def origin(self, peer: str) -> Origin:
+        """See `Network.origin`."""
 
     def relayed(self) -> int:
         """Bytes passed on for others as their relay, since the start."""

@@ -46,7 +46,6 @@ from p2p import (
     libp2p_foreign,
     libp2p_punch,
     libp2p_relay,
-    limits,
     mdns,
     merkle,
     messages,
@@ -61,6 +60,7 @@ from p2p import (
 from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
 from p2p.broadcast import STREAMS_PER_PEER
 from p2p.https_door import Limits
+from p2p.limits import subnets
 from p2p.relay import RelayLimits
 from tasks import registry, text
 from weights import documents, snapshot, store
@@ -281,15 +281,15 @@ CONSTANTS: dict[str, str] = {
     "mux.md: a ban": f"{bans.TERM / 60:g} minutes, {bans.STEP:g} times as long",
     "mux.md: answers": f"at most {mux.ANSWERS_MAX} frames",
     "chunks.md: first ban": f"For {bans.TERM / 60:g} minutes",
-    "peer.md: connections of a subnet": f"; {limits.PER_SUBNET} from one IPv4 /24 or IPv6 /48",
-    "peer.md: dials": f"{limits.DIALS_BURST:g} of them at once and then {limits.DIALS_RATE:g} a second",
+    "peer.md: connections of a subnet": f"; {subnets.PER_SUBNET} from one IPv4 /24 or IPv6 /48",
+    "peer.md: dials": f"{subnets.DIALS_BURST:g} of them at once and then {subnets.DIALS_RATE:g} a second",
     "peer.md: connections in all": f"{NodeConfig().connections} in all at a node",
     "peer.md: connections of a coordinator": f"{NetworkSection().connections} at a coordinator",
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{libp2p_foreign.UNREAD_MAX >> 20} MiB on a connection",
     "peer.md: silence": f"| {libp2p.PATIENCE:g} s | the stream is reset |",
     "peer.md: requests at work": f"| requests at work | {rpc.PER_PEER} | status 3 |",
-    "peer.md: requests": f"{limits.ASKS_BURST:g} at once, then {limits.ASKS_RATE:g} a second",
+    "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} a second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
     "peer.md: gossip": f"{libp2p.GOSSIP_LIMIT >> 10} KiB; {libp2p.GOSSIP_RPC_LIMIT >> 10} KiB a packet",
     "peer.md: a method's name": f"a method's name of more than {rpc.METHOD_LIMIT} bytes",

@@ -21,8 +21,8 @@ from coordinator.processes import ScorerChild, Supervised
 from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.errors import Unreachable
+from p2p.limits.origin import Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
-from p2p.origin import Origin
 from weights.store import Store
 
 

@@ -13,6 +13,7 @@ from coordinator.admission import submission_limit
 from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
 from p2p.envelope import seal
 from p2p.identity import peer_id, public_bytes
+from p2p.limits.origin import Origin
 from p2p.messages import (
     Acknowledgement,
     Answer,
@@ -28,7 +29,6 @@ from p2p.messages import (
     decode,
     encode,
 )
-from p2p.origin import Origin
 from p2p.records import LIFE, Own
 from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, group, opened
 

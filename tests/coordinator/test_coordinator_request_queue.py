@@ -16,9 +16,9 @@ from coordinator.rollouts.request_queue import (
     UNSEEN,
     RequestQueue,
 )
+from p2p.limits.origin import Origin
 from p2p.messages import Answer, decode
 from p2p.network import RequestHandler
-from p2p.origin import Origin
 from tests.coordinator.books_world import SPEC, World
 from tests.coordinator.test_coordinator_control import COORDINATOR, Papers
 

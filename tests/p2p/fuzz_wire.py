@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["p2p"]):
     from p2p.errors import BadChunk, P2PError
     from p2p.identity import generate_key
     from p2p.invite import Invite
-    from p2p.limits import subnet_of
+    from p2p.limits.subnets import subnet_of
     from p2p.payload import PartialPayload, Payload
 
 KEY, RUN = generate_key(), bytes(32)

@@ -26,7 +26,7 @@ from multiaddr import Multiaddr
 from p2p import libp2p
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.libp2p_stream import LibP2PStream
-from p2p.limits import CONNECTIONS
+from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
 from tests.p2p.test_p2p_libp2p import MB, echo, made, on_trio, publish_until, running
 

@@ -3,7 +3,8 @@
 import pytest
 
 from p2p.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
-from p2p.limits import ASKS_BURST, ASKS_RATE, DIALS_BURST, PER_SUBNET, Buckets, Crowd, subnet_of
+from p2p.limits.rates import Buckets
+from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, DIALS_BURST, PER_SUBNET, Crowd, subnet_of
 
 
 def test_a_ban_ends_by_itself():

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from p2p.limits.origin import SubnetOf
+from p2p.limits.rates import Buckets
 from runtime.seldom import Seldom
 
 log = logging.getLogger("p2p")
@@ -29,16 +31,29 @@ DIALS_RATE: Final = 1.0
 DIALS_BURST: Final = 64.0
 ASKS_RATE: Final = 50.0
 ASKS_BURST: Final = 200.0
-KEPT: Final = 4096
-"""Buckets remembered; a full one is the same as none."""
+
+
+def subnet_of(ip: str) -> str | None:
+    """The subnet that counts for an address, as text; None where rule 2 exempts it."""
+    try:
+        address = ipaddress.ip_address(ip.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if not address.is_global:
+        return None
+    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
 
 
 @dataclass(frozen=True)
 class PeerLimits:
-    """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet."""
+    """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet.
+    `subnet_of`: what a subnet is; a test may take loopback addresses for foreign ones."""
 
     connections: int = CONNECTIONS
     per_subnet: int = PER_SUBNET
+    subnet_of: SubnetOf = subnet_of
 
 
 class TurnedAway:
@@ -58,44 +73,18 @@ class TurnedAway:
         return self._refused.counts()
 
 
-class Buckets:
-    """A token bucket for each name: `burst` at once, then `rate` a second."""
-
-    def __init__(self, rate: float, burst: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._empty_at: dict[str, float] = {}
-        """When the bucket would have been empty, had it always been filling: less is fuller."""
-
-    def take(self, name: str, now: float) -> float:
-        """Take one; seconds until it may be used (0: at once)."""
-        at = self._next(name, now)
-        self._empty_at.pop(name, None)
-        self._empty_at[name] = at
-        if len(self._empty_at) > KEPT:
-            del self._empty_at[next(iter(self._empty_at))]
-        return max(0.0, at - now)
-
-    def wait(self, name: str, now: float) -> float:
-        """What `take` would say; nothing is taken."""
-        return max(0.0, self._next(name, now) - now)
-
-    def _next(self, name: str, now: float) -> float:
-        floor = now - self._burst / self._rate
-        return max(self._empty_at.get(name, floor), floor) + 1 / self._rate
-
-
 class Crowd:
     """Connections by subnet."""
 
-    def __init__(self, per_subnet: int = PER_SUBNET) -> None:
-        self._per_subnet = per_subnet
+    def __init__(self, per_subnet: int = PER_SUBNET, subnet_of: SubnetOf = subnet_of) -> None:
+        self._per_subnet, self._subnet_of = per_subnet, subnet_of
         self._held: dict[object, str] = {}
         self._count: Counter[str] = Counter()
         self._dials = Buckets(DIALS_RATE, DIALS_BURST)
 
     def joined(self, connection: object, ip: str, now: float) -> str | None:
         """Count a connection that was accepted from `ip`; why it must go, or None."""
-        subnet = subnet_of(ip)
+        subnet = self._subnet_of(ip)
         if subnet is None:
             return None
         self._held[connection] = subnet
@@ -113,16 +102,3 @@ class Crowd:
             self._count[subnet] -= 1
             if not self._count[subnet]:
                 del self._count[subnet]
-
-
-def subnet_of(ip: str) -> str | None:
-    """The subnet that counts for an address, as text; None where rule 2 exempts it."""
-    try:
-        address = ipaddress.ip_address(ip.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if not address.is_global:
-        return None
-    return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))

@@ -1,0 +1,87 @@
+"""Where a request came from, as far as it tells one stranger from another.
+
+Keys are free, connections and addresses less so: what many keys must share is shared by origin.
+
+1. The party of a direct connection, or of one over HTTPS, is its subnet (p2p/limits/subnets.py); at a private address
+   it is the connection itself.
+2. The party of a relayed peer is the subnet from which this host, which may be a relay of the peer's, saw it directly;
+   where it never did, the relay and the peer's key.
+3. A direct connection goes before a relayed one. The origin of a peer that has gone is remembered, so that its last
+   request counts for the same party as those before; of the `KEPT` that went last.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from p2p.addresses import OVER_HTTPS
+
+KEPT: Final = 4096
+
+SubnetOf = Callable[[str], str | None]
+"""The subnet of an IP address; None: one that counts as private."""
+
+
+class Origin(NamedTuple):
+    """`connection`: names the transport connection. `party`: the text that stands for its owner."""
+
+    connection: str
+    party: str
+
+
+NOWHERE = Origin("", "")
+"""Of what this process asks of itself."""
+
+
+class Origins:
+    """The origins of the peers of one host. `of` may be called from any thread, the rest from the host's own."""
+
+    def __init__(self, subnet_of: SubnetOf) -> None:
+        self._subnet_of = subnet_of
+        self._open: dict[str, dict[object, tuple[str | None, str]]] = {}
+        self._known: OrderedDict[str, Origin] = OrderedDict()
+        """Origins of connected peers, and of those that went."""
+
+    def of(self, peer: str) -> Origin:
+        """Return the origin of a peer; of one that was never here, its key."""
+        return self._known.get(peer) or Origin(peer, peer)
+
+    def came(self, peer: str, connection: object, ip: str | None, relay: str) -> None:
+        """Note a connection with a peer. `ip`: of a direct one. `relay`: the relay's peer id, where `ip` is None."""
+        self._open.setdefault(peer, {})[connection] = ip, relay
+        self._look(peer)
+
+    def went(self, peer: str, connection: object) -> None:
+        """Note that a connection ended."""
+        left = self._open.get(peer, {})
+        left.pop(connection, None)
+        if left:
+            self._look(peer)
+            return
+        self._open.pop(peer, None)
+        if peer in self._known:
+            self._known.move_to_end(peer)
+        while len(self._known) > KEPT + len(self._open):
+            oldest = next(iter(self._known))
+            if oldest in self._open:
+                self._known.move_to_end(oldest)
+            else:
+                del self._known[oldest]
+
+    def _look(self, peer: str) -> None:
+        ip, relay = min(self._open[peer].values(), key=lambda one: one[0] is None)
+        if ip is not None:
+            self._known[peer] = Origin(peer, self._subnet_of(ip) or peer)
+        elif peer not in self._known:
+            self._known[peer] = Origin(peer, f"{relay}/{peer}")
+
+
+def over_https(host: str, port: int, subnet_of: SubnetOf) -> str:
+    """Return the name of an asker over HTTPS: its address, and at a private one the port, which tells the machines
+    behind one proxy apart."""
+    return f"{OVER_HTTPS}{host}" if subnet_of(host) is not None else f"{OVER_HTTPS}{host}/{port}"
+
+
+def origin_over_https(name: str, subnet_of: SubnetOf) -> Origin:
+    """Return the origin of an asker with this name."""
+    return Origin(name, subnet_of(name.removeprefix(OVER_HTTPS).partition("/")[0]) or name)
