@@ -27,6 +27,7 @@ from anyio.from_thread import start_blocking_portal
 
 from benchmarks.bench import Candidate, Measured, cpu_of
 from coordinator import modelfolder, setup
+from coordinator.accounts.standing import Accounts
 from coordinator.admission import sampled_tokens, submission_limit
 from coordinator.books import Books
 from coordinator.control import Control
@@ -107,6 +108,11 @@ class Desk:
     @property
     def roster(self) -> Roster:
         return self._books.roster
+
+    @property
+    def accounts(self) -> Accounts:
+        """See `coordinator.control.Books`."""
+        return self._books.accounts
 
     def open(self, groups: int) -> None:
         """Allow so many more leases."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from coordinator.accounts.standing import Accounts
+from coordinator.accounts.strikes import Strikes
 from coordinator.admission import EXACT, Calibration, Verdict, judge
 from coordinator.broadcasts import Broadcasts
 from coordinator.database import Database
@@ -57,8 +59,10 @@ class Books:
         self.asked: Counter[str] = Counter()
         self.ledger = Ledger(database)
         self.leases = Leases(database, terms, prompts, seal, entropy)
-        self.ends = Verdicts(database, self.leases, self.ledger, seal, spec.run)
-        self.intake = Intake(database, self.leases, self.ends, seal, spec, tasks, text)
+        self.accounts = Accounts(database, self.ledger)
+        self.strikes = Strikes(database, self.accounts)
+        self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, seal, spec.run)
+        self.intake = Intake(database, self.leases, self.ends, self.strikes, seal, spec, tasks, text)
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.roster = Roster(database, self.ledger)
         self.broadcasts = Broadcasts()

@@ -9,7 +9,8 @@ Rules, in order
    bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
 5. An answer leaves once everything that was written before is committed (coordinator/group_commit.py).
 6. Requests are answered in the order of coordinator/rollouts/request_queue.py.
-7. A banned node hears why. A node that does not speak this run's protocol hears what to update to. One that never said
+7. A banned or suspended node hears why, and until when, whatever it asks: it costs the check of one signature
+   (coordinator/accounts/). A node that does not speak this run's protocol hears what to update to. One that never said
    hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
 8. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
    from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
@@ -19,11 +20,13 @@ Everything but `serve` is plain code with the time as an argument.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 import blake3
 import msgspec
 
+from coordinator.accounts.standing import Accounts, Standing
 from coordinator.leases import admitted
 from coordinator.reasons import refusal
 from coordinator.rollouts.request_queue import RequestQueue
@@ -65,6 +68,9 @@ class Books(Protocol):
 
     @property
     def roster(self) -> Roster: ...
+
+    @property
+    def accounts(self) -> Accounts: ...
 
     def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal: ...
 
@@ -180,9 +186,9 @@ class Control:
         off = abs(request.expires - now)
         if off > SKEW and method != "hello":
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
-        why = self._books.roster.banned(node)
-        if why is not None:
-            return refusal("banned", why=why)
+        standing = self._books.accounts.of(node, now)
+        if standing.suspended_until is not None:
+            return _out(standing, standing.suspended_until, now)
         if method == "lease" and not self._books.roster.introduced(node):
             return refusal("no-hello")
         return None
@@ -230,6 +236,14 @@ class Control:
         if known.peer != peer_id(node):
             raise BadSignature(f"a record of {known.peer}")
         return known
+
+
+def _out(standing: Standing, until: int, now: int) -> Refusal:
+    """Why a key that is banned or suspended gets nothing."""
+    if standing.code == "banned":
+        return refusal("banned", why=standing.why)
+    ends = datetime.fromtimestamp(until / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return refusal("suspended", retry_after=until - now, until=ends, reason=standing.code)
 
 
 def _encoded(result: msgspec.Struct | bytes, verdicts: VerdictsAnswer | None = None) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from coordinator.accounts.standing import Accounts
 from coordinator.books import Books
 from coordinator.history import History
 from coordinator.publisher import Publisher
@@ -55,6 +56,10 @@ class Desk:
     @property
     def roster(self) -> Roster:
         return self.books.roster
+
+    @property
+    def accounts(self) -> Accounts:
+        return self.books.accounts
 
     def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal:
         self.here(now)

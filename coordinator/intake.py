@@ -4,9 +4,10 @@ Rules
 1. What is answered was made durable before.
 2. One submission a lease. The same bytes again are the same submission: the stored answer. Other bytes are refused; the
    first of them are kept as evidence, later ones are only counted.
-3. Who does not own a lease learns nothing and changes nothing.
+3. A key that does not own a lease learns nothing of it and changes nothing of it.
 4. Received after the lease's end: a REFUSED receipt. In time but no good by T0: a REFUSED receipt with its own entry.
    In time and good by T0: RECEIVED, sealed, and a verdict to come.
+5. A refusal that honest work does not meet is a strike against the key (coordinator/accounts/strikes.py).
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import blake3
 import msgspec
 import structlog
 
+from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Seal
@@ -47,6 +49,7 @@ class Intake:
         database: Database,
         leases: Leases,
         verdicts: Verdicts,
+        strikes: Strikes,
         seal: Seal,
         spec: RunSpec,
         tasks: Mapping[tuple[str, int], Task],
@@ -55,13 +58,21 @@ class Intake:
         self._database = database
         self._leases = leases
         self._verdicts = verdicts
+        self._strikes = strikes
         self._seal = seal
         self._spec = spec
         self._tasks = tasks
         self._text = text
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
-        """Take a group from the node that signed it (rules 1-4)."""
+        """Take a group from the node that signed it (rules 1-5)."""
+        with self._database.transaction():
+            answer = self._submitted_by(node, data, now)
+            if isinstance(answer, Refusal):
+                self._strikes.refused(node, answer.code, blake3.blake3(data).digest(), now)
+        return answer
+
+    def _submitted_by(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         most = submission_limit(self._spec)
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
@@ -74,8 +85,7 @@ class Intake:
             return refusal("unknown-lease")
         if held.lease.node != node:
             return refusal("not-owner")
-        with self._database.transaction():
-            return self._take(held, submission, data, now)
+        return self._take(held, submission, data, now)
 
     def _take(self, held: Held, submission: Group, data: bytes, now: int) -> SubmitAnswer | Refusal:
         digest = blake3.blake3(data).digest()

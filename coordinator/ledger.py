@@ -138,6 +138,13 @@ class Ledger:
         row = self._database.one("SELECT * FROM entries WHERE key = ?", (key,))
         return None if row is None else _entry(row)
 
+    def keyed(self, prefix: str) -> list[Entry]:
+        """Return the entries whose keys begin with `prefix`, in order."""
+        rows = self._database.all(
+            "SELECT * FROM entries WHERE key >= ? AND key < ? ORDER BY seq", (prefix, f"{prefix}\U0010ffff")
+        )
+        return [_entry(row) for row in rows]
+
     def tip(self) -> Tip:
         row = self._database.one("SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1")
         return Tip(0, ORIGIN) if row is None else Tip(*row)

@@ -7,6 +7,7 @@ import itertools
 
 import msgspec
 
+from coordinator.accounts.standing import SERVED
 from coordinator.capacity import Measured, quantile, union
 from coordinator.database import Database
 
@@ -35,7 +36,7 @@ def supply(database: Database, now: int, rates: dict[bytes, float] | None = None
     lack of room does not look slow. `rates`: of the call before, by node, kept here: a call measures at most `MEASURED`
     nodes, new ones first, then those that were measured longest ago; a node not measured yet counts as the mean."""
     rates = {} if rates is None else rates
-    rows = database.all("SELECT key FROM nodes WHERE banned IS NULL AND last_seen >= ?", (now - AWAY,))
+    rows = database.all(f"SELECT key FROM nodes WHERE last_seen >= ? AND {SERVED}", (now - AWAY, now))
     here = {node for (node,) in rows}
     for node in rates.keys() - here:
         del rates[node]

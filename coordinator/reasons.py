@@ -36,6 +36,11 @@ REASONS: dict[str, Reason] = {
     "id-reused": Reason("Another request with this id was answered before.", "node"),
     "too-large": Reason("The submission has {size} bytes, the most is {most}.", "node"),
     "banned": Reason("This node was banned: {why}.", "operator"),
+    "suspended": Reason(
+        "This node is suspended until {until}, for a group that was refused ({reason}); after that it may ask again.",
+        "node",
+        True,
+    ),
     "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node"),
     "protocol": Reason(
         "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.", "node"

@@ -1,11 +1,11 @@
-"""The nodes that this coordinator knows: what they said in their hello, when they were seen, who is banned."""
+"""The nodes that this coordinator knows: what they said in their hello, and when they were seen. How far a key is
+trusted, and whether it is suspended or banned: coordinator/accounts/."""
 
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
-
+from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
 from coordinator.ledger import Ledger, accrued
 from coordinator.state import NodeRow
@@ -25,13 +25,6 @@ SAVED_AT_ONCE = 1_000
 
 LATELY = 120_000
 """Milliseconds for which a node that asked over HTTPS counts as connected."""
-
-
-class Suspension(msgspec.Struct, frozen=True):
-    """A fact of the ledger. `why`: None where a ban was lifted."""
-
-    node: str
-    why: str | None
 
 
 class Face(NamedTuple):
@@ -66,7 +59,7 @@ class Roster:
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
-            "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+            "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, software = excluded.software,"
             " engine = excluded.engine, device = excluded.device,"
             " addresses = excluded.addresses, last_seen = excluded.last_seen",
@@ -127,31 +120,15 @@ class Roster:
             for node in part:
                 self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (self._seen[node], node))
 
-    def ban(self, node: bytes, why: str | None, now: int) -> None:
-        """Ban a node, or lift its ban (None); the ledger keeps it."""
-        with self._database.transaction():
-            self._database.do(
-                "INSERT INTO nodes VALUES (?, '', '', '', '', ?, ?, ?, NULL, ?)"
-                " ON CONFLICT DO UPDATE SET banned = excluded.banned",
-                (node, b"", now, now, why),
-            )
-            key = f"suspension:{self._ledger.tip().entries + 1}"
-            self._ledger.append(now, "node.suspended", key, Suspension(node=peer_id(node), why=why))
-
-    def banned(self, node: bytes) -> str | None:
-        """Why, if it is."""
-        why: str | None = self._database.value("SELECT banned FROM nodes WHERE key = ?", (node,))
-        return why
-
     def record(self, node: bytes, now: int) -> Known | None:
         """Where a node said that it can be reached, unless that is over."""
         known = self._record(node)
         return None if known is None or over(known, now) else known
 
     def records(self, now: int, most: int = 64) -> list[Known]:
-        """Of the nodes seen last, the last one first: to redial after a restart, and to tell others."""
-        query = "SELECT addresses FROM nodes WHERE banned IS NULL ORDER BY last_seen DESC LIMIT ?"
-        found = [_read(sealed) for (sealed,) in self._database.all(query, (most,))]
+        """Of the nodes seen last that are served, the last one first: to redial after a restart, and to tell others."""
+        query = f"SELECT addresses FROM nodes WHERE {SERVED} ORDER BY last_seen DESC LIMIT ?"
+        found = [_read(sealed) for (sealed,) in self._database.all(query, (now, most))]
         return [known for known in found if known is not None and known.addresses and not over(known, now)]
 
     def _record(self, node: bytes) -> Known | None:

@@ -212,6 +212,34 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "accounts of keys",
+        """
+CREATE TABLE accounts (
+    node BLOB PRIMARY KEY, accepted INTEGER NOT NULL, groups INTEGER NOT NULL, wrong INTEGER NOT NULL,
+    vouched INTEGER NOT NULL, banned TEXT, code TEXT NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO accounts SELECT node, sum(iif(verdict = 'accepted', groups, 0)), sum(groups), 0, 0, NULL, '', 0, 0
+    FROM sums WHERE node != x'' AND verdict IN ('accepted', 'refused') AND code != 'late' GROUP BY node;
+WITH last AS (
+    SELECT node, max(entry) AS entry FROM verdicts
+    WHERE code IN ('seeded-choice', 'close-choices', 'drift', 'drift-median') GROUP BY node
+), number AS (
+    SELECT v.node AS node, count(*) AS wrong FROM verdicts v JOIN last ON last.node = v.node
+    WHERE v.entry <= last.entry AND v.code != 'late' GROUP BY v.node
+) UPDATE accounts SET wrong = number.wrong FROM number WHERE number.node = accounts.node;
+INSERT INTO accounts SELECT key, 0, 0, 0, 0, banned, '', 0, 0 FROM nodes WHERE banned IS NOT NULL
+    ON CONFLICT DO UPDATE SET banned = excluded.banned;
+DROP INDEX nodes_seen_last;
+ALTER TABLE nodes DROP COLUMN banned;
+CREATE INDEX nodes_seen_last ON nodes (last_seen);
+CREATE TABLE strikes (
+    id INTEGER PRIMARY KEY, node BLOB NOT NULL, number INTEGER NOT NULL, code TEXT NOT NULL, evidence BLOB NOT NULL,
+    at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX strikes_by_node ON strikes (node, number);
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

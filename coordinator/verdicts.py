@@ -17,6 +17,9 @@ from typing import Any
 
 import msgspec
 
+from coordinator.accounts.facts import RULES
+from coordinator.accounts.standing import Accounts
+from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Verdict, sampled_tokens, scored
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Progress, Seal
@@ -56,6 +59,7 @@ class LeaseEnd(msgspec.Struct, frozen=True, kw_only=True):
     weight: int
     trainable: bool
     submission_hash: bytes | None
+    rules: int = RULES
 
 
 def weight(tokens: int) -> int:
@@ -66,10 +70,21 @@ def weight(tokens: int) -> int:
 class Verdicts:
     """Writes the ends of leases. `run`: the run's id. `recent`: the codes of the groups decided last, in this life."""
 
-    def __init__(self, database: Database, leases: Leases, ledger: Ledger, seal: Seal, run: bytes) -> None:
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        ledger: Ledger,
+        accounts: Accounts,
+        strikes: Strikes,
+        seal: Seal,
+        run: bytes,
+    ) -> None:
         self._database = database
         self._leases = leases
         self._ledger = ledger
+        self._accounts = accounts
+        self._strikes = strikes
         self._seal = seal
         self._run = run
         self.recent: deque[str] = deque(maxlen=RECENT)
@@ -121,7 +136,9 @@ class Verdicts:
         end = self._end(held, at, code)
         entry = self._append(now, "lease.refused", end, 0)
         self._leases.move(lease.id, "decided")
-        return self._receipt(end, lease, entry, "refused", reason, now)
+        sealed = self._receipt(end, lease, entry, "refused", reason, now)
+        self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
+        return sealed
 
     def refuse_late(self, held: Held, reason: str, now: int) -> bytes:
         """A receipt for what came after the end (rule 4)."""
@@ -159,7 +176,10 @@ class Verdicts:
         self._database.do(query, (lease, node))
 
     def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Entry:
-        return self._ledger.append(now, kind, _key(end.lease), end, transfer(ESCROW, accrued(end.node), amount))
+        postings = transfer(ESCROW, accrued(end.node), amount)
+        entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
+        self._accounts.take(entry)
+        return entry
 
     def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
         row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))

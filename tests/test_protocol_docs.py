@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
 from coordinator import admission, control, ledger, publisher, verdicts
+from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
 from coordinator.reasons import REASONS
@@ -615,9 +616,9 @@ def test_every_source_file_that_the_pages_name_exists() -> None:
 def test_every_kind_of_ledger_entry_is_described() -> None:
     written = {
         kind
-        for path in (ROOT / "coordinator").glob("*.py")
+        for path in (ROOT / "coordinator").rglob("*.py")
         for kind in re.findall(r"(?:append|_append)\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
-    }
+    } | set(get_args(Remarked))
     (rows,) = [rows for header, *rows in tables(PAGES["ledger.md"]) if header[0] == "Kind of entry"]
     assert {code(row[0]) for row in rows} == written
 

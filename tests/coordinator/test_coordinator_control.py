@@ -124,8 +124,8 @@ def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_on
     answer = desk.send("lease", asked)
     assert answer.refusal is not None, "a lease was given to a node of which nothing is known"
     assert (answer.refusal.code, answer.refusal.retry_after) == ("no-hello", None)
-    desk.world.books.roster.ban(ALICE, "by mistake", desk.world.now)
-    desk.world.books.roster.ban(ALICE, None, desk.world.now)
+    desk.world.books.accounts.remark(ALICE, "node.banned", "by mistake", desk.world.now)
+    desk.world.books.accounts.remark(ALICE, "node.unbanned", "it was one", desk.world.now)
     assert refusal(desk.send("lease", asked)).code == "no-hello"
     body(desk.ask("hello", encode(HELLO)), Welcome)
     assert desk.send("lease", asked).body is not None
@@ -214,12 +214,12 @@ def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str,
 
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
     books, now = greeted.world.books, greeted.world.now
-    books.roster.ban(ALICE, "it sent poison", now)
+    books.accounts.remark(ALICE, "node.banned", "it sent poison", now)
     answer = refusal(greeted.ask("lease", encode(greeted.world.ask())))
     assert (answer.code, "it sent poison" in answer.sentence) == ("banned", True)
-    books.roster.ban(ALICE, None, now)
+    books.accounts.remark(ALICE, "node.unbanned", "its disk was bad", now)
     assert greeted.ask("lease", encode(greeted.world.ask())).body is not None
-    assert [entry.kind for entry in books.ledger.entries()] == ["node.suspended"] * 2
+    assert [entry.kind for entry in books.ledger.entries()] == ["node.banned", "node.unbanned"]
 
 
 def test_the_memory_of_answers_is_bounded() -> None:

@@ -95,15 +95,17 @@ def record(seed: int, host: str, now: int) -> Known:
     return trusted(Own(key, RUN).sealed([f"/ip4/{host}/tcp/4310/p2p/{peer_id(public_bytes(key))}"], now))
 
 
-def test_the_coordinator_redials_those_it_saw_last_and_no_banned_one(world: World) -> None:
+def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
     roster, alice, bob = world.books.roster, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
     roster.hello(ALICE, HELLO, alice, T0)
     roster.hello(BOB, HELLO, bob, T0 + 1)
     assert roster.records(T0 + 1) == [bob, alice]
-    roster.ban(BOB, "poison", T0 + 2)
+    world.books.accounts.remark(BOB, "node.banned", "poison", T0 + 2)
     assert roster.records(T0 + 2) == [alice]
-    assert roster.banned(BOB) == "poison"
-    assert roster.banned(ALICE) is None
+    world.books.accounts.remark(BOB, "node.unbanned", "a mistake", T0 + 3)
+    world.books.accounts.suspend(ALICE, "not-generated", bytes(32), T0 + 3, T0 + 5)
+    assert roster.records(T0 + 4) == [bob]
+    assert roster.records(T0 + 5) == [bob, alice]
 
 
 def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restart(world: World) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from coordinator import schema
 from coordinator.database import Database, WrongSchema
+from engines.engine import SampleScore
 from p2p.messages import VerdictsAsk
-from tests.coordinator.books_world import ALICE, BOB, World, group
+from tests.coordinator.books_world import ALICE, BOB, World, group, honest_scores
 from tests.coordinator.sums import check_sums
 
 OLDER = "".join(part.script for part in schema.SCHEMA_1)
@@ -58,6 +59,11 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, world: W
     for lease in confirmed:
         world.books.verdicts(lease.node, VerdictsAsk(leases=[], confirmed=[lease.id]))
     world.refused(group(world.lease(BOB), rollouts=[]), BOB)
+    wrong = group(world.lease(ALICE))
+    world.submit(wrong)
+    (undecided,) = world.books.undecided()
+    world.decide(undecided, [SampleScore(logprobs=s.logprobs, margins=[1.0] * 4) for s in honest_scores(wrong)])
+    world.accepted(ALICE)
     world.submit(group(world.lease(ALICE)))
     world.lease(BOB)
     world.now += 3_600_000
@@ -72,7 +78,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, world: W
     connection.close()
     with Database.open(older) as migrated:
         check_sums(migrated)
-        for table in ("on_their_way", "sums", "spent"):
+        for table in ("on_their_way", "sums", "spent", "accounts"):
             found = migrated.all(f"SELECT * FROM {table}")
             assert found == world.books.database.all(f"SELECT * FROM {table}")
             assert found

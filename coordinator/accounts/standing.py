@@ -1,0 +1,122 @@
+"""How far a key is trusted: new, known or proven; suspended, or banned.
+
+Rules
+1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
+   accepted groups, as long as the scorer's pass (T1 to T3) refused none of its last `CLEAN`. Every other key is *new*.
+2. A suspension ends by itself, at the time that its entry names. A ban ends when the operator lifts it.
+3. Standing follows from the ledger alone: `standing` reads the entries, `Accounts.of` a row that is kept in the
+   transaction of each entry. Both say the same (tests/coordinator/test_coordinator_standing.py).
+4. Rank decides how much room a key gets (coordinator/leases.py) and how closely its groups are looked at
+   (coordinator/scoring.py); never what an accepted group is worth.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from coordinator.accounts.facts import Account, Remark, Suspended, changes
+from coordinator.database import Database
+from coordinator.ledger import Entry, Ledger
+from p2p.identity import peer_id, public_key
+
+Rank = Literal["new", "known", "proven"]
+Remarked = Literal["node.vouched", "node.banned", "node.unbanned", "node.noted"]
+KNOWN = 3
+PROVEN = 30
+CLEAN = 300
+"""Groups."""
+FOREVER = (1 << 53) - 1
+"""`Standing.suspended_until` of a banned key, ms."""
+SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned IS NOT NULL OR a.until > ?))"
+"""SQL: a row of `nodes` is neither banned nor suspended at `?`, ms (rule 2)."""
+
+
+class Standing(NamedTuple):
+    """`suspended_until`: ms; None: the key is served. `code`: why it is not, a code of coordinator/reasons.py; "banned"
+    of a ban, whose reason is `why`."""
+
+    rank: Rank = "new"
+    suspended_until: int | None = None
+    code: str = ""
+    why: str = ""
+
+
+STRANGER = Standing()
+
+
+def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
+    """Return the standing at `now` (ms) of every key that the entries name, by peer id; any other is a `STRANGER`."""
+    accounts: dict[str, Account] = {}
+    for entry in entries:
+        for node, change in changes(entry):
+            accounts[node] = change(accounts.get(node, Account()))
+    return {node: at(account, now) for node, account in accounts.items()}
+
+
+def at(account: Account, now: int) -> Standing:
+    """Return what an account comes to at `now`, ms."""
+    if account.banned is not None:
+        return Standing(rank(account), FOREVER, "banned", account.banned)
+    if now < account.until:
+        return Standing(rank(account), account.until, account.code)
+    return Standing(rank(account))
+
+
+def rank(account: Account) -> Rank:
+    """Return the rank by rule 1."""
+    if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
+        return "proven"
+    return "known" if account.accepted >= KNOWN or account.vouched else "new"
+
+
+class Accounts:
+    """The table of accounts, and the entries that only concern a key. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database, ledger: Ledger) -> None:
+        self._database = database
+        self._ledger = ledger
+
+    def of(self, node: bytes, now: int) -> Standing:
+        """Return the standing of a key at `now`, ms: one look into an index, however long the ledger is."""
+        return at(self.account(node), now)
+
+    def account(self, node: bytes) -> Account:
+        """Return what the ledger's entries of a key add up to."""
+        row = self._database.one(
+            "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?", (node,)
+        )
+        return Account() if row is None else Account(*row)._replace(vouched=bool(row[3]))
+
+    def take(self, entry: Entry) -> None:
+        """Bring accounts up to date with an entry that was just appended, in its transaction."""
+        for node, change in changes(entry):
+            key = public_key(node)
+            self._database.do(
+                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (key, *change(self.account(key))),
+            )
+
+    def remark(self, node: bytes, kind: Remarked, why: str, now: int) -> Entry:
+        """Write that the operator vouches for a key, bans it, lifts its ban, or notes something of it."""
+        return self._append(now, kind, node, Remark(node=peer_id(node), why=why))
+
+    def suspend(self, node: bytes, code: str, evidence: bytes, now: int, until: int) -> Entry:
+        """Write that a key is served no more until `until`, ms, for what the submission of hash `evidence` showed."""
+        fact = Suspended(node=peer_id(node), code=code, evidence=evidence, since=now, until=until)
+        return self._append(now, "node.suspended", node, fact)
+
+    def entries(self, node: bytes) -> list[Entry]:
+        """Return the suspensions and remarks of a key, oldest first."""
+        return self._ledger.keyed(f"{_prefix(node)}:")
+
+    def _append(self, now: int, kind: str, node: bytes, facts: msgspec.Struct) -> Entry:
+        with self._database.transaction():
+            key = f"{_prefix(node)}:{self._ledger.tip().entries + 1}"
+            entry = self._ledger.append(now, kind, key, facts)
+            self.take(entry)
+        return entry
+
+
+def _prefix(node: bytes) -> str:
+    return f"key:{peer_id(node)}"

@@ -1,0 +1,65 @@
+"""Strikes: what a key did against the rules lately, and when it is suspended for it.
+
+Rules
+1. A refused group whose reason is in `STRIKES` is a strike, and so are bytes that are no group at all. A reason that
+   may be bad luck or the operator's fault (`late`, `expired`, `unknown-lease`, `not-scorable`, `task-score`) never is.
+2. `ENOUGH` strikes in a key's last `WINDOW` groups suspend it, for `TERM`: a bad memory chip is no fraud. A group of
+   which nothing was generated (`AT_ONCE`) suspends at once.
+3. A suspension that begins within `MEMORY` after the end of the one before lasts twice as long as that one, `LONGEST`
+   at most. What comes to light while a suspension runs was done before it, and adds nothing.
+4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
+"""
+
+from coordinator.accounts.facts import Account
+from coordinator.accounts.standing import Accounts
+from coordinator.database import Database
+
+STRIKES = frozenset((
+    # nobody generated these: found at receipt (T0)
+    "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "incomplete", "turns", "tokens", "end",
+    "segments", "logprobs", "transcript",
+    # found by the scorer's pass (T1, T2)
+    "seeded-choice", "close-choices", "drift", "drift-median",
+))  # fmt: skip
+AT_ONCE = frozenset(("not-generated",))
+ENOUGH = 3
+WINDOW = 100
+"""Groups."""
+TERM = 3_600_000
+"""Milliseconds of a first suspension."""
+LONGEST = 7 * 24 * TERM
+MEMORY = 30 * 24 * TERM
+
+
+def suspended_until(account: Account, now: int) -> int:
+    """Return when a suspension that begins now ends, ms (rule 3)."""
+    if account.until == 0 or now >= account.until + MEMORY:
+        return now + TERM
+    return now + min(LONGEST, max(TERM, 2 * (account.until - account.since)))
+
+
+class Strikes:
+    """The table of strikes. A node is its public key, 32 bytes."""
+
+    def __init__(self, database: Database, accounts: Accounts) -> None:
+        self._database = database
+        self._accounts = accounts
+
+    def of(self, node: bytes) -> int:
+        """Return how many strikes a key has among its last `WINDOW` groups."""
+        query = "SELECT count(*) FROM strikes WHERE node = ? AND number > ?"
+        return int(self._database.value(query, (node, self._accounts.account(node).groups - WINDOW)))
+
+    def refused(self, node: bytes, code: str, evidence: bytes, now: int) -> None:
+        """Note why a submission of a key was refused; suspend the key if that is enough. `evidence`: the submission's
+        hash. Part of the caller's transaction, after the refusal is written."""
+        if code not in STRIKES | AT_ONCE or self._accounts.of(node, now).suspended_until is not None:
+            return
+        account = self._accounts.account(node)
+        if code in STRIKES:
+            self._database.do("DELETE FROM strikes WHERE node = ? AND number <= ?", (node, account.groups - WINDOW))
+            row = (node, account.groups, code, evidence, now)
+            self._database.do("INSERT INTO strikes (node, number, code, evidence, at) VALUES (?, ?, ?, ?, ?)", row)
+        if code in AT_ONCE or self.of(node) >= ENOUGH:
+            self._accounts.suspend(node, code, evidence, now, suspended_until(account, now))
+            self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
