@@ -135,10 +135,11 @@ class Control:
         for method in METHODS:
 
             async def handle(peer: str, data: bytes, method: str = method) -> bytes:
-                later = await queue.enter(method)
+                origin = network.origin(peer)
+                later = await queue.enter(method, origin.party)
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
-                answer = self.answer(method, data, self._clock(), way_of_asker(peer), network.origin(peer))
+                answer = self.answer(method, data, self._clock(), way_of_asker(peer), origin)
                 await self._books.durable()
                 return answer
 

@@ -29,7 +29,7 @@ from node.records import Records
 from node.trust import RootExpired, WrongRoot
 from p2p.addresses import WAYS, Way, way_of
 from p2p.envelope import seal
-from p2p.errors import Malformed, P2PError, PeerFault, Unreachable
+from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
 from p2p.network import Network
 
@@ -43,6 +43,8 @@ BETTER_AFTER, BETTER_LAST = 15.0, 300.0
 """Seconds between two trials of a better way; doubles each time."""
 CARRIERS: Final = ("lease", "submit")
 """Methods beside which questions for verdicts go."""
+BUSY_AGAIN: Final = 1.0
+"""Seconds after which a coordinator that has too much to do is asked again; the line stands."""
 _SKEW: Final = 60_000
 _GREET_AGAIN: Final = {"clock", "wrong-recipient", "no-hello"}
 """Refusals that a new greeting heals: it brings the coordinator's time and the newest Root, and shows who asks."""
@@ -155,6 +157,8 @@ class CoordinatorLink:
                             raise
                         self.lost(str(error))
                         sealed = self._sealed(method, content, riding)
+                    except Busy:
+                        await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
                         if peer == self.peer:
                             self.lost(str(error))

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from p2p.addresses import dialable, peer_of, way_of
-from p2p.errors import P2PError, Unreachable
+from p2p.errors import Busy, P2PError, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.network import Network
 from p2p.reachable import METHOD, multiaddress, ports_of
@@ -97,6 +97,10 @@ class Reach:
             answer = decode(await self._network.request(coordinator, METHOD, asked, timeout=PATIENCE), Reachable)
             seen = answer.observed
             own = [multiaddress(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
+        except Busy as busy:
+            self._asked_about = None
+            self.found = f"not known yet: the coordinator is asked again ({busy})"
+            return
         except P2PError as error:
             self.found = f"not known: the coordinator does not say ({error})"
             return

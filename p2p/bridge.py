@@ -17,13 +17,16 @@ import trio
 
 from p2p.errors import Unreachable
 from p2p.groups import one_error
-from p2p.rpc import IN_ALL
+from p2p.limits.slots import ALL
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-CALLS = IN_ALL
-"""As many as p2p/rpc.py lets in: the daemon decides which request it answers first, and knows those that crossed."""
+HEARD = 64
+"""Gossip messages that are judged at once."""
+CALLS = ALL + HEARD
+"""All requests that p2p/limits/slots.py lets in: none waits here. The daemon decides which it answers first, and knows
+those that crossed."""
 
 
 class TrioThread:

@@ -8,7 +8,8 @@ P2PError
 │   ├── BadChunk       a chunk whose proof does not lead to the signed root
 │   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
 ├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
-│   └── Declined       the other side is there, and does not answer this: too busy, or it does not know the question
+│   └── Declined       the other side is there, and does not answer this: it does not know the question
+│       └── Busy       it has too much to do just now, and may be asked again soon
 ├── Exhausted          nobody's fault: this process has no descriptor left; worth another try
 ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
 └── LocalFault         this machine's fault: key file, port, permission; the message names the fix
@@ -49,6 +50,10 @@ class Unreachable(P2PError):
 
 class Declined(Unreachable):
     """The other side is there, and does not answer this."""
+
+
+class Busy(Declined):
+    """Too much is to be done just now. A handler that raises it has its asker told so."""
 
 
 class Exhausted(P2PError):

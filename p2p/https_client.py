@@ -26,7 +26,7 @@ import anyio.to_thread
 from p2p import https_wire, wire
 from p2p.addresses import https_url
 from p2p.certificate import KeyPin
-from p2p.errors import BadChunk, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.feeds import Feeds
 from p2p.groups import one_error
 from p2p.guard import guarded
@@ -157,7 +157,9 @@ class HttpsClient:
         if status == 200:
             return body
         sentence = f"{peer} refused {method} ({status}): {body[:200].decode(errors='replace')}"
-        raise Malformed(sentence) if status in (400, 413) else Declined(sentence)
+        if status in (400, 413):
+            raise Malformed(sentence)
+        raise Busy(sentence) if status == _TOO_MANY else Declined(sentence)
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """Nobody can call this node: nothing is served."""

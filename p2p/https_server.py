@@ -27,11 +27,12 @@ from aiohttp import web
 
 from p2p import https_wire, wire
 from p2p.addresses import OVER_HTTPS
-from p2p.errors import Malformed
+from p2p.errors import Busy, Malformed
 from p2p.groups import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.limits.origin import Origin, origin_over_https, over_https
+from p2p.limits.slots import Slots
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 from p2p.openpayloads import patiently
 from p2p.payload import Payload
@@ -61,7 +62,7 @@ class HttpsServer:
         self._subnet_of = limits.subnet_of
         self._listener = HttpsListener(listen, context, self._respond, limits)
         self._methods: dict[str, tuple[RequestHandler, int]] = {}
-        self._unanswered = Counter[str]()
+        self._slots, self._unanswered = Slots(), Counter[str]()
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
         self._shared: dict[bytes, Payload] = {}
@@ -196,14 +197,23 @@ class HttpsServer:
         raise Refused(404, "nothing is here")
 
     async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
-        found = self._methods.get(method)
-        if found is None:
+        if method not in self._methods:
             raise Refused(404, "no such method")
-        handler, limit = found
+        asker = self._asker(request)
+        try:
+            with self._slots.at_work(method, self.origin(asker)):
+                return await self._listener.send(request, await self._worked(request, method, asker))
+        except Busy as busy:
+            raise Refused(429, str(busy), retry_after=1.0) from None
+
+    async def _worked(self, request: web.BaseRequest, method: str, asker: str) -> bytes:
+        handler, limit = self._methods[method]
         body = await self._listener.read(request, limit)
         self._unanswered[method] += 1
         try:
-            answer = await handler(self._asker(request), body)
+            return await handler(asker, body)
+        except Busy:
+            raise
         except Malformed as fault:
             raise Refused(400, str(fault)) from None
         except Exception as fault:  # rule 3; and nothing ends
@@ -211,7 +221,6 @@ class HttpsServer:
             raise Refused(500, "the request failed") from None
         finally:
             self._unanswered[method] -= 1
-        return await self._listener.send(request, answer)
 
     def _asker(self, request: web.BaseRequest) -> str:
         """Return the name that a handler hears."""

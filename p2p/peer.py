@@ -18,6 +18,7 @@ from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.guard import guarded
 from p2p.limits.origin import Origin
+from p2p.limits.slots import PER_PEER
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.transport import Transport
 
@@ -32,7 +33,7 @@ class Peer:
         self._transport = transport
         self._ready = anyio.Event()
         self._failure: Exception | None = None
-        self._server = rpc.Server()
+        self._server = rpc.Server(transport.origin)
         self._unanswered = Counter[str]()
         self._asking: dict[str, anyio.CapacityLimiter] = {}
         self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
@@ -95,7 +96,7 @@ class Peer:
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Network`."""
         # As many as the other side works on at once; the rest wait here, and their timeout runs.
-        limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(rpc.PER_PEER))
+        limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(PER_PEER))
         try:
             with anyio.fail_after(timeout):
                 async with limiter:

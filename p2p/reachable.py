@@ -3,7 +3,8 @@
 1. Whoever is asked connects to the address that the asker's own connection comes from, and to no other: nobody can be
    made to knock at a stranger's door. An asker that came through a relay has no such address, and gets no verdict.
 2. At most `PORTS` ports, none below 1024 but 443, `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all, and one
-   question in `PAUSE` seconds from one address; whoever asks sooner waits.
+   question in `PAUSE` seconds from one subnet, or one private address. Whoever asks sooner, or when all attempts are
+   taken, is told that this peer is busy: a request that waited would hold a slot of all others.
 3. A port that takes a connection counts as open. Who listens there is found out by whoever dials it, as always.
 """
 
@@ -11,7 +12,8 @@ import ipaddress
 
 import anyio
 
-from p2p.errors import Unreachable
+from p2p.errors import Busy, Unreachable
+from p2p.limits.subnets import subnet_of
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.transport import Transport
 
@@ -31,37 +33,46 @@ class DialBack:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._next: dict[str, float] = {}
-        self._attempts = anyio.CapacityLimiter(AT_ONCE)
+        self._attempts = 0
+        """Under way."""
 
     async def answer(self, peer: str, data: bytes) -> bytes:
-        """The handler of the method. Raises `Malformed`."""
+        """The handler of the method. Raises `Malformed`, `Busy`."""
         ports = decode(data, ReachableAsk).ports
         ip = ip_of(self._transport.remote(peer))
         if ip is None:
             return encode(Reachable())
-        await self._turn(ip)
+        tried = {port for port in ports if port >= 1024 or port == 443}
+        self._turn(ip, len(tried))
         open_ports: list[int] = []
-        async with anyio.create_task_group() as tasks:
-            for port in {port for port in ports if port >= 1024 or port == 443}:
-                tasks.start_soon(self._try, ip, port, open_ports)
+        self._attempts += len(tried)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for port in tried:
+                    tasks.start_soon(_try, ip, port, open_ports)
+        finally:
+            self._attempts -= len(tried)
         return encode(Reachable(observed=ip, ports=sorted(open_ports)))
 
-    async def _turn(self, ip: str) -> None:
-        now = anyio.current_time()
+    def _turn(self, ip: str, attempts: int) -> None:
+        """Rule 2. Raises `Busy`."""
+        now, place = anyio.current_time(), subnet_of(ip) or ip
+        if self._next.get(place, now) > now:
+            raise Busy(f"one question in {PAUSE:g} s is answered")
+        if self._attempts + attempts > AT_ONCE:
+            raise Busy("too many ports are being tried")
         self._next = {one: at for one, at in self._next.items() if at > now} if len(self._next) > _KNOWN else self._next
-        at = max(self._next.get(ip, now), now)
-        self._next[ip] = at + PAUSE
-        await anyio.sleep(at - now)
+        self._next[place] = now + PAUSE
 
-    async def _try(self, ip: str, port: int, open_ports: list[int]) -> None:
-        async with self._attempts:
-            with anyio.move_on_after(TIMEOUT):
-                try:
-                    stream = await anyio.connect_tcp(ip, port)
-                except OSError:
-                    return
-                open_ports.append(port)
-                await stream.aclose()
+
+async def _try(ip: str, port: int, open_ports: list[int]) -> None:
+    with anyio.move_on_after(TIMEOUT):
+        try:
+            stream = await anyio.connect_tcp(ip, port)
+        except OSError:
+            return
+        open_ports.append(port)
+        await stream.aclose()
 
 
 def ip_of(address: str | None) -> str | None:

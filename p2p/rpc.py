@@ -4,21 +4,26 @@
 2. Server -> asker: any number of empty frames, meaning "still working", at most `BEAT` seconds apart; then one frame,
    a status byte and the answer or a sentence. So the watchdog of the stream finds a frozen server while a slow
    handler may take as long as the asker's timeout.
-3. A request is measured against its method's limit before it is read. A peer may have `PER_PEER` requests at work;
-   beyond that, and beyond `IN_ALL`, the answer is BUSY. One that asks often waits its turn
-   (p2p/limits/subnets.py, rule 3).
-4. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
+3. A request is measured against its method's limit before it is read. It needs a slot (p2p/limits/slots.py); where
+   there is none, the answer is BUSY. One that asks often waits its turn first (p2p/limits/subnets.py, rule 3), and
+   holds no slot meanwhile.
+4. Whoever is slow holds a slot for so long only: a method's name comes within `NAME` seconds, a request or an answer
+   passes within `GRACE` seconds and one for each `SLOWEST` bytes.
+5. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
 """
 
-from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
-from p2p.errors import Declined, Malformed, TooLong, Unreachable
+from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
 from p2p.groups import one_error
+from p2p.limits.origin import Origin
 from p2p.limits.rates import Buckets
-from p2p.limits.subnets import ASKS_BURST, ASKS_RATE
+from p2p.limits.slots import Slots
+from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
 from p2p.network import RequestHandler
 from p2p.transport import Stream
 
@@ -29,19 +34,23 @@ METHOD_LIMIT = 64
 """Bytes of a method's name."""
 BEAT = 4.0
 """Seconds between two signs of life while a handler works."""
-PER_PEER = 32
-IN_ALL = 512
+NAME, GRACE = 30.0, 30.0
+"""Longer than the watchdog of a stream waits for a peer that is frozen or cut off."""
+SLOWEST = 4096.0
+"""Bytes a second."""
 
 _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
 
 @dataclass
 class Server:
-    """Answers requests by method; `answer` is the protocol's stream handler."""
+    """Answers requests by method; `answer` is the protocol's stream handler. `origin`: of a peer."""
 
+    _origin: Callable[[str], Origin]
     _methods: dict[str, tuple[RequestHandler, int]] = field(default_factory=dict)
-    _at_work: Counter[str] = field(default_factory=Counter)
+    _slots: Slots = field(default_factory=Slots)
     _turns: Buckets = field(default_factory=lambda: Buckets(ASKS_RATE, ASKS_BURST))
+    _turns_of_parties: Buckets = field(default_factory=lambda: Buckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network.serve`."""
@@ -51,33 +60,36 @@ class Server:
 
     async def answer(self, stream: Stream) -> None:
         """Serve one stream."""
-        if self._at_work[stream.peer] >= PER_PEER or self._at_work.total() >= IN_ALL:
-            await _refuse(stream, _BUSY, "too many requests at work")
-            return
-        self._at_work[stream.peer] += 1
+        origin = self._origin(stream.peer)
         try:
-            await anyio.sleep(self._turns.take(stream.peer, anyio.current_time()))
-            await self._answer(stream)
-        finally:
-            self._at_work[stream.peer] -= 1
-            if not self._at_work[stream.peer]:
-                del self._at_work[stream.peer]
+            with self._slots.stream(origin):
+                now = anyio.current_time()
+                waits = self._turns.take(origin.connection, now), self._turns_of_parties.take(origin.party, now)
+                await anyio.sleep(max(waits))
+                await self._answer(stream, origin)
+        except Busy as busy:
+            await _refuse(stream, _BUSY, str(busy))
 
-    async def _answer(self, stream: Stream) -> None:
-        name = await stream.receive(METHOD_LIMIT) or b""
+    async def _answer(self, stream: Stream, origin: Origin) -> None:
+        with _within(NAME, "a method's name"):
+            name = await stream.receive(METHOD_LIMIT) or b""
         if name.decode(errors="replace") not in self._methods:
             await _refuse(stream, _UNKNOWN, "no such method")
             return
         handler, limit = self._methods[name.decode()]
-        try:
-            request = await stream.receive(limit)
-        except TooLong:
-            await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
-            return
-        if request is None:
-            raise Malformed(f"{stream.peer} sent no request")
-        await stream.send(_OK + await _beating(stream, handler, request))
-        await stream.finish()
+        with self._slots.at_work(name.decode(), origin):
+            try:
+                with _within(GRACE + limit / SLOWEST, "a request"):
+                    request = await stream.receive(limit)
+            except TooLong:
+                await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
+                return
+            if request is None:
+                raise Malformed(f"{stream.peer} sent no request")
+            answer = _OK + await _beating(stream, handler, request)
+            with _within(GRACE + len(answer) / SLOWEST, "an answer"):
+                await stream.send(answer)
+                await stream.finish()
 
 
 async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
@@ -108,7 +120,9 @@ def _read(answer: bytes, peer: str, method: str) -> bytes:
     sentence = body[:200].decode(errors="replace")
     if status == _TOO_LONG:
         raise Malformed(f"{peer} refused {method}: {sentence}")
-    if status in (_UNKNOWN, _BUSY):
+    if status == _BUSY:
+        raise Busy(f"{peer} does not answer {method} now: {sentence}")
+    if status == _UNKNOWN:
         raise Declined(f"{peer} does not answer {method}: {sentence}")
     raise Malformed(f"{peer} answered {method} with status {status.hex()}")
 
@@ -117,6 +131,16 @@ async def _send(stream: Stream, method: str, payload: bytes) -> None:
     await stream.send(method.encode())
     await stream.send(payload)
     await stream.finish()
+
+
+@contextmanager
+def _within(seconds: float, what: str) -> Iterator[None]:
+    """Raise `Unreachable` after so many seconds."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{what} took longer than {seconds:g} s") from None
 
 
 async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
@@ -133,8 +157,9 @@ async def _beating(stream: Stream, handler: RequestHandler, request: bytes) -> b
             with anyio.CancelScope(shield=True):  # a write is never cancelled
                 await stream.send(b"")
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(beat)
-        answer = await handler(stream.peer, request)
-        tasks.cancel_scope.cancel()
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat)
+            answer = await handler(stream.peer, request)
+            tasks.cancel_scope.cancel()
     return answer

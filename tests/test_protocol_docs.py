@@ -61,7 +61,7 @@ from p2p import (
 from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
 from p2p.broadcast import STREAMS_PER_PEER
 from p2p.https_door import Limits
-from p2p.limits import subnets
+from p2p.limits import slots, subnets
 from p2p.relay import RelayLimits
 from tasks import registry, text
 from weights import documents, snapshot, store
@@ -269,7 +269,7 @@ CONSTANTS: dict[str, str] = {
     "requests.md: small request": f"{control.SMALL >> 10} KiB",
     "requests.md: answers remembered": f"{control.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.BEAT:g} s",
-    "requests.md: requests a peer": f"{rpc.PER_PEER} at once",
+    "requests.md: requests a peer": f"{slots.PER_PEER} at once",
     "requests.md: gossip limit": f"{libp2p.GOSSIP_LIMIT >> 10} KiB",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",
     "mux.md: header": f"a header of {mux.HEADER.size} bytes",
@@ -289,7 +289,7 @@ CONSTANTS: dict[str, str] = {
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{libp2p_foreign.UNREAD_MAX >> 20} MiB on a connection",
     "peer.md: silence": f"| {libp2p.PATIENCE:g} s | the stream is reset |",
-    "peer.md: requests at work": f"| requests at work | {rpc.PER_PEER} | status 3 |",
+    "peer.md: requests at work": f"| requests at work | {slots.PER_PEER}; of a subnet {slots.STREAMS_PER_PARTY}",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} a second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
     "peer.md: gossip": f"{libp2p.GOSSIP_LIMIT >> 10} KiB; {libp2p.GOSSIP_RPC_LIMIT >> 10} KiB a packet",

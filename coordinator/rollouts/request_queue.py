@@ -11,6 +11,8 @@ Rules
 4. Those that were refused are told to ask again one after the other, `RETRIES` a second, at the soonest after `SOONEST`
    and at the latest after `LATEST` milliseconds: a request that is refused costs nearly as much as one that is
    answered, and a crowd that came back every few seconds would leave no time for the work of the others.
+5. In that line a party (p2p/limits/origin.py) has one place. What else it asks meanwhile comes behind it, in a line of
+   its own that moves at its share of `RETRIES`: however much one party asks, the line of all grows by one place.
 """
 
 import asyncio
@@ -26,8 +28,11 @@ UNSEEN: Final = 1_000
 """Milliseconds without a request after which nobody knows whether the crowd of before stood until now."""
 BURST: Final = 192
 RETRIES: Final = 20
+STEP: Final = 1_000 // RETRIES
 SOONEST: Final = 5_000
 LATEST: Final = 60_000
+SWEEP: Final = 1_000
+"""Milliseconds from one look at places that are over to the next."""
 _LAST: Final = "lease"
 _ORDER: Final = (("submit",), ("verdicts", "acknowledge"), ("hello",), (_LAST,))
 _RANKS: Final = {method: rank for rank, methods in enumerate(_ORDER) for method in methods}
@@ -40,20 +45,24 @@ class RequestQueue:
         """`clock`: milliseconds. `unanswered`: requests for these methods that have come and are not answered, with
         those here. Requests that wait on purpose are none of them."""
         self._clock, self._unanswered = clock, unanswered
-        self._retry = 0
+        self._line = 0
+        """When the last place in the line of all parties is over."""
+        self._own: dict[str, int] = {}
+        """When the last place of a party is over."""
+        self._swept = 0
         self._crowded_since: int | None = None
         self._seen = 0
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in _ORDER)
         self._free = PER_ITERATION
         self._armed = False
 
-    async def enter(self, method: str) -> int | None:
-        """Wait until a request for `method` may be answered. For one that is refused: the milliseconds after which it
-        may come again (rules 3 and 4)."""
+    async def enter(self, method: str, party: str) -> int | None:
+        """Wait until a request of `party` for `method` may be answered. For one that is refused: the milliseconds after
+        which it may come again (rules 3 to 5)."""
         loop = asyncio.get_running_loop()
         queue = self._waiting[_RANKS[method]]
         if self._crowded() and method == _LAST:
-            return self._later()
+            return self._later(party)
         if not self._armed:
             self._armed = True
             loop.call_soon(self._next)
@@ -75,13 +84,24 @@ class RequestQueue:
             self._crowded_since = now
         return unanswered > BURST or now - self._crowded_since > STANDING
 
-    def _later(self) -> int:
-        """Take the next place in the line of those that were refused."""
+    def _later(self, party: str) -> int:
+        """Take the next place of a party that was refused."""
         now = self._clock()
-        if self._retry > now + LATEST:  # the clock was set back: that line is nobody's any more
-            self._retry = 0
-        self._retry = min(max(self._retry + 1000 // RETRIES, now + SOONEST), now + LATEST)
-        return self._retry - now
+        self._sweep(now)
+        if (own := self._own.get(party, 0)) > now:
+            at = own + len(self._own) * STEP
+        else:
+            at = self._line = min(max(self._line + STEP, now + SOONEST), now + LATEST)
+        self._own[party] = min(at, now + LATEST)
+        return self._own[party] - now
+
+    def _sweep(self, now: int) -> None:
+        """Forget places that are over, and those of a line from before the clock was set back."""
+        if self._line > now + LATEST:
+            self._line = 0
+        if not self._swept <= now < self._swept + SWEEP:
+            self._swept = now
+            self._own = {party: at for party, at in self._own.items() if now < at <= now + LATEST}
 
     def _next(self) -> None:
         """Begin the next iteration's share."""

@@ -4,8 +4,9 @@
    and make `DIALS_BURST` at once and `DIALS_RATE` a second: a handshake costs us more than the other side.
 2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
    one switch is no attack. Peers that come through a relay count as the relay does.
-3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second wait their turn, which pushes back on the asker; none
-   is answered with a ban, as an honest node that was away has much to say when it returns.
+3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second, of a whole party (p2p/limits/origin.py) beyond `PARTY`
+   times that, wait their turn, which pushes back on the asker; none is answered with a ban, as an honest node that was
+   away has much to say when it returns.
 4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
    through us: an answer may be larger than its question, as it goes to nobody but the asker. What we dial on others'
    say-so: p2p/outgoing.py.
@@ -31,6 +32,8 @@ DIALS_RATE: Final = 1.0
 DIALS_BURST: Final = 64.0
 ASKS_RATE: Final = 50.0
 ASKS_BURST: Final = 200.0
+PARTY: Final = 4
+"""As many times as much may all connections of one party ask."""
 
 
 def subnet_of(ip: str) -> str | None:

@@ -13,6 +13,7 @@ from coordinator.rollouts.request_queue import (
     RETRIES,
     SOONEST,
     STANDING,
+    STEP,
     UNSEEN,
     RequestQueue,
 )
@@ -28,7 +29,7 @@ def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_t
         queue, served = RequestQueue(lambda: 0, lambda: 0), list[str]()
 
         async def request(method: str) -> None:
-            assert await queue.enter(method) is None
+            assert await queue.enter(method, "node") is None
             served.append(method)
 
         asks = [asyncio.create_task(request("lease")) for _ in range(PER_ITERATION + 20)]
@@ -47,7 +48,7 @@ def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_t
 def test_an_asker_that_goes_away_holds_up_nobody() -> None:
     async def main() -> None:
         queue = RequestQueue(lambda: 0, lambda: 0)
-        tasks = [asyncio.create_task(queue.enter("lease")) for _ in range(2 * PER_ITERATION)]
+        tasks = [asyncio.create_task(queue.enter("lease", "node")) for _ in range(2 * PER_ITERATION)]
         await asyncio.sleep(0)
         for task in tasks[PER_ITERATION:-1]:
             task.cancel()
@@ -122,11 +123,32 @@ def test_a_crowd_that_is_refused_comes_back_one_after_the_other() -> None:
     async def main() -> None:
         nonlocal now
         queue = RequestQueue(lambda: now, lambda: BURST + 1)
-        due = [await queue.enter("lease") for _ in range(1_000)]
+        due = [await queue.enter("lease", "node") for _ in range(1_000)]
         assert due == [SOONEST + number * 1000 // RETRIES for number in range(1_000)]
-        assert [await queue.enter("lease") for _ in range(1_000)][-1] == LATEST
+        assert [await queue.enter("lease", "node") for _ in range(1_000)][-1] == LATEST
         now = 3 * LATEST
-        assert await queue.enter("lease") == SOONEST
+        assert await queue.enter("lease", "node") == SOONEST
+
+    asyncio.run(main())
+
+
+def test_however_much_one_party_asks_the_line_of_the_others_grows_by_one_place() -> None:
+    """Row c. Before parties were told apart, 1,200 refused asks of one connection made everybody wait for `LATEST`."""
+    now = 0
+
+    async def main() -> None:
+        nonlocal now
+        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        flood = [await queue.enter("lease", "eve") for _ in range(1_200)]
+        assert flood[0] == SOONEST
+        assert flood[-1] == LATEST
+        assert [await queue.enter("lease", f"node {number}") for number in range(20)] == [
+            SOONEST + (1 + number) * STEP for number in range(20)
+        ]
+        again = await queue.enter("lease", "node 0")
+        assert again == SOONEST + STEP + 21 * STEP, "21 parties share the rate of those that come back"
+        now += LATEST + 1
+        assert await queue.enter("lease", "node 3") == SOONEST, "what is over holds nobody up"
 
     asyncio.run(main())
 
@@ -147,7 +169,7 @@ def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
             (60_003 + STANDING, MOST_UNANSWERED + 1, False),
         ):
             now, unanswered = at, count
-            assert (await queue.enter("lease") is not None) == refused
+            assert (await queue.enter("lease", "node") is not None) == refused
             await asyncio.sleep(0)
 
     asyncio.run(main())
@@ -160,10 +182,10 @@ def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() ->
     async def main() -> None:
         nonlocal now
         queue = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
-        assert await queue.enter("lease") is None
+        assert await queue.enter("lease", "node") is None
         await asyncio.sleep(0)
         now += UNSEEN + 1
-        assert await queue.enter("lease") is None
+        assert await queue.enter("lease", "node") is None
 
     asyncio.run(main())
 
@@ -174,17 +196,17 @@ def test_a_clock_that_is_set_back_neither_hides_a_crowd_nor_lengthens_the_line()
     async def main() -> None:
         nonlocal now
         queue = RequestQueue(lambda: now, lambda: BURST + 1)
-        assert await queue.enter("lease") == SOONEST
+        assert await queue.enter("lease", "node") == SOONEST
         now -= 3_600_000
-        assert await queue.enter("lease") == SOONEST
+        assert await queue.enter("lease", "node") == SOONEST
 
         standing = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
-        assert await standing.enter("lease") is None
+        assert await standing.enter("lease", "node") is None
         await asyncio.sleep(0)
         now -= 1_800_000
-        assert await standing.enter("lease") is None
+        assert await standing.enter("lease", "node") is None
         await asyncio.sleep(0)
         now += STANDING + 1
-        assert await standing.enter("lease") == SOONEST
+        assert await standing.enter("lease", "node") == SOONEST
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ import pytest
 
 from p2p import rpc
 from p2p.errors import Declined, LocalFault, Malformed, P2PError, Unreachable
+from p2p.limits.slots import PER_PEER
 from p2p.memory import Link, MemoryNetwork
 from p2p.peer import Peer
 from tests.clock import run_fake
@@ -215,12 +216,12 @@ def test_one_peer_cannot_keep_more_than_its_share_of_requests_at_work():
         client = Peer(network.transport("client"), seed=1)
         async with running(server, client), anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as many:
-                for _ in range(3 * rpc.PER_PEER):
+                for _ in range(3 * PER_PEER):
                     many.start_soon(lambda: client.request("server", "echo", b"", timeout=10))
             tasks.cancel_scope.cancel()
 
     run_fake(main)
-    assert most == rpc.PER_PEER
+    assert most == PER_PEER
 
 
 def test_a_peer_that_asks_more_than_its_share_is_told_busy():
@@ -230,7 +231,7 @@ def test_a_peer_that_asks_more_than_its_share_is_told_busy():
         client = Peer(network.transport("client"), seed=1)
         async with running(server, client), anyio.create_task_group() as tasks:
             async with anyio.create_task_group() as many:
-                for _ in range(rpc.PER_PEER):
+                for _ in range(PER_PEER):
                     many.start_soon(rpc.ask, await client._transport.open("server", rpc.PROTOCOL), "echo", b"")
                 await anyio.sleep(1)
                 with pytest.raises(Unreachable, match="too many"):

@@ -5,9 +5,10 @@ import socket
 
 import pytest
 
-from p2p.errors import Unreachable
+from p2p.errors import Busy, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
-from p2p.reachable import METHOD, DialBack, ip_of, multiaddress, ports_of
+from p2p.reachable import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, multiaddress, ports_of
+from tests.clock import run_fake
 from tests.p2p.test_p2p_libp2p import made, running
 from tests.peers import IP6
 
@@ -55,12 +56,54 @@ async def test_a_privileged_port_is_not_tried(monkeypatch):
     assert sorted(tried) == [443, 4310]
 
 
-async def test_questions_from_one_address_wait_for_each_other(listening):
-    dialback = DialBack(Seen("/ip4/127.0.0.1/tcp/5"))
-    ask = encode(ReachableAsk(ports=[]))
-    began = asyncio.get_running_loop().time()
-    await asyncio.gather(*(dialback.answer(f"peer {number}", ask) for number in range(2)))
-    assert asyncio.get_running_loop().time() - began >= 1.9
+@pytest.mark.parametrize("first", ["/ip4/127.0.0.1/tcp/5", "/ip4/8.8.8.8/tcp/5"])
+def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(first):
+    async def main():
+        seen = Seen(first)
+        dialback, ask = DialBack(seen), encode(ReachableAsk(ports=[]))
+        await dialback.answer("eve", ask)
+        seen.address = first.replace("8.8.8.8", "8.8.8.9")
+        for _ in range(3):
+            with pytest.raises(Busy):
+                await dialback.answer("mallory", ask)
+        assert asyncio.get_running_loop().time() == began
+        seen.address = "/ip4/8.8.4.4/tcp/5"
+        assert decode(await dialback.answer("alice", ask), Reachable).observed == "8.8.4.4"
+        seen.address = first
+        await asyncio.sleep(PAUSE)
+        await dialback.answer("mallory", ask)
+
+    began = 0.0
+
+    async def timed():
+        nonlocal began
+        began = asyncio.get_running_loop().time()
+        await main()
+
+    run_fake(timed)
+
+
+def test_a_question_for_which_no_attempt_is_left_is_not_answered_and_waits_for_nothing(monkeypatch):
+    async def connect(ip, port):
+        await asyncio.sleep(TIMEOUT)
+        raise OSError
+
+    monkeypatch.setattr("anyio.connect_tcp", connect)
+
+    async def main():
+        seen, ask = Seen(""), encode(ReachableAsk(ports=[4310, 4311, 4312, 4313]))
+        dialback = DialBack(seen)
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE // PORTS):
+                seen.address = f"/ip4/8.8.{number}.8/tcp/5"
+                group.create_task(dialback.answer("eve", ask))
+                await asyncio.sleep(0)
+            seen.address = "/ip4/8.9.0.8/tcp/5"
+            with pytest.raises(Busy):
+                await dialback.answer("alice", ask)
+        await dialback.answer("alice", ask)
+
+    run_fake(main)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Who may have a request at work. Pure: no clock.
+
+1. A request holds a slot from when its method is known until it is answered. Each class of methods has slots of its own
+   (`CLASSES`): a crowd in one class keeps nobody out of another, and submissions get in whatever else is full.
+2. Of each class a party (p2p/limits/origin.py) holds at most `PER_PARTY` slots: free keys at one place fill none.
+3. Nobody waits for a slot, or in one for a turn: where there is none, or a method's turn has not come, the answer is
+   BUSY. A method that cannot but wait, as for a plan in the making, is in the class `WAITING`, of which a peer has one.
+4. Before its method is known, and while it waits for its turn by rate, a request costs a stream and a few bytes; of
+   those a peer has at most `PER_PEER`, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from p2p.errors import Busy
+from p2p.limits.origin import Origin
+
+PER_PEER: Final = 32
+PER_PARTY: Final = 32
+STREAMS_PER_PARTY: Final = 128
+STREAMS: Final = 4096
+WAITING: Final = "waiting"
+OTHER: Final = "other"
+CLASSES: Final = {"submit": 256, "receipts": 256, "hello": 128, "lease": 256, WAITING: 256, OTHER: 128}
+"""Slots."""
+T = TypeVar("T")
+
+_CLASS_OF: Final = {
+    "submit": "submit",
+    "verdicts": "receipts",
+    "acknowledge": "receipts",
+    "hello": "hello",
+    "lease": "lease",
+    "plan": WAITING,
+}
+ALL: Final = sum(CLASSES.values())
+
+
+class Slots:
+    """The slots of one way to this peer."""
+
+    def __init__(self) -> None:
+        self._streams = Counter[str]()
+        self._streams_of_party = Counter[str]()
+        self._held = Counter[str]()
+        self._held_by = Counter[tuple[str, str]]()
+
+    @contextmanager
+    def stream(self, origin: Origin) -> Iterator[None]:
+        """Hold a place for a request whose method is not known yet (rule 4). Raises `Busy`."""
+        peer, party = origin
+        if self._streams[peer] >= PER_PEER or self._streams_of_party[party] >= STREAMS_PER_PARTY:
+            raise Busy("too many requests at once")
+        if self._streams.total() >= STREAMS:
+            raise Busy("too many requests of all together")
+        with _counted(self._streams, peer), _counted(self._streams_of_party, party):
+            yield
+
+    @contextmanager
+    def at_work(self, method: str, origin: Origin) -> Iterator[None]:
+        """Hold a slot for a request. Raises `Busy`."""
+        kind = _CLASS_OF.get(method, OTHER)
+        who, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
+        if self._held_by[kind, who] >= most or self._held[kind] >= CLASSES[kind]:
+            raise Busy(f"too many requests for {method} at work")
+        with _counted(self._held, kind), _counted(self._held_by, (kind, who)):
+            yield
+
+
+@contextmanager
+def _counted(counter: Counter[T], name: T) -> Iterator[None]:
+    counter[name] += 1
+    try:
+        yield
+    finally:
+        counter[name] -= 1
+        if not counter[name]:
+            del counter[name]
