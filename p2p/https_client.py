@@ -14,7 +14,7 @@ Rules
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -167,6 +167,9 @@ class HttpsClient:
     def origin(self, peer: str) -> Origin:
         """See `Network`."""
         return Origin(peer, peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """Nobody connects to this node."""
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """None: nobody asks a node over HTTPS."""

@@ -4,14 +4,15 @@
 2. Each has at most so many connections, counted before the handshake, and so many requests a second (a token bucket);
    all together have a bound too. Who exceeds it is turned away, never kept waiting: waiting costs us more.
 3. What is remembered is bounded: buckets that are full again are forgotten first.
+4. A quarter of the connections is kept for visitors of parties with accepted work, as many as there are such.
 """
 
-import ipaddress
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2p.limits.origin import SubnetOf
-from p2p.limits.subnets import subnet_of
+from p2p.limits.subnets import subnet_of, visitor
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,40 @@ class Door:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._inside: Counter[str] = Counter()
+        self._known: frozenset[str] = frozenset()
+        self._known_of, self._known_inside = Counter[str](), 0
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def enter(self, host: str) -> tuple[str, str] | None:
         """Count a connection that comes. Return the limit that refuses it and a sentence; None where it may stay, and
         then it must `leave`."""
-        who, most = visitor(host), self._limits
-        if self._inside.total() >= most.connections:
+        who, most, known = visitor(host), self._limits, self._is_known(host)
+        kept = 0 if known else min(most.connections // 4, len(self._known)) - self._known_inside
+        if self._inside.total() + max(0, kept) >= most.connections:
             return "https", f"{most.connections} are open over HTTPS, the most there may be (setting https.connections)"
         if self._inside[who] >= most.per_visitor:
             return "https-address", f"{who} has {most.per_visitor} over HTTPS, the most that one address may have"
         self._inside[who] += 1
+        self._known_of[who] += known
+        self._known_inside += known
         return None
 
     def leave(self, host: str) -> None:
         """A connection that had entered is gone."""
         who = visitor(host)
         self._inside[who] -= 1
+        if self._known_of[who]:
+            self._known_of[who] -= 1
+            self._known_inside -= 1
         if self._inside[who] <= 0:
-            del self._inside[who]
+            del self._inside[who], self._known_of[who]
+
+    def keep(self, parties: Collection[str]) -> None:
+        """Keep places for visitors of these parties from now on (rule 4)."""
+        self._known = frozenset(parties)
+
+    def _is_known(self, host: str) -> bool:
+        return (self._limits.subnet_of(host) or host) in self._known
 
     def ask(self, host: str, now: float) -> float:
         """A request comes: 0 where it may be served, else the seconds until one may."""
@@ -69,16 +85,3 @@ class Door:
         if len(self._buckets) > self.MOST_BUCKETS:
             self._buckets.popitem(last=False)
         return 0.0 if served else (1 - left) / self._limits.rate
-
-
-def visitor(host: str) -> str:
-    """Rule 1. `host`: an IP address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)

@@ -54,7 +54,7 @@ class HttpsListener:
 
     def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: Limits) -> None:
         self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
-        self._door = Door(limits)
+        self.door = Door(limits)
         self.turned_away = TurnedAway(time.monotonic)
         self._hosts: dict[RequestHandler, str] = {}
         self._idle: dict[RequestHandler, float] = {}
@@ -93,7 +93,7 @@ class HttpsListener:
                     SHORTAGES.met("accepting a connection over HTTPS")
                 await asyncio.sleep(0.1)
                 continue
-            if (why := self._door.enter(address[0])) is None:
+            if (why := self.door.enter(address[0])) is None:
                 tasks.start_soon(self._admit, connection, address[0])
             else:
                 self.turned_away.count(*why)
@@ -125,7 +125,7 @@ class HttpsListener:
         self._idle.pop(protocol, None)
         host = self._hosts.pop(protocol, None)
         if host is not None:
-            self._door.leave(host)
+            self.door.leave(host)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class HttpsListener:
         return web.Response(status=408)  # goes nowhere
 
     async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
-        wait = self._door.ask(request.remote or "", now)
+        wait = self.door.ask(request.remote or "", now)
         try:
             if wait:
                 raise Refused(429, "too many requests", retry_after=wait)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -139,6 +139,11 @@ class HttpsServer:
         if not peer.startswith(OVER_HTTPS):
             return self._beside.origin(peer)
         return origin_over_https(peer, self._subnet_of)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Network`."""
+        self._listener.door.keep(parties)
+        self._beside.keep_places(parties)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

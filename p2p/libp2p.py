@@ -32,7 +32,7 @@ What py-libp2p 0.8 does under fire, and what stands against it here:
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import trio
@@ -287,6 +287,10 @@ class LibP2PTransport:
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
         return self._connections.origins.of(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Transport`."""
+        self._connections.places.keep(parties)
 
     def relayed(self) -> int:
         """See `Transport`."""

@@ -1,8 +1,7 @@
 """Every connection of one host, whether there may be one more, and with whom there may be none.
 
-1. All peers together may have `PeerLimits.connections`, one public subnet `PeerLimits.per_subnet`
-   (p2p/limits/subnets.py); who was dialled by this host counts, and is never refused. A refusal is counted,
-   and said in the log.
+1. All peers together may have `PeerLimits.connections`; one that was dialled by this host counts, and is never refused.
+   Those of others have their places by p2p/limits/places.py. A refusal is counted, and said in the log.
 2. A peer that breaks the muxer's rules again and again is banned (p2p/bans.py): its connections are closed, new ones
    are refused, and it is not dialled, until the ban ends. Only what arrived under its own key is held against it: bytes
    that do not open may be anybody's on the way, and slowness, silence, resets and broken lines are nobody's fault.
@@ -14,6 +13,7 @@ from collections.abc import Callable
 
 import trio
 from libp2p.abc import IMuxedConn, INetConn, INetStream, INetwork, INotifee
+from libp2p.io.abc import ReadWriteCloser
 from multiaddr import Multiaddr
 
 from p2p.bans import Bans
@@ -21,7 +21,8 @@ from p2p.libp2p_circuit import CIRCUIT
 from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_mux import MuxConn
 from p2p.limits.origin import Origins
-from p2p.limits.subnets import Crowd, PeerLimits, TurnedAway
+from p2p.limits.places import Places, Refused
+from p2p.limits.subnets import PeerLimits, TurnedAway
 
 log = logging.getLogger("p2p")
 
@@ -38,7 +39,7 @@ class Connections(INotifee):
         """Each with what is set when it ends."""
         self.doubled: Callable[[INetConn], None] = lambda newest: None
         """Told of a connection with a peer with whom there is one."""
-        self._crowd = Crowd(self._limits.per_subnet, self._limits.subnet_of)
+        self.places = Places(self._limits)
         self.origins = Origins(self._limits.subnet_of)
         self._bans = Bans()
         self._ended = trio.Event()
@@ -55,13 +56,18 @@ class Connections(INotifee):
                 await ended.wait()
                 return
 
-    def full(self, coming: int) -> bool:
-        """Whether there is no place for one more connection, where `coming` are being made; then it is counted as
-        refused."""
-        most = self._limits.connections
-        if len(self.open) + coming < most:
+    async def came(self, stream: ReadWriteCloser) -> bool:
+        """Whether a connection that a listener accepted has a place; if not it is counted as refused."""
+        remote = stream.get_remote_address()
+        try:
+            given_up = self.places.come(stream, "" if remote is None else remote[0], len(self.open), self._now())
+        except Refused as refused:
+            self.turned_away.count(refused.limit, refused.why)
             return False
-        self.turned_away.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
+        if given_up is not None:
+            self.turned_away.count("silent", "its handshake took longest when others came")
+            assert isinstance(given_up, ReadWriteCloser)
+            await given_up.close()
         return True
 
     def of(self, peer: str) -> list[INetConn]:
@@ -88,19 +94,16 @@ class Connections(INotifee):
             return True
         if conn.muxed_conn.is_initiator:
             return False
-        if self.full(0):
-            return True
-        ip, _ = _remote(conn)
-        why = None if ip is None else self._crowd.joined(conn, ip, self._now())
-        if why is not None:
-            self.turned_away.count("subnet", why)
-        return why is not None
+        most = self._limits.connections
+        if len(self.open) < most:
+            return False
+        self.turned_away.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
+        return True
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:
         self._charge(conn)
         if (ended := self.open.pop(conn, None)) is not None:
             ended.set()
-        self._crowd.left(conn)
         self.origins.went(str(conn.muxed_conn.peer_id), conn)
         self._ended.set()
         self._ended = trio.Event()

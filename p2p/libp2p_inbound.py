@@ -3,8 +3,10 @@
 Upstream's takes one of `max_connections` places for each connection that it accepts, and gives none back before the
 host stops: after 256 nodes had come and gone, a host was deaf for good. Its refusals are silent. Here:
 
-1. A connection holds a place from its acceptance to its end, and no longer.
-2. One that finds no place is closed before its handshake, counted, and said in the log.
+1. A connection holds a place (p2p/limits/places.py) from its acceptance to its end, and no longer.
+2. One that is refused is closed before its handshake, counted, and said in the log. Of one that is given up for another
+   the socket is closed, at which its handshake fails. No handshake is cancelled: upstream would not give back what it
+   took for it.
 3. A relayed connection, which no listener accepts, is held to the same number once it is open
    (p2p/libp2p_connections.py).
 """
@@ -28,22 +30,18 @@ class Inbound:
     def __init__(self, host: IHost, connections: Connections) -> None:
         network: Any = host.get_network()
         self._network, self._connections = network, connections
-        self._shaking = 0
-        """Connections accepted whose handshake is not done."""
         network._handle_inbound_connection = self._handle
 
     async def _handle(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
-        """Admit one connection, and keep its socket until it ends: the listener closes it when this returns."""
-        if self._connections.full(self._shaking):
+        """Take one connection in, and keep its socket until it ends: the listener closes it when this returns."""
+        if not await self._connections.came(stream):
             await stream.close()
             return
         try:
-            connection = RawConnection(stream, False)
-            self._shaking += 1
-            try:
-                muxed = await self._network.upgrade_inbound_raw_conn(connection, address)
-            finally:
-                self._shaking -= 1
+            muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
+            self._connections.places.shook_hands(stream)
             await self._connections.ended(muxed)
         except Exception as error:
             log.debug("inbound on %s: %r", address, error)
+        finally:
+            self._connections.places.left(stream)

@@ -12,7 +12,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -198,6 +198,9 @@ class MemoryTransport:
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
         return self._network.origins.get(peer, Origin(peer, peer))
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Transport`. Connections have no bound here."""
 
     def relayed(self) -> int:
         """See `Transport`."""

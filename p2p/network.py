@@ -4,7 +4,7 @@
 (p2p/threaded.py) runs the same code on a trio thread over libp2p and bridges each call.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -122,6 +122,10 @@ class Network(Protocol):
     def origin(self, peer: str) -> Origin:
         """Where the requests of a peer come from (p2p/limits/origin.py). `peer`: as the handler of a request is told.
         Safe from any thread, and cheap."""
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """Keep a share of the places for connections from these parties, which have accepted work, from now on; instead
+        of those named before. Safe from any thread."""
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """Requests for these methods that have come whole and are not answered yet. Safe from any thread."""

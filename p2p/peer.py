@@ -5,7 +5,7 @@ the tests of the one are the tests of the other.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import anyio
@@ -122,6 +122,10 @@ class Peer:
     def origin(self, peer: str) -> Origin:
         """See `Network`."""
         return self._transport.origin(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Network`."""
+        self._transport.keep_places(parties)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

@@ -7,7 +7,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,6 +62,7 @@ class ThreadedPeer:
         self._failure: Exception | None = None
         self._thread: TrioThread | None = None
         self._peer: Peer | None = None
+        self._kept: Collection[str] = ()
 
     @property
     def peer_id(self) -> str:
@@ -126,6 +127,12 @@ class ThreadedPeer:
         """See `Network`."""
         return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
 
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Network`."""
+        self._kept = parties
+        if self._peer is not None:
+            self._peer.keep_places(parties)
+
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""
         return 0 if self._peer is None else self._peer.unanswered(methods)
@@ -181,6 +188,7 @@ class ThreadedPeer:
 
     def _build(self, thread: TrioThread) -> Peer:
         transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
+        transport.keep_places(self._kept)
         peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink)
         for method, handler, limit in self._methods:
             peer.serve(method, _in_asyncio(thread, handler), limit=limit)

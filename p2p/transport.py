@@ -5,7 +5,7 @@ partition) and `p2p.libp2p`. A transport runs natively in the event loop that ow
 in-memory one, trio for libp2p), so code written on anyio runs, and is tested, on either.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from p2p.limits.origin import Origin
@@ -76,6 +76,9 @@ class Transport(Protocol):
 
     def origin(self, peer: str) -> Origin:
         """See `Network.origin`."""
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Network.keep_places`."""
 
     def relayed(self) -> int:
         """Bytes passed on for others as their relay, since the start."""

@@ -10,7 +10,7 @@ Rules
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +131,11 @@ class Ways:
     def origin(self, peer: str) -> Origin:
         """See `Network`."""
         return self._all[0].origin(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Network`."""
+        for network in self._all:
+            network.keep_places(parties)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """See `Network`."""

@@ -7,7 +7,7 @@ spends is then what the coordinator spends, as long as requests are made before 
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,8 @@ class BareNetwork:
 
     def origin(self, peer: str) -> Origin:
         return Origin(peer, peer)
+
+    def keep_places(self, parties: Collection[str]) -> None: ...
 
     def unanswered(self, methods: Sequence[str]) -> int:
         return 0

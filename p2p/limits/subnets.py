@@ -1,7 +1,7 @@
 """What one peer, and one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds, monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. It may hold `PeerLimits.per_subnet` connections,
-   and make `DIALS_BURST` at once and `DIALS_RATE` a second: a handshake costs us more than the other side.
+1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. What it may have of our connections and of our
+   handshakes: p2p/limits/places.py.
 2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
    one switch is no attack. Peers that come through a relay count as the relay does.
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second, of a whole party (p2p/limits/origin.py) beyond `PARTY`
@@ -14,13 +14,11 @@
 
 import ipaddress
 import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from p2p.limits.origin import SubnetOf
-from p2p.limits.rates import Buckets
 from runtime.seldom import Seldom
 
 log = logging.getLogger("p2p")
@@ -49,6 +47,19 @@ def subnet_of(ip: str) -> str | None:
     return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
 
 
+def visitor(host: str) -> str:
+    """Return what one household has: an IPv4 address, or the /64 of an IPv6 one. `host`: an IP address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
 @dataclass(frozen=True)
 class PeerLimits:
     """The owner's settings. `connections`: with all peers together. `per_subnet`: accepted from one public subnet.
@@ -74,34 +85,3 @@ class TurnedAway:
     def counts(self) -> dict[str, int]:
         """Return all that were refused since the start, by limit."""
         return self._refused.counts()
-
-
-class Crowd:
-    """Connections by subnet."""
-
-    def __init__(self, per_subnet: int = PER_SUBNET, subnet_of: SubnetOf = subnet_of) -> None:
-        self._per_subnet, self._subnet_of = per_subnet, subnet_of
-        self._held: dict[object, str] = {}
-        self._count: Counter[str] = Counter()
-        self._dials = Buckets(DIALS_RATE, DIALS_BURST)
-
-    def joined(self, connection: object, ip: str, now: float) -> str | None:
-        """Count a connection that was accepted from `ip`; why it must go, or None."""
-        subnet = self._subnet_of(ip)
-        if subnet is None:
-            return None
-        self._held[connection] = subnet
-        self._count[subnet] += 1
-        if self._dials.take(subnet, now) > 0:
-            return f"{subnet} connects too often"
-        if self._count[subnet] > self._per_subnet:
-            return f"{subnet} has {self._per_subnet} connections already, the most that one subnet may have"
-        return None
-
-    def left(self, connection: object) -> None:
-        """A connection ended."""
-        subnet = self._held.pop(connection, None)
-        if subnet is not None:
-            self._count[subnet] -= 1
-            if not self._count[subnet]:
-                del self._count[subnet]

@@ -26,6 +26,7 @@ from noise.connection import NoiseConnection
 
 from p2p.libp2p import STREAM_NEWS, LibP2PTransport
 from p2p.libp2p_circuit import CircuitStream
+from p2p.libp2p_inbound import Inbound
 from p2p.libp2p_mux import MuxConn, MuxStream
 from p2p.libp2p_security import BatchedNoise, _PatternXX
 from p2p.libp2p_socket import RawBytes
@@ -103,6 +104,24 @@ def test_the_network_has_the_parts_that_the_transport_touches(name):
         return getattr(new_host().get_network(), name)
 
     assert trio.run(main) is not None
+
+
+def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no_token_for_life():
+    """Upstream's own takes one of `_inbound_limiter` for each connection and gives none back before the host stops."""
+    assert "await self._handle_inbound_connection(read_write_closer, _maddr)" in inspect.getsource(Swarm.listen)
+    upstream = inspect.getsource(Swarm._handle_inbound_connection)
+    assert "self._inbound_limiter.acquire_nowait()" in upstream
+    assert inspect.getsource(Swarm).count("_inbound_limiter.acquire") == 1, "and no other method does"
+    assert list(inspect.signature(Swarm.upgrade_inbound_raw_conn).parameters) == ["self", "raw_conn", "maddr"]
+    assert inspect.iscoroutinefunction(TrioTCPStream.close)
+
+    async def main() -> None:
+        transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
+        network = transport._host.get_network()
+        assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
+        assert network._handle_inbound_connection.__func__ is Inbound._handle
+
+    trio.run(main)
 
 
 def test_the_network_s_own_handler_of_streams_can_be_replaced():

@@ -4,7 +4,7 @@ import pytest
 
 from p2p.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
 from p2p.limits.rates import Buckets
-from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, DIALS_BURST, PER_SUBNET, Crowd, subnet_of
+from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
 
 
 def test_a_ban_ends_by_itself():
@@ -76,31 +76,6 @@ SUBNETS = {
 def test_the_subnet_that_counts(name):
     ip, subnet = SUBNETS[name]
     assert subnet_of(ip) == subnet
-
-
-def test_one_subnet_cannot_take_every_connection():
-    crowd = Crowd()
-    for number in range(PER_SUBNET):
-        assert crowd.joined(number, f"8.8.8.{number}", 0) is None
-    assert "has" in (crowd.joined("one more", "8.8.8.200", 0) or "")
-    assert crowd.joined("elsewhere", "8.8.9.1", 0) is None
-    crowd.left("one more")
-    crowd.left(0)
-    assert crowd.joined("in its place", "8.8.8.201", 0) is None
-
-
-def test_one_subnet_cannot_make_us_shake_hands_all_day():
-    crowd = Crowd()
-    for number in range(int(DIALS_BURST)):
-        assert crowd.joined(number, "8.8.8.8", 0) is None
-        crowd.left(number)
-    assert "often" in (crowd.joined("again", "8.8.8.8", 0) or "")
-    assert crowd.joined("later", "8.8.8.8", 5) is None
-
-
-def test_a_hall_of_machines_behind_one_switch_is_no_attack():
-    crowd = Crowd()
-    assert all(crowd.joined(number, "10.0.0.7", 0) is None for number in range(1000))
 
 
 def test_who_asks_more_than_its_share_waits_and_is_served():

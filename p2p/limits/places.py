@@ -1,0 +1,147 @@
+"""Which connections of others are taken in, from their acceptance on. Pure: `now` in seconds, monotonic.
+
+1. A connection has a place from its acceptance to its end. It is counted before the handshake, which costs us more than
+   the other side.
+2. Of a public subnet (p2p/limits/subnets.py) at most `per_subnet` are open or in their handshake, and `DIALS_BURST` may
+   come at once, then `DIALS_RATE` a second. Of that one address may have a half, in handshakes and in connections that
+   come. A machine's own addresses and private networks are not counted: a hall of GPUs behind one switch is no attack.
+3. At most a quarter of the places, at least `SHAKING`, are in their handshakes. One more takes the place of one of the
+   address that has most of them, the one that has been longest in its handshake: silence fills nothing. So it is where
+   no place is free at all, if that one has been at it for `SILENCE`.
+4. A quarter of the places is kept for the addresses of parties with accepted work, as many as there are such: who has
+   none cannot keep them out.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from p2p.limits.rates import Buckets
+from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, visitor
+
+SHAKING: Final = 16
+SILENCE: Final = 1.0
+"""Seconds."""
+
+
+class Refused(Exception):
+    """A connection is not taken in. `limit`: a word. `why`: a sentence."""
+
+    def __init__(self, limit: str, why: str) -> None:
+        super().__init__(why)
+        self.limit, self.why = limit, why
+
+
+@dataclass(frozen=True)
+class _Place:
+    address: str
+    subnet: str | None
+    known: bool
+    since: float
+
+
+class Places:
+    """Connections that were accepted, by any name that the caller gives them."""
+
+    def __init__(self, limits: PeerLimits) -> None:
+        self._limits = limits
+        self._shaking: dict[object, _Place] = {}
+        self._open: dict[object, _Place] = {}
+        self._of_subnet, self._shaking_of = Counter[str](), Counter[str]()
+        self._known: frozenset[str] = frozenset()
+        self._known_here = 0
+        self._dials = Buckets(DIALS_RATE, DIALS_BURST)
+        self._dials_of_address = Buckets(DIALS_RATE / 2, DIALS_BURST / 2)
+
+    @property
+    def shaking(self) -> int:
+        """Connections in their handshakes."""
+        return len(self._shaking)
+
+    def keep(self, parties: Collection[str]) -> None:
+        """Keep places for the addresses of these parties from now on."""
+        self._known = frozenset(parties)
+
+    def come(self, name: object, ip: str, open_now: int, now: float) -> object | None:
+        """Count a connection that was accepted from `ip`, where `open_now` have done their handshakes. Return the name
+        of the one that is given up for it, if any. Raises `Refused`."""
+        place = self._place(ip, now)
+        self._look_at_neighbours(place, now)
+        given_up = self._given_up_for(place, open_now, now)
+        if given_up is not None:
+            self.left(given_up)
+        if place.subnet is not None:
+            self._dials_of_address.take(place.address, now)
+            self._dials.take(place.subnet, now)
+        self._shaking[name] = place
+        self._shaking_of[place.address] += 1
+        self._known_here += place.known
+        if place.subnet is not None:
+            self._of_subnet[place.subnet] += 1
+        return given_up
+
+    def shook_hands(self, name: object) -> None:
+        """A connection's handshake is done."""
+        place = self._shaking.pop(name, None)
+        if place is not None:
+            _less(self._shaking_of, place.address)
+            self._open[name] = place
+
+    def left(self, name: object) -> None:
+        """A connection ended, or was given up. Telling it twice is telling it once."""
+        if (place := self._shaking.pop(name, None)) is not None:
+            _less(self._shaking_of, place.address)
+        elif (place := self._open.pop(name, None)) is None:
+            return
+        self._known_here -= place.known
+        if place.subnet is not None:
+            _less(self._of_subnet, place.subnet)
+
+    def _place(self, ip: str, now: float) -> _Place:
+        subnet = self._limits.subnet_of(ip)
+        return _Place(visitor(ip), subnet, (subnet or ip) in self._known, now)
+
+    def _look_at_neighbours(self, place: _Place, now: float) -> None:
+        """Rule 2. Raises `Refused`."""
+        address, subnet, most = place.address, place.subnet, self._limits.per_subnet
+        if subnet is None:
+            return
+        if self._dials_of_address.wait(address, now) > 0:
+            raise Refused("address", f"{address} connects too often")
+        if self._dials.wait(subnet, now) > 0:
+            raise Refused("subnet", f"{subnet} connects too often")
+        if self._shaking_of[address] >= max(1, most // 2):
+            raise Refused("address", f"{address} has {self._shaking_of[address]} handshakes under way")
+        if self._of_subnet[subnet] >= most:
+            raise Refused("subnet", f"{subnet} has {most} connections already, the most that one subnet may have")
+
+    def _given_up_for(self, place: _Place, open_now: int, now: float) -> object | None:
+        """Rules 1, 3 and 4. Raises `Refused`."""
+        most = self._limits.connections
+        if open_now + len(self._shaking) + self._kept_from(place) >= most:
+            found = self._longest(now - SILENCE)
+            if found is None:
+                raise Refused("connections", f"{most} are open, the most that this peer takes (setting connections)")
+            return found
+        return self._longest(now) if len(self._shaking) >= max(SHAKING, most // 4) else None
+
+    def _kept_from(self, place: _Place) -> int:
+        """Rule 4: places that this one may not take."""
+        if place.known:
+            return 0
+        return max(0, min(self._limits.connections // 4, len(self._known)) - self._known_here)
+
+    def _longest(self, until: float) -> object | None:
+        """The one to give up, which began its handshake at `until` or before."""
+        if not self._shaking:
+            return None
+        crowded = max(self._shaking_of.values())
+        found = next(name for name, place in self._shaking.items() if self._shaking_of[place.address] == crowded)
+        return found if self._shaking[found].since <= until else None
+
+
+def _less(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
