@@ -40,6 +40,7 @@ from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.eras import FIRST_ERA
+from coordinator.learning import looks_of
 from coordinator.leases import Progress
 from coordinator.processes import ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
@@ -264,8 +265,8 @@ def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, h
     return Scoring(
         scorer=child, books=books, publisher=publisher,
         history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
-        weights=weights, evaluate_every=1, eos=run.runspec.eos, clock=time.time, arrived=desk.arrived,
-        decided=asyncio.Event(),
+        weights=weights, looks=looks_of(run, child, books, publisher), evaluate_every=1, clock=time.time,
+        arrived=desk.arrived, decided=asyncio.Event(),
     )  # fmt: skip
 
 

@@ -4,7 +4,11 @@ T0, `check`: structure against the lease and the RunSpec, at receipt, well under
 request was verified before (coordinator/control.py).
 T0, `rewards`: the task's own replay of the transcript; a node never scores. A task that fails or whose reward is not
 finite is the operator's fault: what can still be checked is checked and paid, and nothing of it is learned from.
-T1 + T2, `judge`: the scorer's teacher-forced pass against what the node claims, under the exact version.
+T1 + T2, `judge`: the scorer's teacher-forced pass against what the node claims, under the exact version. Samples that
+the scorer has not looked at are enough for a refusal, never for an acceptance.
+
+A group of which nothing was generated (`not-generated`) is one of which at least `MOSTLY` of at least `ENOUGH` scored
+tokens are wrong by more than the margin, and are no other version's tokens either (coordinator/rollouts/kinship.py).
 
 A bad sample refuses its group, and the reason names the sample and, where there is one, the position.
 """
@@ -26,6 +30,10 @@ from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, Tr
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
+ENOUGH = 32
+"""Scored tokens that tell whether a group was generated."""
+MOSTLY = 0.9
+"""Share of them that is wrong where it was not."""
 Values = NDArray[np.float64]
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
@@ -192,29 +200,68 @@ def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Text) -> 
 
 
 def judge(
-    rollouts: Sequence[Rollout | Claimed], scores: Sequence[SampleScore], calibration: Calibration = EXACT
+    rollouts: Sequence[Rollout | Claimed],
+    scores: Sequence[SampleScore | None],
+    calibration: Calibration = EXACT,
+    *,
+    kin: bool = True,
 ) -> Verdict:
-    """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault."""
-    if len(scores) != len(rollouts):
-        detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
-        return Verdict(*_fault("not-scorable", detail=detail), None)
-    close: list[tuple[int, int]] = []
-    tokens = 0
-    for number, (rollout, score) in enumerate(zip(rollouts, scores, strict=True)):
-        claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
-        if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
-            detail = f"the scorer's values of sample {number} are not a number for each sampled token"
-            return Verdict(*_fault("not-scorable", detail=detail), None)
-        tokens += len(claimed)
-        fault = _wrong_choice(number, margins, calibration) or _drift(number, claimed, ours, calibration)
-        if fault is not None:
-            return Verdict(*fault, None)
-        close += [(number, int(position)) for position in np.flatnonzero(margins > 0)]
+    """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault.
+    `kin`: whether its tokens may be the right ones of another version. Raises ValueError for a group with samples not
+    looked at that nothing was found against."""
+    fault = proof(rollouts, scores, calibration, kin=kin)
+    if fault is not None:
+        return Verdict(*fault, None)
+    looked = [score for score in scores if score is not None]
+    if len(looked) < len(scores):
+        raise ValueError(f"{len(looked)} of {len(scores)} samples were looked at, and nothing was found against them")
+    margins = [_values(score.margins) for score in looked]
+    close = [(number, int(position)) for number, one in enumerate(margins) for position in np.flatnonzero(one > 0)]
+    tokens = sum(map(len, margins))
     most = close_choices_allowed(tokens, calibration)
     if len(close) > most:
         facts = {"count": len(close), "tokens": tokens, "most": most, "sample": close[0][0], "position": close[0][1]}
         return Verdict(*_fault("close-choices", **facts), None)
-    return Verdict("ok", "", [float_bytes(score.logprobs) for score in scores])
+    return Verdict("ok", "", [float_bytes(score.logprobs) for score in looked])
+
+
+def proof(
+    rollouts: Sequence[Rollout | Claimed],
+    scores: Sequence[SampleScore | None],
+    calibration: Calibration = EXACT,
+    *,
+    kin: bool = True,
+) -> Fault | None:
+    """Return what any of the samples looked at shows against the group, None: nothing. `kin`: as in `judge`."""
+    if len(scores) != len(rollouts):
+        detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
+        return _fault("not-scorable", detail=detail)
+    looked = [(number, score) for number, score in enumerate(scores) if score is not None]
+    for number, score in looked:
+        claimed, ours, margins = len(rollouts[number].logprobs) // 4, _values(score.logprobs), _values(score.margins)
+        if not claimed == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
+            detail = f"the scorer's values of sample {number} are not a number for each sampled token"
+            return _fault("not-scorable", detail=detail)
+    wrong, tokens = wrong_tokens(scores, calibration)
+    if not kin and mostly_wrong(wrong, tokens):
+        return _fault("not-generated", tokens=tokens, count=wrong)
+    for number, score in looked:
+        fault = _wrong_choice(number, _values(score.margins), calibration)
+        fault = fault or _drift(number, floats(rollouts[number].logprobs), _values(score.logprobs), calibration)
+        if fault is not None:
+            return fault
+    return None
+
+
+def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
+    """(tokens that are wrong by more than the margin, tokens scored)."""
+    margins = [_values(score.margins) for score in scores if score is not None]
+    return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
+
+
+def mostly_wrong(wrong: int, tokens: int) -> bool:
+    """Whether nothing of a group was generated under its version."""
+    return tokens >= ENOUGH and wrong >= MOSTLY * tokens
 
 
 def _wrong_choice(number: int, margins: Values, calibration: Calibration) -> Fault | None:

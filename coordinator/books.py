@@ -13,20 +13,20 @@ import msgspec
 
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
-from coordinator.admission import EXACT, Calibration, Verdict, judge
+from coordinator.admission import Verdict
 from coordinator.broadcasts import Broadcasts
 from coordinator.database import Database
-from coordinator.intake import Intake, Undecided
+from coordinator.intake import Intake
 from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
 from coordinator.prompts import Prompts
 from coordinator.reasons import sentence
 from coordinator.replay import Buffer, Drawn
+from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from coordinator.roster import Roster
 from coordinator.supervision.waiting import Shortage
 from coordinator.turns import Waiting
 from coordinator.verdicts import ACCEPTED, Verdicts
-from engines.engine import SampleScore
 from p2p.identity import peer_id
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
@@ -50,7 +50,6 @@ class Books:
         seal: Seal,
         entropy: Entropy,
         refill: bool = False,
-        calibration: Calibration = EXACT,
     ) -> None:
         self.database = database
         self.terms = terms
@@ -62,11 +61,12 @@ class Books:
         self.accounts = Accounts(database, self.ledger)
         self.strikes = Strikes(database, self.accounts)
         self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, seal, spec.run)
-        self.intake = Intake(database, self.leases, self.ends, self.strikes, seal, spec, tasks, text)
+        self._waiting = WaitingGroups(database)
+        self.intake = Intake(database, self.leases, self.ends, self.strikes, self._waiting, seal, spec, tasks, text)
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.roster = Roster(database, self.ledger)
         self.broadcasts = Broadcasts()
-        self._calibration = calibration
+        self._entropy = entropy
 
     def start(self, now: int) -> int:
         """Once after each start of the daemon; how long it was away, ms."""
@@ -117,13 +117,27 @@ class Books:
 
     def waiting(self) -> list[Waiting]:
         """The versions under which the scorer has to look at something, oldest first."""
-        return self.intake.waiting()
+        return self._waiting.versions()
 
-    def undecided(
-        self, most: int = 64, *, under: Waiting | None = None, after: Undecided | None = None
-    ) -> list[Undecided]:
-        """Return the groups that wait for the scorer, oldest first. `under`: of one version; `after`: those later."""
-        return self.intake.undecided(most, under, after)
+    def visit(self, under: Waiting) -> Visit:
+        """Take the groups that wait under one version, one after the other."""
+        return self._waiting.visit(under)
+
+    def undecided(self, most: int = 64) -> list[Undecided]:
+        """Return the groups that wait for the scorer, oldest version first, then in the order of receipt."""
+        return self._waiting.all(most)
+
+    def first_look(self, group: Undecided, now: int) -> int | None:
+        """Draw the sample of a group that the scorer looks at alone first; None: all at once."""
+        samples = len(group.submission.rollouts)
+        if samples == 1 or not self._doubted(group.lease.node, now):
+            return None
+        return int.from_bytes(self._entropy(8)) % samples
+
+    def _doubted(self, node: bytes, now: int) -> bool:
+        """Whether a key is new, has strikes, or is suspended, which wiped its strikes away."""
+        standing = self.accounts.of(node, now)
+        return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
     def oldest(self) -> tuple[int, int]:
         """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
@@ -131,18 +145,14 @@ class Books:
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
         return min(recent, self.leases.oldest_in_use() or recent)
 
-    def decide(self, group: Undecided, scores: Sequence[SampleScore], now: int) -> bytes:
-        """Judge by the scorer's values under the lease's version; the sealed Receipt, durable."""
-        verdict = judge(group.submission.rollouts, scores, self._calibration)
+    def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
+        """End a group; the sealed Receipt, durable."""
         return self.ends.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
     def give_up(self, group: Undecided, now: int, why: str | None = None) -> bytes:
         """Refuse a group that nobody can score, by the operator's fault. `why`: None: its version is gone."""
         detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
-        reason = sentence("not-scorable", detail=detail)
-        return self.ends.decide(
-            group.lease.id, group.submission.rollouts, Verdict("not-scorable", reason, None), self._standing(), now
-        )
+        return self.decide(group, Verdict("not-scorable", sentence("not-scorable", detail=detail), None), now)
 
     def draw(self, again: Sequence[bytes] = ()) -> list[Drawn] | None:
         """The learner's next batch; it makes version `progress.step + 1`. `again`: see `Buffer.draw`."""

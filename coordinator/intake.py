@@ -11,7 +11,6 @@ Rules
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import blake3
 import msgspec
@@ -22,23 +21,15 @@ from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
-from coordinator.rollouts.groups import Group, read, stored
-from coordinator.turns import Waiting
+from coordinator.rollouts.groups import Group, read
+from coordinator.rollouts.waiting_groups import WaitingGroups
 from coordinator.verdicts import Verdicts
 from p2p.errors import Malformed
-from p2p.messages import Lease, Received, Refusal, RunSpec, SubmitAnswer, VerdictsAsk, decode, encode
+from p2p.messages import Lease, Received, Refusal, RunSpec, SubmitAnswer, VerdictsAsk, encode
 from p2p.messages import Verdicts as VerdictsAnswer
 from tasks.task import Task, Text
 
 log = structlog.get_logger("coordinator")
-
-
-class Undecided(NamedTuple):
-    """A group that waits for its verdict. `at`: when it was received, ms."""
-
-    lease: Lease
-    submission: Group
-    at: int
 
 
 class Intake:
@@ -50,6 +41,7 @@ class Intake:
         leases: Leases,
         verdicts: Verdicts,
         strikes: Strikes,
+        waiting: WaitingGroups,
         seal: Seal,
         spec: RunSpec,
         tasks: Mapping[tuple[str, int], Task],
@@ -59,6 +51,7 @@ class Intake:
         self._leases = leases
         self._verdicts = verdicts
         self._strikes = strikes
+        self._waiting = waiting
         self._seal = seal
         self._spec = spec
         self._tasks = tasks
@@ -105,6 +98,7 @@ class Intake:
         received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
         self._store(lease, digest, now, data, found, received)
         self._leases.move(lease, "received")
+        self._waiting.put(held.lease, submission, now)
         return self._answer(lease)
 
     def _store(
@@ -155,26 +149,3 @@ class Intake:
     def _submitted(self, node: bytes, lease: bytes) -> bool:
         query = "SELECT 1 FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.lease = ? AND l.node = ?"
         return self._database.one(query, (lease, node)) is not None
-
-    def waiting(self) -> list[Waiting]:
-        """The versions of groups that wait for a verdict, oldest first."""
-        rows = self._database.all(
-            "SELECT l.era, l.version, min(s.at) FROM leases l JOIN submissions s ON s.lease = l.id"
-            " WHERE l.state = 'received' GROUP BY l.era, l.version ORDER BY l.era, l.version"
-        )
-        return [Waiting(*row) for row in rows]
-
-    def undecided(self, most: int, under: Waiting | None = None, after: Undecided | None = None) -> list[Undecided]:
-        """Groups that wait for a verdict, oldest version first, then in the order of receipt. `under`: of one version
-        only; then `after`: what follows this group."""
-        only, values = "", list[Any]()
-        if under is not None:
-            only, values = " AND l.era = ? AND l.version = ?", [under.era, under.version]
-            if after is not None:
-                only, values = f"{only} AND (s.at, l.id) > (?, ?)", [*values, after.at, after.lease.id]
-        rows = self._database.all(
-            "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id"
-            f" WHERE l.state = 'received'{only} ORDER BY l.era, l.version, s.at, l.id LIMIT ?",
-            (*values, most),
-        )
-        return [Undecided(decode(document, Lease), stored(payload), at) for document, payload, at in rows]

@@ -16,6 +16,7 @@ from coordinator.history import History
 from coordinator.learner.calls import Hyper
 from coordinator.processes import Learner, Scorer
 from coordinator.publisher import Publisher
+from coordinator.rollouts.looks import Looks
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from coordinator.supervision.watch import Watch
@@ -59,8 +60,8 @@ class Learning:
             weights=ScorerWeights(
                 scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
             ),
+            looks=looks_of(run, scorer, books, publisher),
             evaluate_every=run.config.run.evaluate_every,
-            eos=run.runspec.eos,
             clock=clock,
             arrived=self.arrived,
             decided=work,
@@ -71,6 +72,15 @@ class Learning:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
             group.create_task(self.scoring.run(), name="scoring")
+
+
+def looks_of(run: Run, scorer: Scorer, books: Books, publisher: Publisher) -> Looks:
+    """How groups of a run are looked at."""
+
+    def published(era: int) -> list[int]:
+        return [one.version for one in publisher.line if one.era == era]
+
+    return Looks(scorer, eos=run.runspec.eos, staleness=books.terms.staleness, published=published)
 
 
 def course_of(run: Run) -> Course:

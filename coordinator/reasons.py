@@ -78,6 +78,11 @@ REASONS: dict[str, Reason] = {
     "segments": Reason("Sample {sample}: {detail}.", "node"),
     "end": Reason("Sample {sample}: {detail}.", "node"),
     "transcript": Reason("Sample {sample}: {detail}.", "node"),
+    "not-generated": Reason(
+        "Of {tokens} sampled tokens that were looked at, {count} are not the seeded choice: nothing of it was"
+        " generated.",
+        "node",
+    ),
     "seeded-choice": Reason(
         "Sample {sample}, sampled token {position}: the seeded choice is another token, better by {margin} nats.",
         "node",

@@ -240,6 +240,24 @@ CREATE TABLE strikes (
 CREATE INDEX strikes_by_node ON strikes (node, number);
 """,
     ),
+    Part(
+        "groups that wait for the scorer",
+        """
+CREATE TABLE undecided (
+    era INTEGER NOT NULL, version INTEGER NOT NULL, party TEXT NOT NULL, at INTEGER NOT NULL, lease BLOB NOT NULL,
+    tokens INTEGER NOT NULL, PRIMARY KEY (era, version, party, at, lease)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX undecided_longest ON undecided (era, version, at, lease);
+INSERT INTO undecided SELECT l.era, l.version, l.party, s.at, l.id, 1 + length(s.payload) / 8
+    FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.state = 'received';
+CREATE TRIGGER a_group_waits_no_longer AFTER UPDATE OF state ON leases
+    WHEN OLD.state = 'received' AND NEW.state != 'received'
+BEGIN
+    DELETE FROM undecided WHERE era = OLD.era AND version = OLD.version AND party = OLD.party
+        AND at = (SELECT at FROM submissions WHERE lease = OLD.id) AND lease = OLD.id;
+END;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -4,7 +4,8 @@ Rules
 1. Verdicts come before evaluations: an exam is sat when nothing waits, or when it has waited for `PATIENCE` seconds,
    in slices, between which every group that has come is judged.
 2. Groups are taken by version, so that the scorer changes its weights as seldom as it can (`turns`), and the scorer
-   steps to each in place (`held`).
+   steps to each in place (`held`). Within a version the parties are served in turns (`rollouts/fair_order`), and how a
+   group is looked at hangs on its key (`rollouts/looks`).
 3. Of one version up to `at_once` groups are at the scorer together, so that it never waits for a commit. A verdict is
    given as soon as its scores are back; verdicts of one iteration of the loop are one commit
    (coordinator/group_commit.py).
@@ -29,14 +30,13 @@ from coordinator.books import Books
 from coordinator.evaluation import Exam, evaluate
 from coordinator.held import ScorerWeights
 from coordinator.history import History
-from coordinator.intake import Undecided
 from coordinator.leases import Terms
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
+from coordinator.rollouts.looks import Looks
+from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.turns import VISIT, Waiting, pick
-from engines.calls import PackedSample
 from engines.child import ChildDied, ChildError
-from engines.engine import Job
 
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
@@ -64,8 +64,8 @@ class Scoring:
     history: History
     exam: Exam
     weights: ScorerWeights
+    looks: Looks
     evaluate_every: int
-    eos: int
     clock: Callable[[], float]
     arrived: asyncio.Event
     """Set when a submission was received, a version published, or the course has ended."""
@@ -114,7 +114,7 @@ class Scoring:
 
     async def _visit(self, under: Waiting) -> None:
         """Judge what waits under one version, `VISIT` groups at most: together first, then alone what failed."""
-        groups = self._waiting(under)
+        groups = _taken(self.books.visit(under))
         first = next(groups)
         if not await self._hold(first.lease.version, first.lease.root):
             log.error("cannot score groups: their version is no longer available", version=under.version)
@@ -125,17 +125,6 @@ class Scoring:
         await _all(self._judge_each(todo) for _ in range(at_once(self.books.terms)))
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
-
-    def _waiting(self, under: Waiting) -> Iterator[Undecided]:
-        """What waits under one version, also what comes meanwhile; read when asked for, a few at a time."""
-        last: Undecided | None = None
-        few = at_once(self.books.terms)
-        for _ in range(0, VISIT, few):
-            part = self.books.undecided(few, under=under, after=last)
-            yield from part
-            if len(part) < few:
-                return
-            last = part[-1]
 
     async def _judge_each(self, groups: Generator[Undecided, None, None]) -> None:
         """Take one group after the other, beside others that take from the same, until the scorer fails or dies."""
@@ -173,8 +162,8 @@ class Scoring:
             raise
 
     async def _judge(self, group: Undecided) -> None:
-        scores = await self.scorer.score(self._job(group), self._samples(group))
-        self.books.decide(group, scores, self._now())
+        verdict = await self.looks.look(group, self.books.first_look(group, self._now()))
+        self.books.decide(group, verdict, self._now())
         self._end(group)
 
     def _give_up(self, group: Undecided, why: str | None = None) -> None:
@@ -189,25 +178,6 @@ class Scoring:
     async def _hold(self, version: int, root: bytes) -> bool:
         self._version = version
         return await self.weights.hold(root)
-
-    def _job(self, group: Undecided) -> Job:
-        lease = group.lease
-        return Job(
-            prompt=lease.prompt,
-            seeds=lease.seeds,
-            limit=lease.limit,
-            eos=self.eos,
-            task=lease.task,
-            task_version=lease.task_version,
-            split="train",
-            index=lease.index,
-        )
-
-    def _samples(self, group: Undecided) -> list[PackedSample]:
-        return [
-            PackedSample(packed=rollout.packed, turns=rollout.turns, logprobs=rollout.logprobs)
-            for rollout in group.submission.rollouts
-        ]
 
     def _exam_due(self) -> int | None:
         """The version that should be evaluated now: the first, every n-th, and the last."""
@@ -266,6 +236,15 @@ class Scoring:
 
     def _now(self) -> int:
         return int(self.clock() * 1000)
+
+
+def _taken(visit: Visit) -> Iterator[Undecided]:
+    """At most `VISIT` groups of a visit."""
+    for _ in range(VISIT):
+        group = visit.take()
+        if group is None:
+            return
+        yield group
 
 
 async def _all(parts: Iterable[Coroutine[Any, Any, None]]) -> None:

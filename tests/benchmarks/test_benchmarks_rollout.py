@@ -36,7 +36,7 @@ class Office(NamedTuple):
             scores = honest_scores(waiting.submission)
             if margin:
                 scores[0].margins[0] = margin
-            self.world.books.decide(waiting, scores, self.world.now)
+            self.world.decide(waiting, scores)
 
     def confirm(self, *leases: Lease) -> None:
         self.desk.verdicts(ALICE, VerdictsAsk(leases=[], confirmed=[lease.id for lease in leases]))

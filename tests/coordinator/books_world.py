@@ -14,12 +14,13 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import measures
+from coordinator.admission import judge
 from coordinator.books import Books
 from coordinator.capacity import Measured, view
 from coordinator.database import Database
-from coordinator.intake import Undecided
 from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
+from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.state import CapacityView
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
@@ -204,7 +205,8 @@ class World:
         return [self.decide(group, honest_scores(group.submission)) for group in self.books.undecided(1000)]
 
     def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
-        receipt: Receipt = opened("receipt", self.books.decide(group, scores, self.now), Receipt)
+        verdict = judge(group.submission.rollouts, scores)
+        receipt: Receipt = opened("receipt", self.books.decide(group, verdict, self.now), Receipt)
         return receipt
 
     def accepted(self, node: bytes = ALICE, version: int = 0) -> Lease:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from coordinator import measures
-from coordinator.intake import Undecided
+from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
 from p2p.messages import Lease
 from tasks.arithmetic import REVERSE

@@ -1,0 +1,110 @@
+"""How the scorer looks at a group: all of it at once, or at one sample first.
+
+Rules
+1. A group of a key that is known and has no strike is looked at whole, in one pass.
+2. Of a group whose key is new or has a strike one sample is looked at first. `Books.first_look` draws it when the
+   scorer comes to the group: nobody can know it when the group is made. A proof against this sample ends the look.
+   Otherwise the other samples are looked at together; none is looked at twice, and the prompt is computed twice.
+3. Where a group turns out to be mostly wrong, `kinship` says whether its tokens may be another version's; at most one
+   further pass for each version.
+
+The caller has the scorer under the version of the group, and keeps it there until `look` returns. Errors are the
+scorer's.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from coordinator.admission import (
+    ENOUGH,
+    EXACT,
+    Calibration,
+    Verdict,
+    judge,
+    mostly_wrong,
+    proof,
+    sampled_tokens,
+    wrong_tokens,
+)
+from coordinator.processes import Scorer
+from coordinator.rollouts.kinship import Kinship, Known
+from coordinator.rollouts.waiting_groups import Undecided
+from engines.calls import PackedSample
+from engines.child import ChildError
+from engines.engine import Job, SampleScore
+
+
+class Looks:
+    """`eos`: the id that ends a turn. `staleness`: S. `published`: the versions of an era that nodes may hold."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        eos: int,
+        staleness: int,
+        published: Callable[[int], Iterable[int]],
+        calibration: Calibration = EXACT,
+    ) -> None:
+        self._scorer, self._eos, self._published, self._calibration = scorer, eos, published, calibration
+        self._kinship = Kinship(staleness)
+        self._measuring = asyncio.Lock()
+
+    async def look(self, group: Undecided, first: int | None) -> Verdict:
+        """Look at a group, and judge it. `first`: the sample to look at alone first, None: all at once (rules 1, 2)."""
+        rollouts = group.submission.rollouts
+        scores: list[SampleScore | None] = [None] * len(rollouts)
+        if first is not None:
+            await self._fill(group, scores, [first])
+        if first is None or proof(rollouts, scores, self._calibration) is None:
+            await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
+        verdict = judge(rollouts, scores, self._calibration)
+        if verdict.accepted:
+            self._remember(group)
+        elif mostly_wrong(*wrong_tokens(scores, self._calibration)) and not await self._possible_elsewhere(group):
+            return judge(rollouts, scores, self._calibration, kin=False)
+        return verdict
+
+    async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
+        """Have these samples of a group scored."""
+        found = await self._scorer.score(self._job(group, numbers), [_sample(group, number) for number in numbers])
+        if len(found) != len(numbers):
+            raise ChildError("EngineError", f"it gave {len(found)} scores for {len(numbers)} samples")
+        for number, score in zip(numbers, found, strict=True):
+            scores[number] = score
+
+    async def _possible_elsewhere(self, group: Undecided) -> bool:
+        """Whether tokens that are mostly wrong may be another version's (rule 3)."""
+        era, version = group.lease.era, group.lease.version
+        async with self._measuring:
+            known = self._kinship.wanted(era, version)
+            if known is not None:
+                wrong, _ = wrong_tokens(await self._scorer.score(known.job, [known.sample]), self._calibration)
+                self._kinship.take(version, known, wrong)
+        return self._kinship.possible(version, self._published(era))
+
+    def _remember(self, group: Undecided) -> None:
+        """Keep the shortest sample of an accepted group that is long enough."""
+        lengths = [(sampled_tokens(one), number) for number, one in enumerate(group.submission.rollouts)]
+        tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
+        if self._kinship.wants(group.lease.version, tokens):
+            job, sample = self._job(group, [number]), _sample(group, number)
+            self._kinship.remember(Known(group.lease.era, group.lease.version, tokens, job, sample))
+
+    def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:
+        lease = group.lease
+        return Job(
+            prompt=lease.prompt,
+            seeds=[lease.seeds[number] for number in numbers],
+            limit=lease.limit,
+            eos=self._eos,
+            task=lease.task,
+            task_version=lease.task_version,
+            split="train",
+            index=lease.index,
+        )
+
+
+def _sample(group: Undecided, number: int) -> PackedSample:
+    rollout = group.submission.rollouts[number]
+    return PackedSample(packed=rollout.packed, turns=rollout.turns, logprobs=rollout.logprobs)

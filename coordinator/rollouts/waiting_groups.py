@@ -1,0 +1,109 @@
+"""Received groups that wait for the scorer: the table `undecided`, by version, party and time of receipt.
+
+Rules
+1. A group is in the table from its receipt to its verdict. `put` is part of the transaction that stores the submission;
+   a trigger takes the row away in the transaction in which the lease leaves the state `received`.
+2. Every question is answered from an index: it reads as much whether ten groups wait or a hundred thousand.
+3. Within a visit to one version the parties are served by `fair_order`.
+"""
+
+from typing import Final, NamedTuple
+
+from coordinator.database import Database
+from coordinator.rollouts.fair_order import FairOrder, Head
+from coordinator.rollouts.groups import Group, stored
+from coordinator.turns import Waiting
+from p2p.messages import Lease, decode
+
+_UNDER: Final = "FROM undecided WHERE era = ? AND version = ?"
+
+
+class Undecided(NamedTuple):
+    """A group that waits for its verdict. `at`: when it was received, ms."""
+
+    lease: Lease
+    submission: Group
+    at: int
+
+
+class WaitingGroups:
+    """The table."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._order = FairOrder()
+
+    def put(self, lease: Lease, group: Group, at: int) -> None:
+        """Let a group wait that was received at `at`, ms. Part of the caller's transaction."""
+        cost = len(lease.prompt) + sum(sum(rollout.turns) for rollout in group.rollouts)
+        self._database.do(
+            "INSERT INTO undecided SELECT era, version, party, ?, id, ? FROM leases WHERE id = ?", (at, cost, lease.id)
+        )
+
+    def versions(self) -> list[Waiting]:
+        """The versions of groups that wait, oldest first."""
+        rows = self._database.all(
+            "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
+            " FROM on_their_way o WHERE received > 0 AND since NOT NULL ORDER BY era, version"
+        )
+        return [Waiting(*row) for row in rows]
+
+    def visit(self, under: Waiting) -> "Visit":
+        """Begin to take what waits under one version."""
+        return Visit(self._database, self._order, under)
+
+    def all(self, most: int) -> list[Undecided]:
+        """Return at most `most` groups, oldest version first, then in the order of receipt."""
+        rows = self._database.all("SELECT lease FROM undecided ORDER BY era, version, at, lease LIMIT ?", (most,))
+        return [read(self._database, row[0]) for row in rows]
+
+
+class Visit:
+    """What waits under one version, also what comes meanwhile. No group is taken twice."""
+
+    def __init__(self, database: Database, order: FairOrder, under: Waiting) -> None:
+        self._database, self._order = database, order
+        self._under = under.era, under.version
+        self._taken: dict[str, tuple[int, bytes]] = {}
+        """By party, the last group taken: (at, lease)."""
+
+    def take(self) -> Undecided | None:
+        """The group that is next by `fair_order`, None where none is left."""
+        head = self._order.next(self._oldest, self._after)
+        if head is None:
+            return None
+        self._taken[head.party] = head.at, head.lease
+        return read(self._database, head.lease)
+
+    def _oldest(self, party: str) -> Head | None:
+        """Of a party, the group after the last one taken."""
+        columns = f"SELECT party, at, lease, tokens {_UNDER} AND party = ?"
+        if (taken := self._taken.get(party)) is None:
+            row = self._database.one(f"{columns} ORDER BY at, lease LIMIT 1", (*self._under, party))
+        else:
+            row = self._database.one(
+                f"{columns} AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
+            )
+        return None if row is None else Head(*row)
+
+    def _after(self, party: str | None) -> Head | None:
+        """Of the next party that has a group left. It passes over parties of which all that wait are at the scorer."""
+        while True:
+            if party is None:
+                party = self._database.value(f"SELECT min(party) {_UNDER}", self._under)
+            else:
+                party = self._database.value(f"SELECT min(party) {_UNDER} AND party > ?", (*self._under, party))
+            if party is None:
+                return None
+            if (head := self._oldest(party)) is not None:
+                return head
+
+
+def read(database: Database, lease: bytes) -> Undecided:
+    """Read a received group."""
+    row = database.one(
+        "SELECT l.document, s.payload, s.at FROM leases l JOIN submissions s ON s.lease = l.id WHERE l.id = ?", (lease,)
+    )
+    assert row is not None
+    document, payload, at = row
+    return Undecided(decode(document, Lease), stored(payload), at)
