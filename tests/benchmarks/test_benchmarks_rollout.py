@@ -9,6 +9,7 @@ import pytest
 from benchmarks import rollout
 from benchmarks.bench import Measured
 from benchmarks.volunteer import Desk, NodeFault
+from p2p.limits.origin import NOWHERE
 from p2p.messages import Lease, Refusal, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, World, group, honest_scores, opened
 
@@ -20,7 +21,7 @@ class Office(NamedTuple):
     desk: Desk
 
     def ask(self) -> bytes | Refusal:
-        return self.desk.lease(ALICE, self.world.ask(), self.world.now)
+        return self.desk.lease(ALICE, self.world.ask(), self.world.now, NOWHERE)
 
     def lease(self) -> Lease:
         answer = self.ask()
