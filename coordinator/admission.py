@@ -236,21 +236,24 @@ def proof(
     if len(scores) != len(rollouts):
         detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
         return _fault("not-scorable", detail=detail)
-    looked = [(number, score) for number, score in enumerate(scores) if score is not None]
-    for number, score in looked:
-        claimed, ours, margins = len(rollouts[number].logprobs) // 4, _values(score.logprobs), _values(score.margins)
-        if not claimed == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
-            detail = f"the scorer's values of sample {number} are not a number for each sampled token"
-            return _fault("not-scorable", detail=detail)
-    wrong, tokens = wrong_tokens(scores, calibration)
-    if not kin and mostly_wrong(wrong, tokens):
-        return _fault("not-generated", tokens=tokens, count=wrong)
-    for number, score in looked:
-        fault = _wrong_choice(number, _values(score.margins), calibration)
-        fault = fault or _drift(number, floats(rollouts[number].logprobs), _values(score.logprobs), calibration)
-        if fault is not None:
-            return fault
+    for number, score in enumerate(scores):
+        fault = None if score is None else _against(number, rollouts[number], score, calibration)
+        if fault is None:
+            continue
+        wrong, tokens = wrong_tokens(scores, calibration)
+        if fault.code != "not-scorable" and not kin and mostly_wrong(wrong, tokens):
+            return _fault("not-generated", tokens=tokens, count=wrong)
+        return fault
     return None
+
+
+def _against(number: int, rollout: Rollout | Claimed, score: SampleScore, calibration: Calibration) -> Fault | None:
+    """What the scorer's values show against one sample."""
+    claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
+    if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
+        detail = f"the scorer's values of sample {number} are not a number for each sampled token"
+        return _fault("not-scorable", detail=detail)
+    return _wrong_choice(number, margins, calibration) or _drift(number, claimed, ours, calibration)
 
 
 def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
