@@ -1,0 +1,172 @@
+"""Strangers, each with one idea of how to stop a run or to choose what it learns.
+
+Rules
+1. An attacker has `keys` keys over `lines` connections, asks `RATE` times a second in all, each time for the key that
+   has asked longest ago, under the newest version, and goes on whatever it is told.
+2. Some ideas need honest work first: a key that is known has more room.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from benchmarks.flood.engine import honest, made_up, nothing
+from benchmarks.flood.keys import Key, now_ms
+from benchmarks.flood.world import World
+from p2p.messages import Lease, Refusal, Submission
+
+RATE: Final = 8.0
+
+
+@dataclass
+class Crowd:
+    """Keys that ask in turn. What an idea does with a lease it says in `use`."""
+
+    keys: int
+    lines: int
+
+    async def run(self, world: World) -> None:
+        """Ask until cancelled (rule 1)."""
+        over = [await world.line() for _ in range(self.lines)]
+        waiting = deque(world.key(over[number % self.lines]) for number in range(self.keys))
+        greeted = set[int]()
+        while True:
+            key = waiting.popleft()
+            waiting.append(key)
+            world.tasks.start_soon(self._turn, world, key, key.number in greeted)
+            greeted.add(key.number)
+            await anyio.sleep(1 / RATE)
+
+    async def _turn(self, world: World, key: Key, greeted: bool) -> None:
+        if not greeted:
+            await key.hello()
+        answer = await key.lease(world.terms())
+        if not isinstance(answer, Refusal):
+            await self.use(world, key, answer)
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        """Do what this idea does with a lease."""
+        raise NotImplementedError
+
+    def said(self, world: World) -> dict[str, float]:
+        """Return how many leases were given, and how many groups were decided: of all keys, and of one at the most."""
+        taken = [_decided(world, key) for key in world.attackers]
+        return {
+            "leases": sum(key.given for key in world.attackers),
+            "decided": sum(taken),
+            "of one key": max(taken, default=0),
+        }
+
+
+class Hoarders(Crowd):
+    """Take leases, as many as they get, and return nothing."""
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        return None
+
+
+class Forgers(Crowd):
+    """Hand in groups of which nothing was generated, without end and without delay."""
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        await key.submit(made_up(lease))
+
+
+class Returners(Crowd):
+    """Give each lease back at once, by a group that is refused at receipt."""
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        await key.submit(nothing(lease))
+
+
+@dataclass
+class Turncoats(Crowd):
+    """Work honestly until `groups` groups were accepted of a key, then take leases and return nothing."""
+
+    groups: int = 3
+    seconds: float = 4.0
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        if _accepted(world, key) < self.groups:
+            await anyio.sleep(self.seconds)
+            await key.submit(honest(lease))
+
+
+@dataclass
+class Sleepers(Crowd):
+    """Work honestly until `groups` groups were accepted of a key, then hand in groups of which nothing was generated."""
+
+    groups: int = 3
+    seconds: float = 4.0
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        if _accepted(world, key) < self.groups:
+            await anyio.sleep(self.seconds)
+            await key.submit(honest(lease))
+        else:
+            await key.submit(made_up(lease))
+
+
+@dataclass
+class LastSecond(Crowd):
+    """Hand in honest groups when a lease is all but over: each makes the next one as long as it may be."""
+
+    share: float = 0.99
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        await anyio.sleep(self.share * (lease.expires - now_ms()) / 1000)
+        await key.submit(honest(lease))
+
+
+@dataclass
+class Pickers(Crowd):
+    """Work honestly, and drop each prompt of one class, so that the learner never sees it.
+
+    `back`: a dropped lease is given back at once; else it is left to end by itself. `every`: of so many prompts one is
+    dropped."""
+
+    seconds: float = 6.0
+    back: bool = False
+    every: int = 10
+    dropped: int = field(default=0, init=False)
+
+    async def use(self, world: World, key: Key, lease: Lease) -> None:
+        if not self.unwanted(lease.index):
+            await anyio.sleep(self.seconds * world.random.uniform(0.85, 1.15))
+            await key.submit(honest(lease))
+            return
+        self.dropped += 1
+        if self.back:
+            await key.submit(nothing(lease))
+
+    def unwanted(self, index: int) -> bool:
+        """Return whether a prompt is of the class that is dropped."""
+        return index % self.every == 0
+
+    def said(self, world: World) -> dict[str, float]:
+        return {"dropped": self.dropped, "learned": learned(world, self.unwanted), **super().said(world)}
+
+
+def learned(world: World, of_class: Callable[[int], bool], settled: float = 150.0) -> float:
+    """Return the share of the prompts of a class that were accepted, of those that came up more than `settled` seconds
+    ago."""
+    since = now_ms() - 1000 * settled
+    leases, database = world.coordinator.books.leases, world.coordinator.books.database
+    last = int(world.value("SELECT coalesce(max(position), 0) FROM leases WHERE sent < ?", since))
+    rows = database.all(
+        "SELECT DISTINCT l.position FROM leases l JOIN verdicts v ON v.lease = l.id WHERE v.trainable = 1"
+    )
+    done = {position for (position,) in rows}
+    wanted = [at for at in range(last) if of_class(leases._prompts.at(at).index)]
+    return sum(at in done for at in wanted) / max(1, len(wanted))
+
+
+def _decided(world: World, key: Key) -> int:
+    return int(world.value("SELECT count(*) FROM verdicts WHERE node = ?", key.public))
+
+
+def _accepted(world: World, key: Key) -> int:
+    return int(world.value("SELECT count(*) FROM verdicts WHERE node = ? AND verdict = 'accepted'", key.public))

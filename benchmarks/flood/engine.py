@@ -1,0 +1,135 @@
+"""Stand-ins for the three model processes, on the clock of the event loop: what they take is slept, not computed.
+
+The one right completion of a seed under a version is a keyed hash of both. So a stand-in scorer tells an honest group
+from a made-up one as the real one does, token by token, and a made-up one is no cheaper to score because it is bad.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import anyio
+import numpy as np
+
+from benchmarks.load.stub_learner import StubLearner
+from coordinator.learner.calls import Batch, Open, Opened, Stepped
+from engines.calls import PackedSample
+from engines.engine import Job, Loaded, Sample, SampleScore
+from p2p.messages import Lease, Rollout, Segment, Submission
+from weights.rolling import Rolling
+from weights.snapshot import Snapshot
+
+LOGPROB: Final = -0.5
+WRONG: Final = 3.0
+"""Nats by which the right token beats any other."""
+CHANGE: Final = 0.05
+"""Seconds that a change of version takes."""
+
+
+def right(root: bytes, seed: bytes, tokens: int) -> list[int]:
+    """Return the completion of `seed` under the version of content root `root`: no token ends it."""
+    return [2 + byte % 40 for byte in hashlib.shake_128(root + seed).digest(tokens)]
+
+
+def honest(lease: Lease) -> Submission:
+    """Return the group that a lease asks for."""
+    return _group(lease, [right(lease.root, seed, lease.limit) for seed in lease.seeds])
+
+
+def made_up(lease: Lease) -> Submission:
+    """Return a group that passes every check but the scorer's: no token of it was generated."""
+    return _group(lease, [right(b"made up", seed, lease.limit) for seed in lease.seeds])
+
+
+def nothing(lease: Lease) -> Submission:
+    """Return a group without a rollout: it is refused at receipt, which ends the lease at once."""
+    return _group(lease, [])
+
+
+def _group(lease: Lease, completions: list[list[int]]) -> Submission:
+    segments = [Segment(version=lease.version, root=lease.root, first=0)]
+    logprobs = np.full(lease.limit, LOGPROB, "<f4").tobytes()
+    rollouts = [
+        Rollout(tokens=tokens, turns=[len(tokens)], logprobs=logprobs, segments=segments) for tokens in completions
+    ]
+    return Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)
+
+
+class StandInScorer:
+    """`coordinator.processes.Scorer`. `per_token`: seconds. `tokens`: that were scored so far."""
+
+    def __init__(self, per_token: float) -> None:
+        self._per_token, self._device = per_token, anyio.Lock()
+        self._held: Loaded | None = None
+        self.tokens = 0
+
+    @property
+    def held(self) -> Loaded | None:
+        return self._held
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        root = Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
+        return await self._at(root, [], [])
+
+    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        held = self._holds()
+        return await self._at(root, [held.root, *held.behind][:keep], [])
+
+    async def go(self, root: bytes) -> Loaded:
+        held = self._holds()
+        line = [*reversed(held.behind), held.root, *held.ahead]
+        place = line.index(root)
+        return await self._at(root, line[:place][::-1], line[place + 1 :])
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        async with self._device:
+            tokens = len(job.prompt) + sum(sum(one.turns) for one in samples)
+            self.tokens += tokens
+            await anyio.sleep(self._per_token * tokens)
+            root = self._holds().root
+            return [self._score(root, job.seeds, one) for one in samples]
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        return [[Sample(tokens=[job.eos], turns=[1], logprobs=[LOGPROB]) for _ in job.seeds] for job in jobs]
+
+    async def renew(self) -> None:
+        self._held = None
+
+    def _score(self, root: bytes, seeds: list[bytes], packed: PackedSample) -> SampleScore:
+        tokens = packed.sample().tokens
+        # A first look may come with the seeds of the whole group: the nearest is the sample's own.
+        wrong = min(
+            (np.array(right(root, seed, len(tokens))) != np.array(tokens) for seed in seeds), key=lambda one: one.sum()
+        )
+        values = np.full(len(tokens), LOGPROB, np.float32)
+        return SampleScore(logprobs=values, margins=np.where(wrong, WRONG, 0.0).astype(np.float32))
+
+    def _holds(self) -> Loaded:
+        assert self._held is not None, "forward, go and score come after load"
+        return self._held
+
+    async def _at(self, root: bytes, behind: list[bytes], ahead: list[bytes]) -> Loaded:
+        await anyio.sleep(CHANGE)
+        self._held = Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
+        return self._held
+
+
+class StandInLearner:
+    """`coordinator.processes.Learner` with real versions. `steps`: when each was made, seconds; `drawn`: lease ids."""
+
+    def __init__(self, seconds: float) -> None:
+        self._stub, self._seconds = StubLearner(), seconds
+        self.steps: list[float] = []
+        self.drawn: list[bytes] = []
+
+    async def open(self, order: Open) -> Opened:
+        return self._stub.open(order)
+
+    async def step(self, batch: Batch) -> Stepped:
+        await anyio.sleep(self._seconds)
+        self.steps.append(anyio.current_time())
+        self.drawn += batch.groups
+        return self._stub.step(batch)
+
+    async def renew(self) -> None:
+        """See `Learner`."""

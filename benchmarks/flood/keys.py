@@ -1,0 +1,108 @@
+"""A key that asks the coordinator over a connection that it may share: what honest nodes and attackers have in common.
+
+Requests are signed by the product's own types. Time is the event loop's.
+"""
+
+from dataclasses import dataclass, field
+
+import anyio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.load.light import LightNode, Terms, lease_of
+from p2p.errors import P2PError
+from p2p.identity import public_bytes
+from p2p.messages import Answer, Lease, Refusal, Submission, VerdictsAsk, decode, encode
+from p2p.network import Network
+
+_TIMEOUT = 30.0
+_AGAIN = 1.0
+"""Seconds after which what was not answered is asked again."""
+
+
+def now_ms() -> int:
+    """Milliseconds since the Unix epoch, as the whole world here has them."""
+    return int(anyio.current_time() * 1000)
+
+
+@dataclass
+class Line:
+    """A connection to the coordinator `to`."""
+
+    network: Network
+    to: str
+
+    async def ask(self, method: str, data: bytes) -> Answer:
+        """Ask until there is an answer."""
+        while True:
+            try:
+                return decode(await self.network.request(self.to, method, data, timeout=_TIMEOUT), Answer)
+            except P2PError:
+                await anyio.sleep(_AGAIN)
+
+
+@dataclass
+class Key:
+    """One identity. `given`: leases it was given; `taken`: of its groups those that were taken in for a verdict;
+    `refused`: refusals by code."""
+
+    line: Line
+    terms: Terms
+    number: int
+    given: int = 0
+    taken: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    undecided: list[bytes] = field(default_factory=list)
+    _confirmed: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        secret = Ed25519PrivateKey.from_private_bytes(self.number.to_bytes(32, "big"))
+        self._light = LightNode(self.terms, clock=now_ms, key=secret)
+
+    @property
+    def public(self) -> bytes:
+        return public_bytes(self._light.key)
+
+    async def hello(self) -> Refusal | None:
+        """Introduce the key; None where it is welcome."""
+        return self._counted(await self.line.ask("hello", self._light.hello()))
+
+    async def lease(self, terms: Terms) -> Lease | Refusal:
+        """Ask once for a lease under the version of `terms`."""
+        self._light.terms = terms
+        beside = self._beside()
+        answer = await self.line.ask("lease", self._light.ask(beside))
+        self._take(beside, answer)
+        refused = self._counted(answer)
+        if refused is not None:
+            return refused
+        assert answer.body is not None
+        self.given += 1
+        return lease_of(answer.body)
+
+    async def submit(self, group: Submission) -> Refusal | None:
+        """Hand a group in; None where it was taken in, or its receipt came at once."""
+        beside = self._beside()
+        answer = await self.line.ask("submit", self._light.sealed("submit", encode(group), beside))
+        self._take(beside, answer)
+        if (refused := self._counted(answer)) is None:
+            self.taken += 1
+            self.undecided.append(group.lease)
+        return refused
+
+    def _beside(self) -> VerdictsAsk:
+        return VerdictsAsk(leases=self.undecided[:256], confirmed=self._confirmed[:256])
+
+    def _take(self, asked: VerdictsAsk, answer: Answer) -> None:
+        if answer.verdicts is None:
+            return
+        receipts = answer.verdicts.receipts
+        decided = {lease for lease, receipt in zip(asked.leases, receipts, strict=True) if receipt is not None}
+        self._confirmed = [lease for lease in self._confirmed if lease not in asked.confirmed] + sorted(decided)
+        self.undecided = [lease for lease in self.undecided if lease not in decided]
+
+    def _counted(self, answer: Answer) -> Refusal | None:
+        if answer.refusal is not None:
+            self.refused[answer.refusal.code] = self.refused.get(answer.refusal.code, 0) + 1
+        return answer.refusal
+
+

@@ -1,0 +1,204 @@
+"""A whole run in one process: the shipped coordinator on the in-memory network, a fake clock, stand-in models.
+
+Rules
+1. Nothing here takes time but what is slept: generating, scoring, a step. So a run is repeated exactly, and what an
+   attack costs is room, turns and leases. What it costs in CPU is measured apart (benchmarks/flood/cost.py).
+2. Honest nodes hear of a version at once, work on one group at a time, and ask again when they were told to, or when
+   a new version comes, as node/leasework.py does.
+3. A run first goes `Setting.before` seconds without the attack; in a fresh run that is none. Steps are then counted
+   for `Setting.seconds`.
+"""
+
+import logging
+import random
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import anyio
+import numpy as np
+import structlog
+from anyio.abc import TaskGroup
+
+from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
+from benchmarks.flood.keys import Key, Line
+from benchmarks.load.folder import make_run
+from benchmarks.load.light import Terms, terms_of
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.setup import Run
+from p2p.memory import MemoryNetwork
+from p2p.messages import Lease, Refusal
+from p2p.peer import Peer
+from tests.clock import run_fake
+from weights.store import Store
+
+_MEMORY: Final = Path("/dev/shm")
+_LONGEST: Final = 60.0
+"""Seconds that an honest node waits at the most before it asks again."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run. `nodes`: seconds that each honest node takes for a group. `step`: of the learner, seconds. `scoring`:
+    of an honest group, seconds. `sections`: settings of the coordinator."""
+
+    nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
+    step: float = 3.0
+    scoring: float = 0.4
+    before: float = 120.0
+    seconds: float = 600.0
+    group_size: int = 4
+    tokens: int = 40
+    batch_groups: int = 4
+    staleness: int = 4
+    seed: int = 1
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Attack(Protocol):
+    """What strangers do. It is given the world, and runs until it is cancelled."""
+
+    async def run(self, world: "World") -> None: ...
+
+    def said(self, world: "World") -> dict[str, float]:
+        """Return what is to be told of it afterwards."""
+
+
+class Outcome(NamedTuple):
+    """`steps`: of the learner, in the time that counts. `accepted`: groups of honest nodes then. `said`: see
+    `Attack.said`."""
+
+    steps: int
+    accepted: int
+    said: dict[str, float]
+
+
+class World:
+    """A run under way. `honest`: its honest keys."""
+
+    def __init__(self, setting: Setting, run: Run, network: MemoryNetwork, coordinator: Coordinator) -> None:
+        self.setting, self.run_, self.network, self.coordinator = setting, run, network, coordinator
+        self.random = random.Random(setting.seed)
+        self.honest: list[Key] = []
+        self.attackers: list[Key] = []
+        self.tasks: TaskGroup
+        self._keys = self._peers = 0
+
+    def terms(self) -> Terms:
+        """Return the facts about the newest version."""
+        latest = self.coordinator.publisher.latest
+        assert latest is not None
+        return terms_of(self.run_, latest.version, latest.root, self.setting.tokens)
+
+    async def line(self) -> Line:
+        """Make a connection of its own."""
+        self._peers += 1
+        peer = Peer(self.network.transport(f"peer-{self._peers}"), seed=self._peers)
+        self.tasks.start_soon(peer.run)
+        await peer.ready()
+        return Line(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run_.peer_id}"]))
+
+    def key(self, line: Line) -> Key:
+        """Make an attacker's key over a connection."""
+        self._keys += 1
+        key = Key(line, self.terms(), 10_000 + self._keys)
+        self.attackers.append(key)
+        return key
+
+    async def lease(self, key: Key, *, longest: float = _LONGEST) -> Lease:
+        """Ask until there is a lease (rule 2)."""
+        while True:
+            terms = self.terms()
+            answer = await key.lease(terms)
+            if not isinstance(answer, Refusal):
+                return answer
+            until = anyio.current_time() + min(longest, (answer.retry_after or 60_000) / 1000)
+            while anyio.current_time() < until and self.terms().version == terms.version:
+                await anyio.sleep(min(0.5, max(0.001, until - anyio.current_time())))
+
+    def value(self, query: str, *parameters: Any) -> Any:
+        """Return the first value that run.sqlite gives to a query."""
+        return self.coordinator.books.database.value(query, parameters)
+
+    async def volunteer(self, number: int, seconds: float) -> None:
+        """Work honestly until cancelled."""
+        key = Key(await self.line(), self.terms(), 1 + number)
+        self.honest.append(key)
+        await key.hello()
+        while True:
+            lease = await self.lease(key)
+            await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
+            await key.submit(honest(lease))
+
+
+def went(setting: Setting, attack: Attack | None = None) -> Outcome:
+    """Carry a run to its end, with an attack or calm."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+    async def main() -> Outcome:
+        async with _world(setting) as (world, learner):
+            for number, seconds in enumerate(setting.nodes):
+                world.tasks.start_soon(world.volunteer, number, seconds)
+            await anyio.sleep(setting.before)
+            before, began = _accepted(world), anyio.current_time()
+            if attack is not None:
+                world.tasks.start_soon(attack.run, world)
+            await anyio.sleep(setting.seconds)
+            steps = sum(began <= at for at in learner.steps)
+            said = {} if attack is None else attack.said(world)
+            return Outcome(steps, _accepted(world) - before, said)
+
+    found: Outcome = run_fake(main)
+    return found
+
+
+def _accepted(world: World) -> int:
+    keys: Sequence[bytes] = [key.public for key in world.honest]
+    marks = ", ".join("?" * len(keys))
+    query = f"SELECT count(*) FROM verdicts WHERE verdict = 'accepted' AND node IN ({marks})"
+    return int(world.value(query, *keys))
+
+
+@asynccontextmanager
+async def _world(setting: Setting) -> AsyncIterator[tuple[World, StandInLearner]]:
+    sections: dict[str, dict[str, Any]] = {
+        "run": {
+            "group_size": setting.group_size,
+            "limit": setting.tokens,
+            "batch_groups": setting.batch_groups,
+            "staleness": setting.staleness,
+            "evaluate_every": 1_000_000,
+        },
+        "network": {"plan": False, "mdns": False},
+        **setting.sections,
+    }
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="echo2-flood-", dir=memory) as folder:
+        run = make_run(Path(folder) / "run", now=int(anyio.current_time() * 1000), **sections)
+        network = MemoryNetwork(setting.seed)
+        learner = StandInLearner(setting.step)
+        tokens = 6 + setting.group_size * setting.tokens
+        scorer = StandInScorer(setting.scoring / tokens)
+        with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+            coordinator = Coordinator(
+                run,
+                Peer(network.transport(run.peer_id), seed=0),
+                learner,
+                scorer,
+                store=store,
+                database=database,
+                clock=anyio.current_time,
+                entropy=np.random.default_rng(setting.seed).bytes,
+            )
+            coordinator.desk.ran = anyio.current_time  # the witness of real time knows nothing of this clock
+            world = World(setting, run, network, coordinator)
+            async with anyio.create_task_group() as world.tasks:
+                world.tasks.start_soon(coordinator.run)
+                while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:
+                    await anyio.sleep(0.01)
+                yield world, learner
+                world.tasks.cancel_scope.cancel()
