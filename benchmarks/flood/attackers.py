@@ -1,7 +1,7 @@
 """Strangers, each with one idea of how to stop a run or to choose what it learns.
 
 Rules
-1. An attacker has `keys` keys over `lines` connections, asks `RATE` times a second in all, each time for the key that
+1. An attacker has `keys` keys over `lines` connections of `parties` subnets, asks `RATE` times a second in all, each time for the key that
    has asked longest ago, under the newest version, and goes on whatever it is told.
 2. Some ideas need honest work first: a key that is known has more room.
 """
@@ -16,9 +16,11 @@ import anyio
 from benchmarks.flood.engine import honest, made_up, nothing
 from benchmarks.flood.keys import Key, now_ms
 from benchmarks.flood.world import World
-from p2p.messages import Lease, Refusal, Submission
+from p2p.messages import Lease, Refusal, decode
 
 RATE: Final = 8.0
+SETTLED: Final = 180.0
+"""Seconds after which a prompt counts as lost where nobody brought it."""
 
 
 @dataclass
@@ -27,10 +29,11 @@ class Crowd:
 
     keys: int
     lines: int
+    parties: int
 
     async def run(self, world: World) -> None:
         """Ask until cancelled (rule 1)."""
-        over = [await world.line() for _ in range(self.lines)]
+        over = [await world.line(f"stranger {number % self.parties}") for number in range(self.lines)]
         waiting = deque(world.key(over[number % self.lines]) for number in range(self.keys))
         greeted = set[int]()
         while True:
@@ -147,21 +150,20 @@ class Pickers(Crowd):
         return index % self.every == 0
 
     def said(self, world: World) -> dict[str, float]:
-        return {"dropped": self.dropped, "learned": learned(world, self.unwanted), **super().said(world)}
+        return {"dropped": self.dropped, "learned": learned(world, self.unwanted, SETTLED), **super().said(world)}
 
 
-def learned(world: World, of_class: Callable[[int], bool], settled: float = 150.0) -> float:
-    """Return the share of the prompts of a class that were accepted, of those that came up more than `settled` seconds
-    ago."""
-    since = now_ms() - 1000 * settled
-    leases, database = world.coordinator.books.leases, world.coordinator.books.database
-    last = int(world.value("SELECT coalesce(max(position), 0) FROM leases WHERE sent < ?", since))
-    rows = database.all(
-        "SELECT DISTINCT l.position FROM leases l JOIN verdicts v ON v.lease = l.id WHERE v.trainable = 1"
+def learned(world: World, of_class: Callable[[int], bool], settled: float) -> float:
+    """Return the share of the prompts of a class that were accepted to be learned from, of those that were leased more
+    than `settled` seconds ago. A prompt that was leased again counts once."""
+    rows = world.coordinator.books.database.all(
+        "SELECT l.position, l.sent, l.document, coalesce(v.trainable, 0) FROM leases l"
+        " LEFT JOIN verdicts v ON v.lease = l.id"
     )
-    done = {position for (position,) in rows}
-    wanted = [at for at in range(last) if of_class(leases._prompts.at(at).index)]
-    return sum(at in done for at in wanted) / max(1, len(wanted))
+    since = now_ms() - 1000 * settled
+    old = {at for at, sent, document, _ in rows if sent < since and of_class(decode(document, Lease).index)}
+    done = {at for at, _, _, trainable in rows if trainable}
+    return len(old & done) / max(1, len(old))
 
 
 def _decided(world: World, key: Key) -> int:

@@ -30,6 +30,7 @@ from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.setup import Run
+from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork
 from p2p.messages import Lease, Refusal
 from p2p.peer import Peer
@@ -50,7 +51,7 @@ class Setting:
     step: float = 3.0
     scoring: float = 0.4
     before: float = 120.0
-    seconds: float = 600.0
+    seconds: float = 450.0
     group_size: int = 4
     tokens: int = 40
     batch_groups: int = 4
@@ -94,10 +95,12 @@ class World:
         assert latest is not None
         return terms_of(self.run_, latest.version, latest.root, self.setting.tokens)
 
-    async def line(self) -> Line:
-        """Make a connection of its own."""
+    async def line(self, party: str = "") -> Line:
+        """Make a connection of its own. `party`: whose; none: its own (p2p/limits/origin.py)."""
         self._peers += 1
-        peer = Peer(self.network.transport(f"peer-{self._peers}"), seed=self._peers)
+        name = f"peer-{self._peers}"
+        peer = Peer(self.network.transport(name), seed=self._peers)
+        self.network.origins[name] = Origin(name, party or name)
         self.tasks.start_soon(peer.run)
         await peer.ready()
         return Line(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run_.peer_id}"]))

@@ -1,0 +1,43 @@
+"""The attacks on room, turns and prompts, each keyed by one sentence, with the bar that the learner holds against it.
+
+A calm run is the same run without the attack. `known`: honest nodes have worked for a while when it begins; else the
+run is fresh, and everybody is new.
+"""
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from benchmarks.flood.attackers import Forgers, Hoarders, LastSecond, Pickers, Returners, Sleepers, Turncoats
+from benchmarks.flood.world import Attack, Setting
+
+KNOWN: Final = Setting()
+FRESH: Final = replace(KNOWN, before=0.0)
+LONG: Final = replace(KNOWN, seconds=900.0)
+"""Long enough for a dropped prompt to come up three times more."""
+
+
+class Case(NamedTuple):
+    """`bar`: least share of calm's steps. `most_groups`: of one key that are judged at all, None: any number.
+    `learned`: least share of the dropped prompts that is learned all the same, None: none is dropped."""
+
+    attack: Attack
+    setting: Setting = KNOWN
+    bar: float = 0.9
+    most_groups: int | None = None
+    learned: float | None = None
+
+
+CASES: Final[dict[str, Case]] = {
+    "1,000 free keys on one connection take leases and return nothing": Case(Hoarders(1000, 1, 1)),
+    "the same in a fresh run": Case(Hoarders(1000, 1, 1), FRESH, 0.7),
+    "40 keys on 40 connections of one subnet take leases and return nothing": Case(Hoarders(40, 40, 1)),
+    "the same from 40 subnets": Case(Hoarders(40, 40, 40), bar=0.7),
+    "one key submits made-up groups without end": Case(Forgers(1, 1, 1), most_groups=3),
+    "1,000 keys on one connection submit made-up groups": Case(Forgers(1000, 1, 1), most_groups=3),
+    "10 keys work until they are known, then return nothing": Case(Turncoats(10, 10, 1), bar=0.7),
+    "10 keys work until they are known, then submit made-up groups": Case(Sleepers(10, 10, 1), most_groups=6, bar=0.7),
+    "20 keys give each lease back at once": Case(Returners(20, 5, 1)),
+    "10 slow nodes hand in honest groups at the last second": Case(LastSecond(10, 10, 10), bar=0.8),
+    "80 % of asks let a class of prompts expire": Case(Pickers(24, 24, 24), LONG, 0.8, learned=0.99),
+    "80 % of asks give a class of prompts back": Case(Pickers(24, 24, 24, back=True), LONG, 0.8, learned=0.99),
+}
