@@ -17,7 +17,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sized
 from pathlib import Path
 from typing import Any, Self
 
@@ -286,6 +286,11 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise _corrupt(path, found)
+
+
+def marks(values: Sized) -> str:
+    """Placeholders for so many values, as they stand after IN."""
+    return ", ".join("?" * len(values))
 
 
 def _small(path: Path) -> bool:

@@ -10,7 +10,7 @@ Rules
 5. A refusal that honest work does not meet is a strike against the key (coordinator/accounts/strikes.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import blake3
 import msgspec
@@ -18,7 +18,7 @@ import structlog
 
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Fault, check, rewards, submission_limit
-from coordinator.database import Database
+from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
 from coordinator.rollouts.groups import Group, read
@@ -140,12 +140,15 @@ class Intake:
         """Receipts of the node's own leases; what it confirms is noted."""
         if ask.confirmed:
             with self._database.transaction():
-                for lease in ask.confirmed:
-                    self._verdicts.confirm(node, lease)
-        receipts = [self._verdicts.receipt(lease) if self._submitted(node, lease) else None for lease in ask.leases]
-        unknown = [lease for lease in ask.leases if not self._submitted(node, lease)]
-        return VerdictsAnswer(receipts=receipts, unknown=unknown)
+                self._verdicts.confirm(node, ask.confirmed)
+        known = self._receipts(node, ask.leases)
+        unknown = [lease for lease in ask.leases if lease not in known]
+        return VerdictsAnswer(receipts=[known.get(lease) for lease in ask.leases], unknown=unknown)
 
-    def _submitted(self, node: bytes, lease: bytes) -> bool:
-        query = "SELECT 1 FROM submissions s JOIN leases l ON l.id = s.lease WHERE s.lease = ? AND l.node = ?"
-        return self._database.one(query, (lease, node)) is not None
+    def _receipts(self, node: bytes, leases: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        """By lease the receipt of each group that this node submitted, None where there is none yet."""
+        query = (
+            "SELECT s.lease, v.receipt FROM submissions s JOIN leases l ON l.id = s.lease"
+            f" LEFT JOIN verdicts v ON v.lease = s.lease WHERE s.lease IN ({marks(leases)}) AND l.node = ?"
+        )
+        return dict(self._database.all(query, (*leases, node)))

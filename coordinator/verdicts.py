@@ -21,7 +21,7 @@ from coordinator.accounts.facts import RULES
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Verdict, sampled_tokens, scored
-from coordinator.database import Database
+from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
 from coordinator.reasons import sentence
@@ -170,10 +170,10 @@ class Verdicts:
         found: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
         return found
 
-    def confirm(self, node: bytes, lease: bytes) -> None:
-        """The node has stored this receipt for good."""
-        query = "UPDATE verdicts SET confirmed = 1 WHERE lease = ? AND node = ? AND confirmed = 0"
-        self._database.do(query, (lease, node))
+    def confirm(self, node: bytes, leases: Sequence[bytes]) -> None:
+        """The node has stored these receipts for good."""
+        query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
+        self._database.do(query, (*leases, node))
 
     def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Entry:
         postings = transfer(ESCROW, accrued(end.node), amount)

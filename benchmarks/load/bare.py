@@ -17,7 +17,7 @@ from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.processes import ScorerChild, Supervised
+from coordinator.processes import Scorer, ScorerChild, Supervised
 from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.errors import Unreachable
@@ -158,11 +158,13 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 
 @asynccontextmanager
-async def bare(run: Run, clock: Callable[[], float] = time.time) -> AsyncIterator[Bare]:
-    """Start a coordinator over the run folder; `clock`: seconds since the epoch."""
+async def bare(
+    run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None
+) -> AsyncIterator[Bare]:
+    """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: in place of the stub."""
     argv = [sys.executable, "-m", "benchmarks.load.stub_scorer"]
     child = Supervised(argv, name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}), clock=time.monotonic)
-    scorer = ScorerChild(child, device="cpu", dtype=run.config.run.compute_dtype)
+    scorer = scorer or ScorerChild(child, device="cpu", dtype=run.config.run.compute_dtype)
     learner, network = HeldLearner(), BareNetwork(run.peer_id)
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:

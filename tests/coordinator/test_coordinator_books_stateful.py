@@ -128,7 +128,7 @@ class BooksMachine(RuleBasedStateMachine):
     def the_node_confirms(self, lease: Lease | None) -> None:
         if lease is not None:
             with self.world.books.database.transaction():
-                self.world.books.ends.confirm(lease.node, lease.id)
+                self.world.books.ends.confirm(lease.node, [lease.id])
             self.world.books.buffer.drop_payloads(self.checkpoint[1], self.step, self.era, self.world.now)
 
     @invariant()
