@@ -7,7 +7,8 @@ stdin and answers with one:
     {"say": "freshly"}                the same after what Python and the C library need no more was given back
     {"say": "forget"}                 forget the longest hold
 
-Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop.
+Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop;
+`--foreign-loopback` takes each 127.x.y.0/24 but the first for a foreign subnet.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +85,23 @@ class Holds:
 
         handles: Any = asyncio.Handle
         handles._run = timed
+
+
+def foreign(ip: str) -> str | None:
+    """Return the subnet of an address as `PeerLimits.subnet_of`, where the machine's own addresses stand for others."""
+    net = ip.rpartition(".")[0]
+    return f"{net}.0/24" if net.startswith("127.") and net != "127.0.0" else None
+
+
+def with_foreign_loopback() -> None:
+    """Let the daemon take loopback addresses for foreign ones."""
+    names = vars(daemon)
+    real = names["connection_limits"]
+
+    def limits(*arguments: Any) -> Any:
+        return tuple(replace(one, subnet_of=foreign) for one in real(*arguments))
+
+    names["connection_limits"] = limits
 
 
 def with_stubs() -> None:
@@ -159,6 +178,7 @@ def main() -> None:
     parser.add_argument("--commit-milliseconds", type=float, default=0.0)
     parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
     parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--foreign-loopback", action="store_true")
     options = parser.parse_args()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -168,6 +188,8 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (options.descriptors, options.descriptors))
     if options.commit_milliseconds:
         slow_commits(options.commit_milliseconds / 1000)
+    if options.foreign_loopback:
+        with_foreign_loopback()
     with_stubs()
     asyncio.run(serve(options.folder, options.web_port))
 

@@ -39,10 +39,10 @@ class Measure:
 
 
 class Station:
-    """A running coordinator. `page`: port of its page."""
+    """A running coordinator. `port`: of libp2p; `page`: of its page."""
 
     def __init__(self, run: Run, host: Process, port: int, page: int) -> None:
-        self.run, self._host, self._port, self.page = run, host, port, page
+        self.run, self._host, self.port, self.page = run, host, port, page
         self.addresses = [f"/ip4/127.0.0.1/tcp/{port}/p2p/{run.peer_id}"]
 
     def measure(self, say: str = "measure") -> Measure:

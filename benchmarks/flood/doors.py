@@ -1,0 +1,250 @@
+"""Connections and slots of a real coordinator: silent connections, a thousand tiny questions, idle visitors of the page.
+
+A coordinator in a process of its own (benchmarks/load/station.py) with 1,024 descriptors, over libp2p and HTTP. Each
+127.x.y.0/24 of this machine but the first stands for a foreign subnet.
+"""
+
+import contextlib
+import http.client
+import resource
+import selectors
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from benchmarks.load.light import LightNode, lease_of, opened
+from benchmarks.load.station import Station, station
+from p2p.errors import P2PError
+from p2p.libp2p import LibP2PTransport
+from p2p.messages import HeadAsk, ReachableAsk, encode
+from p2p.peer import Peer
+
+SECTIONS: Final[dict[str, dict[str, Any]]] = {
+    "run": {"group_size": 2, "limit": 6, "batch_groups": 1, "staleness": 4, "heldout": 4, "evaluate_every": 1000},
+}
+DESCRIPTORS: Final = 1024
+SILENT_RATE: Final = 300
+"""Silent connections a second."""
+IN_TIME: Final = 5.0
+ASKS: Final = 1000
+PEERS: Final = 40
+"""Over which those asks come."""
+AGAIN: Final = 5.0
+"""Seconds after which each of them asks again that was answered, or refused."""
+IDLE: Final = 1100
+
+
+class Doors(NamedTuple):
+    """`came`: share of newcomers that were answered within `IN_TIME`. `answered`: share of honest requests. `served`:
+    whether, with `IDLE` idle connections, a version came out, a newcomer was answered, and the page too."""
+
+    came: float
+    newcomers: int
+    answered: float
+    requests: int
+    served: dict[str, bool]
+
+
+def measured(seconds: float) -> Doors:
+    """Measure all three, `seconds` each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    options = ("--descriptors", str(DESCRIPTORS), "--foreign-loopback")
+    with (
+        tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
+        station(Path(folder) / "run", sections=SECTIONS, options=options) as place,
+    ):
+        honest: list[bool] = trio.run(_questions, place, seconds)
+        with _connections(place.port, "127.9.9.9", SILENT_RATE):
+            time.sleep(2.0)
+            times: list[float] = trio.run(_newcomers, place, seconds)
+        served = _visited(place)
+    came = sum(one <= IN_TIME for one in times) / len(times)
+    return Doors(came, len(times), sum(honest) / len(honest), len(honest), served)
+
+
+async def _newcomers(place: Station, seconds: float) -> list[float]:
+    """The seconds until each newcomer of another subnet was answered."""
+    found: list[float] = []
+
+    async def come(number: int) -> None:
+        began, end = trio.current_time(), 2 * IN_TIME
+        with trio.move_on_after(end):
+            while not await _answered(place, f"127.{20 + number % 200}.{number // 200}.1"):
+                await trio.sleep(0.2)
+        found.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(max(20, round(4 * seconds))):
+            nursery.start_soon(come, number)
+            await trio.sleep(0.25)
+    return found
+
+
+async def _answered(place: Station, source: str) -> bool:
+    """Whether a peer that connects from `source` is told the Head."""
+    came = False
+    async with trio.open_nursery() as nursery:
+        with contextlib.suppress(P2PError):
+            peer = await _peer(nursery, place, source)
+            await peer.request(place.run.peer_id, "head", encode(HeadAsk()), timeout=IN_TIME)
+            came = True
+        nursery.cancel_scope.cancel()
+    return came
+
+
+async def _questions(place: Station, seconds: float) -> list[bool]:
+    """Whether each honest request was answered, where `ASKS` tiny ones are always under way."""
+    found: list[bool] = []
+    ask, head = encode(ReachableAsk(ports=[4310])), encode(HeadAsk())
+
+    async def strangers(peer: Peer) -> None:
+        while True:
+            with contextlib.suppress(P2PError):
+                await peer.request(place.run.peer_id, "reachable", ask, timeout=30.0)
+            await trio.sleep(AGAIN)
+
+    async def honest(peer: Peer) -> None:
+        while True:
+            try:
+                await peer.request(place.run.peer_id, "head", head, timeout=10.0)
+                found.append(True)
+            except P2PError:
+                found.append(False)
+            await trio.sleep(0.1)
+
+    async with trio.open_nursery() as nursery:
+        friends = [await _peer(nursery, place, f"127.5.{n}.1") for n in range(5)]
+        crowd = [await _peer(nursery, place, f"127.6.{n}.1") for n in range(PEERS)]
+        for peer in crowd:
+            for _ in range(ASKS // PEERS):
+                nursery.start_soon(strangers, peer)
+        await trio.sleep(1.0)
+        for peer in friends:
+            nursery.start_soon(honest, peer)
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+    return found or [False]
+
+
+async def _peer(nursery: trio.Nursery, place: Station, source: str) -> Peer:
+    """A peer that is connected with the coordinator from an address of this machine."""
+    peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
+    nursery.start_soon(peer.run)
+    await peer.ready()
+    with _from(source):
+        await peer.dial(place.addresses)
+    return peer
+
+
+_source: Any = None
+_open_tcp_stream = trio.open_tcp_stream
+
+
+async def _open_from_source(host: Any, port: int, **options: Any) -> trio.SocketStream:
+    return await _open_tcp_stream(host, port, local_address=_source, **options)
+
+
+@contextlib.contextmanager
+def _from(source: str) -> Iterator[None]:
+    """Let connections that are made in this block begin at `source`."""
+    global _source
+    before, _source = _source, source
+    trio.open_tcp_stream = _open_from_source
+    try:
+        yield
+    finally:
+        _source = before
+
+
+def _visited(place: Station) -> dict[str, bool]:
+    """Whether the coordinator serves on where idle visitors hold the page."""
+    head = place.run.folder.path / "head"
+    with _connections(place.page, "127.0.0.1", 2000, most=IDLE):
+        time.sleep(2.0)
+        before = head.read_bytes()
+        came = trio.run(_worked, place)
+        served = {
+            "a newcomer works": came,
+            "a Head comes out": _changes(lambda: head.read_bytes() != before),
+            "the page answers": _page(place),
+        }
+    return served
+
+
+async def _worked(place: Station) -> bool:
+    """Whether a fresh node says hello, is given a lease, and has a group taken in."""
+    node, taken = LightNode(place.terms()), False
+    async with trio.open_nursery() as nursery:
+        with contextlib.suppress(P2PError):
+            peer = await _peer(nursery, place, "127.40.0.1")
+            await peer.request(place.run.peer_id, "hello", node.hello(), timeout=10.0)
+            body = opened(await peer.request(place.run.peer_id, "lease", node.ask(), timeout=10.0))
+            if isinstance(body, bytes):
+                group = node.submit(lease_of(body))
+                taken = isinstance(opened(await peer.request(place.run.peer_id, "submit", group, timeout=10.0)), bytes)
+        nursery.cancel_scope.cancel()
+    return taken
+
+
+def _changes(condition: Any, seconds: float = 10.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _page(place: Station) -> bool:
+    visitor = http.client.HTTPConnection("127.0.0.1", place.page, timeout=5.0, source_address=("127.30.0.1", 0))
+    try:
+        visitor.request("GET", "/")
+        return visitor.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        visitor.close()
+
+
+@contextlib.contextmanager
+def _connections(port: int, source: str, rate: float, most: int = 1 << 30) -> Iterator[None]:
+    """Open connections that say nothing, `rate` a second, at most `most` at a time, and make those anew that end."""
+    over = threading.Event()
+    thread = threading.Thread(target=_silent, args=(port, source, rate, most, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _silent(port: int, source: str, rate: float, most: int, over: threading.Event) -> None:
+    held, waiting = set[socket.socket](), selectors.DefaultSelector()
+    try:
+        while not over.wait(1 / rate):
+            for key, _ in waiting.select(0):
+                one = key.fileobj
+                assert isinstance(one, socket.socket)
+                waiting.unregister(one)
+                held.discard(one)
+                one.close()
+            if len(held) < most:
+                one = socket.socket()
+                one.setblocking(False)
+                one.bind((source, 0))
+                one.connect_ex(("127.0.0.1", port))
+                held.add(one)
+                waiting.register(one, selectors.EVENT_READ)
+    finally:
+        for one in held:
+            one.close()
+        waiting.close()
