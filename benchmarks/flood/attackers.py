@@ -1,8 +1,8 @@
 """Strangers, each with one idea of how to stop a run or to choose what it learns.
 
 Rules
-1. An attacker has `keys` keys over `lines` connections of `parties` subnets, asks `RATE` times a second in all, each time for the key that
-   has asked longest ago, under the newest version, and goes on whatever it is told.
+1. An attacker has `keys` keys over `lines` connections of `parties` subnets, asks `RATE` times a second in all, each
+   time for the key that has asked longest ago, under the newest version, and goes on whatever it is told.
 2. Some ideas need honest work first: a key that is known has more room.
 """
 
@@ -100,7 +100,7 @@ class Turncoats(Crowd):
 
 @dataclass
 class Sleepers(Crowd):
-    """Work honestly until `groups` groups were accepted of a key, then hand in groups of which nothing was generated."""
+    """Work honestly until `groups` groups were accepted of a key, then hand in what nobody generated."""
 
     groups: int = 3
     seconds: float = 4.0

@@ -18,26 +18,28 @@ LONG: Final = replace(KNOWN, seconds=900.0)
 
 class Case(NamedTuple):
     """`bar`: least share of calm's steps. `most_groups`: of one key that are judged at all, None: any number.
-    `learned`: least share of the dropped prompts that is learned all the same, None: none is dropped."""
+    `learned`: least share of the dropped prompts that is learned all the same, None: none is dropped. `quick`: whether
+    `--quick` looks at it."""
 
     attack: Attack
     setting: Setting = KNOWN
     bar: float = 0.9
     most_groups: int | None = None
     learned: float | None = None
+    quick: bool = False
 
 
 CASES: Final[dict[str, Case]] = {
-    "1,000 free keys on one connection take leases and return nothing": Case(Hoarders(1000, 1, 1)),
-    "the same in a fresh run": Case(Hoarders(1000, 1, 1), FRESH, 0.7),
+    "1,000 free keys on one connection take leases and return nothing": Case(Hoarders(1000, 1, 1), quick=True),
+    "the same in a fresh run": Case(Hoarders(1000, 1, 1), FRESH, 0.7, quick=True),
     "40 keys on 40 connections of one subnet take leases and return nothing": Case(Hoarders(40, 40, 1)),
     "the same from 40 subnets": Case(Hoarders(40, 40, 40), bar=0.7),
-    "one key submits made-up groups without end": Case(Forgers(1, 1, 1), most_groups=3),
+    "one key submits made-up groups without end": Case(Forgers(1, 1, 1), most_groups=3, quick=True),
     "1,000 keys on one connection submit made-up groups": Case(Forgers(1000, 1, 1), most_groups=3),
     "10 keys work until they are known, then return nothing": Case(Turncoats(10, 10, 1), bar=0.7),
     "10 keys work until they are known, then submit made-up groups": Case(Sleepers(10, 10, 1), most_groups=6, bar=0.7),
     "20 keys give each lease back at once": Case(Returners(20, 5, 1)),
-    "10 slow nodes hand in honest groups at the last second": Case(LastSecond(10, 10, 10), bar=0.8),
-    "80 % of asks let a class of prompts expire": Case(Pickers(24, 24, 24), LONG, 0.8, learned=0.99),
+    "10 slow nodes hand in honest groups at the last second": Case(LastSecond(10, 10, 10), bar=0.8, quick=True),
+    "80 % of asks let a class of prompts expire": Case(Pickers(24, 24, 24), LONG, 0.8, learned=0.99, quick=True),
     "80 % of asks give a class of prompts back": Case(Pickers(24, 24, 24, back=True), LONG, 0.8, learned=0.99),
 }

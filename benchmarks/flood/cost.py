@@ -14,8 +14,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -29,7 +30,7 @@ AT_ONCE: Final = 16
 NODES: Final = 16
 """Honest nodes."""
 BATCH: Final = 200
-SECTIONS: Final = {
+SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"group_size": 4, "limit": 40, "batch_groups": BATCH, "staleness": 8},
     "leases": {"minimum_seconds": 600.0, "per_node": 64},
 }
@@ -172,16 +173,12 @@ class _Bench:
 
     async def _questions(self, requests: int) -> float:
         ((peer, key),) = await self._introduced(1)
-        asks = [
-            Ask(peer, "verdicts", key.verdicts([os.urandom(16) for _ in range(256)], [])) for _ in range(requests)
-        ]
+        asks = [Ask(peer, "verdicts", key.verdicts([os.urandom(16) for _ in range(256)], [])) for _ in range(requests)]
         return (await self._ask(asks))[0] / requests
 
     async def _confirmations(self, requests: int) -> float:
         ((peer, key),) = await self._introduced(1)
-        asks = [
-            Ask(peer, "verdicts", key.verdicts([], [os.urandom(16) for _ in range(256)])) for _ in range(requests)
-        ]
+        asks = [Ask(peer, "verdicts", key.verdicts([], [os.urandom(16) for _ in range(256)])) for _ in range(requests)]
         return (await self._ask(asks))[0] / requests
 
     async def _documents(self, requests: int) -> float:
@@ -197,9 +194,13 @@ class _Bench:
         """Let the learner take what waits for it: what an ask costs must not hang on how long this has gone on."""
         books = self._at.coordinator.books
         while books.buffered() >= BATCH:
-            version = self._at.terms().version
+            made = self._at.terms().version + 1
             self._at.learner.let.set()
-            await until(lambda: books.progress is not None and books.progress.version > version)
+            await until(partial(self._stands_at, made))
+
+    def _stands_at(self, version: int) -> bool:
+        progress = self._at.coordinator.books.progress
+        return progress is not None and progress.version >= version
 
     def _stranger(self) -> LightNode:
         return LightNode(self._at.terms(40), key=Ed25519PrivateKey.generate())

@@ -1,4 +1,4 @@
-"""Connections and slots of a real coordinator: silent connections, a thousand tiny questions, idle visitors of the page.
+"""Connections and slots of a real coordinator: silent connections, tiny questions, idle visitors of the page.
 
 A coordinator in a process of its own (benchmarks/load/station.py) with 1,024 descriptors, over libp2p and HTTP. Each
 127.x.y.0/24 of this machine but the first stands for a foreign subnet.
@@ -77,7 +77,7 @@ async def _newcomers(place: Station, seconds: float) -> list[float]:
     async def come(number: int) -> None:
         began, end = trio.current_time(), 2 * IN_TIME
         with trio.move_on_after(end):
-            while not await _answered(place, f"127.{20 + number % 200}.{number // 200}.1"):
+            while not await _answered(place, f"127.{20 + number % 200}.{number // 200}.1"):  # noqa: ASYNC110
                 await trio.sleep(0.2)
         found.append(trio.current_time() - began)
 

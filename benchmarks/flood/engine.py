@@ -46,6 +46,10 @@ def nothing(lease: Lease) -> Submission:
     return _group(lease, [])
 
 
+def _root(weights: Path) -> bytes:
+    return Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
+
+
 def _group(lease: Lease, completions: list[list[int]]) -> Submission:
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     logprobs = np.full(lease.limit, LOGPROB, "<f4").tobytes()
@@ -68,8 +72,7 @@ class StandInScorer:
         return self._held
 
     async def load(self, model: Path, weights: Path) -> Loaded:
-        root = Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
-        return await self._at(root, [], [])
+        return await self._at(_root(weights), [], [])
 
     async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
         held = self._holds()

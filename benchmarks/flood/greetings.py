@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from benchmarks.flood.cost import SECTIONS, Ask
 from benchmarks.flood.engine import StandInScorer, honest
@@ -55,7 +55,13 @@ def greeted(keys: int) -> Greeting:
             few = await _hello(coordinator)
             database, now = coordinator.database, time.time_ns() // 1_000_000
             columns = [row[1] for row in database.all("PRAGMA table_info(nodes)")]
-            values = {"key": None, "name": "stranger", "software": "x", "engine": "stub/float32/cpu", "device": "none"}
+            values: dict[str, Any] = {
+                "key": None,
+                "name": "stranger",
+                "software": "x",
+                "engine": "stub/float32/cpu",
+                "device": "none",
+            }
             values |= {"addresses": b"", "first_seen": now, "last_seen": now}
             given = [name for name in columns if name in values]
             insert = f"INSERT INTO nodes ({', '.join(given)}) VALUES ({', '.join('?' * len(given))})"
@@ -94,9 +100,7 @@ def told(workers: int, strangers: int) -> Told:
             await until(lambda: _accepted(coordinator) == workers)
             for number in range(strangers):
                 host = f"90.1.{number % 8}.{1 + number // 8 % 250}"
-                await _ask(
-                    coordinator, Ask("stranger", "hello", _hello_from(LightNode(coordinator.terms()), host))
-                )
+                await _ask(coordinator, Ask("stranger", "hello", _hello_from(LightNode(coordinator.terms()), host)))
             newcomer = _hello_from(LightNode(coordinator.terms()), "91.1.1.1")
             welcome = decode(await _ask(coordinator, Ask("newcomer", "hello", newcomer)), Welcome)
             records = [decode(peek(sealed).payload, PeerRecord) for sealed in welcome.peers]

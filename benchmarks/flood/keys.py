@@ -104,5 +104,3 @@ class Key:
         if answer.refusal is not None:
             self.refused[answer.refusal.code] = self.refused.get(answer.refusal.code, 0) + 1
         return answer.refusal
-
-

@@ -12,11 +12,11 @@ Rules
 import logging
 import random
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import anyio
 import numpy as np
@@ -29,6 +29,7 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.processes import Scorer
 from coordinator.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork
@@ -37,6 +38,7 @@ from p2p.peer import Peer
 from tests.clock import run_fake
 from weights.store import Store
 
+T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")
 _LONGEST: Final = 60.0
 """Seconds that an honest node waits at the most before it asks again."""
@@ -45,7 +47,8 @@ _LONGEST: Final = 60.0
 @dataclass(frozen=True)
 class Setting:
     """One run. `nodes`: seconds that each honest node takes for a group. `step`: of the learner, seconds. `scoring`:
-    of an honest group, seconds. `sections`: settings of the coordinator."""
+    of an honest group, seconds. `sections`: settings of the coordinator, each (section, name,
+    value)."""
 
     nodes: tuple[float, ...] = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
     step: float = 3.0
@@ -57,7 +60,7 @@ class Setting:
     batch_groups: int = 4
     staleness: int = 4
     seed: int = 1
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sections: tuple[tuple[str, str, Any], ...] = ()
 
 
 class Attack(Protocol):
@@ -81,8 +84,16 @@ class Outcome(NamedTuple):
 class World:
     """A run under way. `honest`: its honest keys."""
 
-    def __init__(self, setting: Setting, run: Run, network: MemoryNetwork, coordinator: Coordinator) -> None:
-        self.setting, self.run_, self.network, self.coordinator = setting, run, network, coordinator
+    def __init__(
+        self,
+        setting: Setting,
+        run: Run,
+        network: MemoryNetwork,
+        coordinator: Coordinator,
+        learner: StandInLearner,
+    ) -> None:
+        self.setting, self.run_, self.network = setting, run, network
+        self.coordinator, self.learner = coordinator, learner
         self.random = random.Random(setting.seed)
         self.honest: list[Key] = []
         self.attackers: list[Key] = []
@@ -120,7 +131,7 @@ class World:
             if not isinstance(answer, Refusal):
                 return answer
             until = anyio.current_time() + min(longest, (answer.retry_after or 60_000) / 1000)
-            while anyio.current_time() < until and self.terms().version == terms.version:
+            while anyio.current_time() < until and self.terms().version == terms.version:  # noqa: ASYNC110
                 await anyio.sleep(min(0.5, max(0.001, until - anyio.current_time())))
 
     def value(self, query: str, *parameters: Any) -> Any:
@@ -140,22 +151,31 @@ class World:
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
     """Carry a run to its end, with an attack or calm."""
+
+    async def main(world: World) -> Outcome:
+        for number, seconds in enumerate(setting.nodes):
+            world.tasks.start_soon(world.volunteer, number, seconds)
+        await anyio.sleep(setting.before)
+        before, began = _accepted(world), anyio.current_time()
+        if attack is not None:
+            world.tasks.start_soon(attack.run, world)
+        await anyio.sleep(setting.seconds)
+        steps = sum(began <= at for at in world.learner.steps)
+        said = {} if attack is None else attack.said(world)
+        return Outcome(steps, _accepted(world) - before, said)
+
+    return running(setting, main)
+
+
+def running(setting: Setting, main: Callable[[World], Awaitable[T]], scorer: Scorer | None = None) -> T:
+    """Do `main` in a world of its own. `scorer`: in place of the stand-in."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
-    async def main() -> Outcome:
-        async with _world(setting) as (world, learner):
-            for number, seconds in enumerate(setting.nodes):
-                world.tasks.start_soon(world.volunteer, number, seconds)
-            await anyio.sleep(setting.before)
-            before, began = _accepted(world), anyio.current_time()
-            if attack is not None:
-                world.tasks.start_soon(attack.run, world)
-            await anyio.sleep(setting.seconds)
-            steps = sum(began <= at for at in learner.steps)
-            said = {} if attack is None else attack.said(world)
-            return Outcome(steps, _accepted(world) - before, said)
+    async def within() -> T:
+        async with _world(setting, scorer) as world:
+            return await main(world)
 
-    found: Outcome = run_fake(main)
+    found: T = run_fake(within)
     return found
 
 
@@ -167,7 +187,7 @@ def _accepted(world: World) -> int:
 
 
 @asynccontextmanager
-async def _world(setting: Setting) -> AsyncIterator[tuple[World, StandInLearner]]:
+async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World]:
     sections: dict[str, dict[str, Any]] = {
         "run": {
             "group_size": setting.group_size,
@@ -177,31 +197,31 @@ async def _world(setting: Setting) -> AsyncIterator[tuple[World, StandInLearner]
             "evaluate_every": 1_000_000,
         },
         "network": {"plan": False, "mdns": False},
-        **setting.sections,
     }
+    for section, name, value in setting.sections:
+        sections.setdefault(section, {})[name] = value
     memory = _MEMORY if _MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="echo2-flood-", dir=memory) as folder:
         run = make_run(Path(folder) / "run", now=int(anyio.current_time() * 1000), **sections)
         network = MemoryNetwork(setting.seed)
         learner = StandInLearner(setting.step)
         tokens = 6 + setting.group_size * setting.tokens
-        scorer = StandInScorer(setting.scoring / tokens)
         with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
             coordinator = Coordinator(
                 run,
                 Peer(network.transport(run.peer_id), seed=0),
                 learner,
-                scorer,
+                scorer or StandInScorer(setting.scoring / tokens),
                 store=store,
                 database=database,
                 clock=anyio.current_time,
                 entropy=np.random.default_rng(setting.seed).bytes,
             )
             coordinator.desk.ran = anyio.current_time  # the witness of real time knows nothing of this clock
-            world = World(setting, run, network, coordinator)
+            world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)
-                while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:
+                while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
-                yield world, learner
+                yield world
                 world.tasks.cancel_scope.cancel()

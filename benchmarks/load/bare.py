@@ -158,9 +158,7 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 
 
 @asynccontextmanager
-async def bare(
-    run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None
-) -> AsyncIterator[Bare]:
+async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
     """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: in place of the stub."""
     argv = [sys.executable, "-m", "benchmarks.load.stub_scorer"]
     child = Supervised(argv, name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}), clock=time.monotonic)
