@@ -20,6 +20,7 @@ import msgspec
 
 from coordinator.learner.calls import Import, WarmedUp, WarmUp
 from engines.child import Child, ChildDied, ChildError
+from engines.context import context_of
 from engines.remote import python_path
 from p2p.chunks import manifest_of
 from p2p.errors import LocalFault
@@ -69,14 +70,27 @@ def tokenizer(folder: Path, eos: int) -> Text:
         raise LocalFault(f"{error}: download it again") from error
 
 
-def check_task(folder: Path, found: ModelFacts, task: Task) -> None:
-    """That the task's prompts can be written with the model's tokenizer. Raises `LocalFault`."""
+def room_of(folder: Path, limit: int) -> int | None:
+    """Return how many tokens a prompt may have before `limit` sampled ones; None: the model states no context."""
+    context = context_of(folder)
+    return None if context is None else context - limit
+
+
+def check_task(folder: Path, found: ModelFacts, task: Task, limit: int) -> None:
+    """Check that the first prompt can be written with the model's tokenizer, and that `limit` tokens after it stay
+    within the model's context. Raises `LocalFault`."""
     try:
         prompt = task.episode("train", 0, tokenizer(folder, found.eos)).prompt
     except Exception as error:  # the tokenizers library raises bare Exception for a character that it does not know
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: {error}") from error
     if not prompt or max(prompt) >= found.vocabulary:
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: choose another model")
+    room = room_of(folder, limit)
+    if room is not None and len(prompt) > room:
+        raise LocalFault(
+            f"run.limit is {limit}, and a prompt of task {task.name} has {len(prompt)} tokens: together more than the "
+            f"{room + limit} of the model's context; lower run.limit, or choose another model"
+        )
 
 
 def task_named(name: str, version: int | None = None) -> Task:

@@ -1,7 +1,8 @@
 """Which prompt comes next: a seeded shuffle of the train splits that never repeats before it is exhausted.
 
 1. Position k of a run is always the same prompt: the order hangs on the run's seed alone, and on no state.
-2. After the last prompt the next pass begins, shuffled anew; fresh sampling seeds make its groups new ones.
+2. A prompt after which the limit would leave the model's context is none: `TaskFault`.
+3. After the last prompt the next pass begins, shuffled anew; fresh sampling seeds make its groups new ones.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tasks.task import Task, Text, prompt_of
+from tasks.task import Task, TaskFault, Text, prompt_of
 
 _ROUNDS = 4
 
@@ -32,7 +33,9 @@ class Prompts(Protocol):
 class TaskPrompts:
     """The train splits of one or more tasks, as one sequence without end."""
 
-    def __init__(self, tasks: Sequence[Task], text: Text, seed: int) -> None:
+    def __init__(self, tasks: Sequence[Task], text: Text, seed: int, room: int | None = None) -> None:
+        """`room`: most tokens of a prompt, the model's context less the limit; None: the model states no context."""
+        self._room = room
         self._tasks = list(tasks)
         self._text = text
         self._seed = seed
@@ -47,6 +50,12 @@ class TaskPrompts:
         for task in self._tasks:
             if index < task.size("train"):
                 tokens = prompt_of(task, "train", index, self._text)
+                if self._room is not None and len(tokens) > self._room:
+                    raise TaskFault(
+                        f"prompt {index} of {task.name} has {len(tokens)} tokens; the model's context less run.limit "
+                        f"leaves {self._room}",
+                        verified=False,
+                    )
                 return Prompt(task.name, task.version, index, tokens)
             index -= task.size("train")
         raise AssertionError("a task's size changed")

@@ -18,6 +18,7 @@ import structlog
 
 from node.link import CoordinatorLink, Refused
 from node.outbox import Open, Outbox
+from node.records import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from p2p.messages import SubmitAnswer, Verdicts, VerdictsAsk, decode
 
@@ -33,8 +34,11 @@ _log = structlog.get_logger("node")
 class Courier:
     """`settled` is set whenever nothing waits for an answer or a confirmation."""
 
-    def __init__(self, outbox: Outbox, link: CoordinatorLink, open_: Open, local: Callable[[], int], seed: int) -> None:
-        self._outbox, self._link, self._open, self._local = outbox, link, open_, local
+    def __init__(
+        self, outbox: Outbox, link: CoordinatorLink, records: Records, local: Callable[[], int], seed: int
+    ) -> None:
+        self._outbox, self._link, self._records, self._local = outbox, link, records, local
+        self._open: Open = records.trusted.open_kept
         self._random = random.Random(seed)
         self._rides: bool | None = None
         """Whether the coordinator answers beside other requests; None: not known."""
@@ -152,7 +156,7 @@ class Courier:
         return bool(decided or answer.unknown or ask.confirmed)
 
     def _take_receipt(self, lease: bytes, sealed: bytes) -> None:
-        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local())
+        receipt = self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._records.serial or 0)
         if receipt.verdict == "accepted":
             _log.info("group accepted", lease=lease.hex(), version=receipt.version, weight=receipt.weight)
         else:

@@ -75,15 +75,14 @@ class NodeDaemon:
         self._folder = run_folder(config.home, invite.run)
         disk = int(config.disk * 1e9)
         with _named_faults():
-            self._records = Records(self._folder / "trust", invite.run, invite.root_hash)
+            self._records = Records(self._folder / "trust", invite.run, invite.root_hash, local())
             self._store = Store(self._folder / "store")
         self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
         self.switch = Switch(local)
         self.engine = SupervisedEngine(engine, seed=seed)
         clock = RunClock(local)
         library = Library(
-            network, self._store, seed=seed,
-            coordinator=self._coordinator, head=lambda: self._records.trusted.head_sealed,
+            network, self._store, self._records, seed=seed, coordinator=self._coordinator, now=clock.now
         )  # fmt: skip
         self.acknowledger = Acknowledger(self._tell)
         self.payloads = Payloads(network, self._store, self.acknowledger, coordinator=self._coordinator)
@@ -96,7 +95,7 @@ class NodeDaemon:
             config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
         )
         link = self.contacts.link
-        self.courier = Courier(self.outbox, link, self._records.trusted.open_kept, local, seed)
+        self.courier = Courier(self.outbox, link, self._records, local, seed)
         self.rollouts = Rollouts(
             self.engine, self.follower, link, self.outbox, self.courier, self._records, clock, self.switch,
             node=public_bytes(key), seed=seed, once=once,

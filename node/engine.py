@@ -91,6 +91,8 @@ class SupervisedEngine:
         self.dtype: DType = "float32"
         self.device: Device | None = None
         self.model: Path | None = None
+        self.context: int | None = None
+        """Most tokens of a sequence of the model; None: not known, or not bounded."""
         self.held: Held | None = None
         self.restarts = 0
         self.spoiled: Callable[[Held], None] = lambda held: None

@@ -12,6 +12,8 @@ Rules
    costs the same after however many.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
+7. A Head that names a later Root than the one held is judged once that Root was asked for (node/library.py, rule 5). A
+   Head that was heard under an earlier Root is no candidate any more.
 """
 
 import asyncio
@@ -25,6 +27,7 @@ import anyio.to_thread
 import structlog
 from blake3 import blake3
 
+from engines.context import context_of
 from node.acknowledge import Acknowledger
 from node.clock import RunClock
 from node.engine import EngineFailed, Held, SupervisedEngine
@@ -83,6 +86,8 @@ class Follower:
         self._library, self._engine, self._clock = library, engine, clock
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
         self._candidate = b""
+        self._candidate_root: int | None = None
+        """Serial of the Root under which the candidate verified."""
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index: the next one names nearly the same."""
@@ -105,12 +110,16 @@ class Follower:
     async def hear(self, peer: str, sealed: bytes) -> bool:
         """A sealed Head from anyone; whether it verified. Older than what is held counts as a lie by nobody."""
         try:
+            await self._library.seek_roots(_head_of(sealed).root_serial, peer)
             head = self._records.offer_head(sealed, self._clock.now())
         except P2PError as error:
             self._note(f"Head from {peer}: {error}")
             return False
+        if self._candidate_root != self._records.serial:
+            self._candidate = b""
         if not self._candidate or order(head) > order(_head_of(self._candidate)):
             self._candidate, self._source = sealed, peer
+            self._candidate_root = self._records.serial
             self._acknowledger.heard(head.era, head.version)
             self._news.set()
             self._heard.set()
@@ -150,7 +159,7 @@ class Follower:
                 await self._network.share(asset.manifest, path)
             else:
                 await self._network.fetch(asset.manifest, path, last=self._coordinator())
-        self._engine.model = folder
+        self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:
         """Hold what is on disk, if a document says which version it is; the engine checks the root when it loads it."""

@@ -4,7 +4,8 @@ A lease is worked for only if
 1. the run's channel key signed it, to this node's key, in answer to this very question (nonce);
 2. it binds the version that the engine holds, by era, number and content root;
 3. its task and version are the RunSpec's, its group has the RunSpec's size and no seed twice, its limit is within the
-   RunSpec's, its prompt is there and of the model's tokens: endless work cannot be asked for;
+   RunSpec's, its prompt is there and of the model's tokens, and prompt and limit together are within the model's
+   context: neither endless work can be asked for, nor more memory than the model was made for;
 4. there is time left until it expires.
 """
 
@@ -22,8 +23,19 @@ class BadLease(PeerFault):
     """A lease that this node does not work for."""
 
 
-def check_lease(payload: bytes, *, ask: LeaseAsk, node: bytes, held: Held, runspec: RunSpec, now: int) -> Lease:
-    """`payload`: of a sealed Lease whose signature was verified. Raises `Malformed`, `Mixed`, `BadLease`, `Stale`."""
+def check_lease(
+    payload: bytes,
+    *,
+    ask: LeaseAsk,
+    node: bytes,
+    held: Held,
+    runspec: RunSpec,
+    now: int,
+    context: int | None = None,
+) -> Lease:
+    """Return the Lease that this node will work for. `payload`: of a sealed Lease whose signature was verified.
+    `context`: most tokens of a sequence of the model; None: it states no bound. Raises `Malformed`, `Mixed`,
+    `BadLease`, `Stale`."""
     lease = decode(payload, Lease)
     if lease.node != node or lease.nonce != ask.nonce:
         raise Mixed("a lease for another node, or for another question")
@@ -37,6 +49,10 @@ def check_lease(payload: bytes, *, ask: LeaseAsk, node: bytes, held: Held, runsp
         raise BadLease(f"a lease of {lease.limit} tokens a rollout; the run's limit is {runspec.limit}")
     if not lease.prompt or max(lease.prompt) >= runspec.vocabulary:
         raise BadLease("a lease whose prompt is empty or not of the model's tokens")
+    if context is not None and len(lease.prompt) + lease.limit > context:
+        raise BadLease(
+            f"a lease of {len(lease.prompt)} prompt tokens and {lease.limit} more; the model's context is {context}"
+        )
     if now >= lease.expires:
         raise Stale("a lease that has expired already")
     return lease

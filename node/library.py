@@ -4,16 +4,26 @@ Rules
 1. What a peer sends is kept only if its hash is the one asked for; whether it is signed is `trust`'s question.
 2. Who told of a version is asked first, the coordinator otherwise last.
 3. An answer is bounded: `ANSWER_BYTES` in all, the rest is None and may be asked for again.
+4. Each question for a Head also asks for the Roots behind the newest one held, and anyone who asks is told those that
+   this node holds: a node learns new keys of its run from any peer, by any way. The Roots are believed by the run's own
+   signatures alone (node/trust.py, rule 1).
+5. A Head that names a later Root than the one held makes this node ask for it: the peer that passed it on, a few
+   others, the coordinator; once in `SEEK_AGAIN` seconds, since nobody need have signed that Head.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
+from node.records import Records
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, decode, encode
 from p2p.network import Network
+from p2p.rootchain import head_answer
 from weights.store import Store
 
 ANSWER_BYTES: Final = 48 << 20
@@ -22,22 +32,28 @@ _AT_ONCE: Final = 64
 _STRANGERS: Final = 3
 """Other peers that are asked before the coordinator."""
 PATIENCE: Final = 10.0
+SEEK_AGAIN: Final = 10.0
+
+_log = structlog.get_logger("node")
 
 
 class Library:
-    """`coordinator`: its peer id, or None. `head`: the newest sealed Head, or empty."""
+    """`coordinator`: its peer id, or None. `now`: milliseconds on the coordinator's clock."""
 
     def __init__(
         self,
         network: Network,
         store: Store,
+        records: Records,
         *,
         coordinator: Callable[[], str | None],
-        head: Callable[[], bytes],
+        now: Callable[[], int],
         seed: int,
     ) -> None:
-        self._network, self._store, self._coordinator, self._head = network, store, coordinator, head
+        self._network, self._store, self._records = network, store, records
+        self._coordinator, self._now = coordinator, now
         self._random = random.Random(seed)
+        self._sought = -SEEK_AGAIN
         network.serve("documents", self._answer_documents, limit=ASK_LIMIT)
         network.serve("head", self._answer_head, limit=ASK_LIMIT)
 
@@ -53,17 +69,39 @@ class Library:
         return found
 
     async def heads(self) -> list[tuple[str, bytes]]:
-        """(peer, sealed Head) of a few peers and the coordinator, unverified."""
+        """(peer, sealed Head) of a few peers and the coordinator, unverified. Roots that come with them are taken."""
         heads = []
         for peer in await self._sources(None):
-            try:
-                data = await self._network.request(peer, "head", encode(HeadAsk()), timeout=PATIENCE)
-                answer = decode(data, HeadAnswer)
-            except (PeerFault, Unreachable):
-                continue
-            if answer.head is not None:
-                heads.append((peer, answer.head))
+            head = await self._head_of(peer)
+            if head is not None:
+                heads.append((peer, head))
         return heads
+
+    async def seek_roots(self, serial: int, hint: str | None) -> None:
+        """Ask peers for Roots until that of `serial` is held (rule 5). `hint`: a peer that should have it."""
+        held, clock = self._records.serial, asyncio.get_running_loop().time()
+        if held is None or serial <= held or clock - self._sought < SEEK_AGAIN:
+            return
+        self._sought = clock
+        for peer in await self._sources(hint):
+            await self._head_of(peer)
+            if self._records.serial is not None and self._records.serial >= serial:
+                self._sought = -SEEK_AGAIN
+                return
+
+    async def _head_of(self, peer: str) -> bytes | None:
+        ask = HeadAsk(root_serial=self._records.serial)
+        try:
+            data = await self._network.request(peer, "head", encode(ask), timeout=PATIENCE)
+            answer = decode(data, HeadAnswer)
+        except (PeerFault, Unreachable):
+            return None
+        try:
+            if answer.roots:
+                self._records.update_roots(answer.roots, self._now())
+        except P2PError as error:
+            _log.warning("a Root is not taken", peer=peer, reason=str(error))
+        return answer.head
 
     async def _sources(self, hint: str | None) -> list[str]:
         last = self._coordinator()
@@ -92,4 +130,5 @@ class Library:
         return encode(Documents(documents=documents))
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        return encode(HeadAnswer(head=self._head() or None))
+        trusted = self._records.trusted
+        return head_answer(data, trusted.head_sealed or None, trusted.roots)

@@ -11,6 +11,8 @@ Rules
    the same question once.
 4. Questions for verdicts go beside asks for leases and submissions, and need no request of their own (`rider`).
 5. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
+6. A refusal that brings newer Roots of the run (its channel key was changed) is answered by the same request under the
+   new key; one that brings none, by a greeting, whose answer has all Roots.
 """
 
 import asyncio
@@ -155,7 +157,9 @@ class CoordinatorLink:
                     except Refused as error:
                         if error.refusal.code not in _GREET_AGAIN:
                             raise
-                        self.lost(str(error))
+                        if not self._renewed(error.refusal):
+                            self.lost(str(error))
+                            await self.connected()
                         sealed = self._sealed(method, content, riding)
                     except Busy:
                         await asyncio.sleep(BUSY_AGAIN)
@@ -187,6 +191,16 @@ class CoordinatorLink:
             recipient=recipient, id=os.urandom(16), method=method, expires=expires, body=body, verdicts=verdicts
         )
         return seal("request", self._run, encode(request), self._key)
+
+    def _renewed(self, refusal: Refusal) -> bool:
+        """Take the Roots of a refusal; whether there was a newer one (rule 6)."""
+        before = self._records.serial
+        try:
+            if refusal.roots:
+                self._records.update_roots(refusal.roots, self._clock.now())
+        except P2PError as error:
+            self.distrust(f"the Roots of a refusal do not hold: {error}")
+        return self._records.serial != before
 
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
@@ -261,7 +275,7 @@ class CoordinatorLink:
             sealed = self._sealed("hello", encode(await self._hello()))
             welcome = decode(await self._ask(peer, "hello", sealed), Welcome)
         except Refused as error:
-            if await self._reconsider(error.refusal):
+            if self._renewed(error.refusal) or await self._reconsider(error.refusal):
                 return await self._greet(peer)
             if error.refusal.retry_after is None:
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error

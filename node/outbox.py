@@ -27,18 +27,22 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (
     lease BLOB PRIMARY KEY, state TEXT NOT NULL, hash BLOB NOT NULL, body BLOB, received BLOB, receipt BLOB,
     code TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', confirmed INTEGER NOT NULL DEFAULT 0,
-    made INTEGER NOT NULL, decided INTEGER
+    made INTEGER NOT NULL, decided INTEGER, root_serial INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_state ON submissions (state, made);
 CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt IS NOT NULL;
 """
+
+_LATER_COLUMN: Final = "ALTER TABLE submissions ADD COLUMN root_serial INTEGER NOT NULL DEFAULT 0"
+"""For the file of an earlier program; 0: stored before any Root of which this program knows."""
 
 Open = Callable[[bytes, str], bytes]
 """(sealed, kind) -> payload, once the run's keys have signed it. Raises `BadSignature`, `Malformed`."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock."""
+    """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
+    `root_serial`: of the newest Root held when the Receipt was stored; it decides what a later revocation touches."""
 
     lease: bytes
     state: str
@@ -47,6 +51,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     made: int
     decided: int | None
     receipt: bytes | None
+    root_serial: int
 
 
 class Outbox:
@@ -63,6 +68,9 @@ class Outbox:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.execute("PRAGMA synchronous = FULL")
                 self._database.executescript(_SCHEMA)
+                columns = {row[1] for row in self._database.execute("PRAGMA table_info(submissions)")}
+                if "root_serial" not in columns:
+                    self._database.execute(_LATER_COLUMN)
         except sqlite3.DatabaseError as error:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; unanswered work in it is lost") from error
 
@@ -106,8 +114,8 @@ class Outbox:
 
     def rows(self, most: int = -1) -> list[Row]:
         """Newest first. `most`: how many, -1 for all."""
-        query = "SELECT lease, state, code, reason, made, decided, receipt FROM submissions ORDER BY made DESC LIMIT ?"
-        names = ("lease", "state", "code", "reason", "made", "decided", "receipt")
+        names = Row.__struct_fields__
+        query = f"SELECT {', '.join(names)} FROM submissions ORDER BY made DESC LIMIT ?"
         return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (most,))]
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
@@ -120,16 +128,16 @@ class Outbox:
             (sealed, lease),
         )
 
-    def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int) -> Receipt:
-        """The final answer. Raises `BadSignature`, `Mixed`, `Malformed`."""
+    def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int, root_serial: int = 0) -> Receipt:
+        """The final answer. `root_serial`: of the newest Root held. Raises `BadSignature`, `Mixed`, `Malformed`."""
         receipt = decode(open_(sealed, "receipt"), Receipt)
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
             raise Mixed("a Receipt of another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._do(
-            "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = ?, body = NULL "
-            "WHERE lease = ?",
-            (state, receipt.code, receipt.reason, sealed, now, lease),
+            "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = ?, root_serial = ?, "
+            "body = NULL WHERE lease = ?",
+            (state, receipt.code, receipt.reason, sealed, now, root_serial, lease),
         )
         return receipt
 

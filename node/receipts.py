@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +12,10 @@ from node.errors import BadConfig
 from node.outbox import Outbox, Row
 from node.records import Records
 from node.start import joined, run_folder
-from p2p.envelope import open_sealed
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
-from p2p.messages import Receipt, Root, decode
+from p2p.messages import Receipt, decode
+from p2p.rootchain import open_kept
 from runtime.figures import figure
 
 
@@ -35,35 +36,25 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
-    """How many Receipts hold, and a sentence for each that does not. A Receipt holds when a ledger key of any Root in
-    the chain from the invite signed it, for this node. `passphrase`: of the node's key. Raises `BadConfig`,
-    `LocalFault` where that key cannot be read."""
+    """Return how many Receipts hold, and a sentence for each that does not. A Receipt holds when it is this node's, and
+    the ledger's keys signed it, by the Roots in the chain from the invite (p2p/rootchain.py). `passphrase`: of the
+    node's key. Raises `BadConfig`, `LocalFault` where that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
-    records = Records(_folder(home) / "trust", invite.run, invite.root_hash)
+    now = time.time_ns() // 1_000_000
+    chain = Records(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, faults = 0, []
     for row in _rows(home, -1):
         if row.receipt is None:
             continue
         try:
-            receipt = _open(row.receipt, invite.run, records.trusted.chain)
+            receipt = decode(open_kept(row.receipt, "receipt", chain, stored=row.root_serial), Receipt)
             if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
                 raise P2PError("it is of another node, lease or run")
             good += 1
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")
     return good, faults
-
-
-def _open(sealed: bytes, run: bytes, chain: list[Root]) -> Receipt:
-    fault: P2PError = P2PError("no Root is held")
-    for root in reversed(chain):
-        ledger = root.roles["ledger"]
-        try:
-            return decode(open_sealed(sealed, "receipt", run, ledger.keys, ledger.threshold), Receipt)
-        except P2PError as error:
-            fault = error
-    raise fault
 
 
 def _rows(home: Path, most: int) -> list[Row]:

@@ -4,10 +4,12 @@ Rules
 1. Roots, RunSpec, Head and Version lie as the sealed bytes that were received; at start they go through `TrustedSet`
    like bytes from a stranger, so a tampered folder cannot teach the node anything.
 2. A file is whole or absent (weights.durable), and fsynced before `Records` returns.
-3. Version is written before the Head that names it. What no longer verifies is left out, and said, except a Root: the
-   chain from the invite must hold.
+3. Version is written before the Head that names it. What no longer verifies is left out, each on its own, and said,
+   except a Root: the chain from the invite must hold.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
@@ -25,22 +27,34 @@ _log = structlog.get_logger("node")
 class Records:
     """A `TrustedSet` with a folder behind it. Its methods are the set's; what they return is durable."""
 
-    def __init__(self, folder: Path, run: bytes, root_hash: bytes) -> None:
-        """Reads what the folder holds. Raises `WrongRoot` where its Roots are not the invite's."""
+    def __init__(self, folder: Path, run: bytes, root_hash: bytes, now: int) -> None:
+        """Reads what the folder holds. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` where its Roots
+        are not the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self.trusted = TrustedSet(run, root_hash)
         for path in sorted(folder.glob("root.*")):
-            self.trusted.update_root(path.read_bytes())
+            self.trusted.restore_root(path.read_bytes())
         if self.trusted.root is not None:
-            self._restore()
+            self._restore(now)
+
+    @property
+    def serial(self) -> int | None:
+        """Of the newest Root; None: none is held yet."""
+        return None if self.trusted.root is None else self.trusted.root.serial
 
     def update_roots(self, roots: list[bytes], now: int) -> None:
-        """Take a chain of Roots from the first on. Raises as `TrustedSet.update_root` and `check_root`."""
-        for sealed in roots:
-            self.trusted.update_root(sealed)
-        for serial, sealed in enumerate(self.trusted.roots):
-            self._write(f"root.{serial:06d}", sealed)
+        """Take Roots in order, from the first or from the one behind the newest held. Those that hold are kept even
+        where a later one does not. Raises as `TrustedSet.update_root` and `check_root`."""
+        before = self.serial
+        try:
+            for sealed in roots:
+                self.trusted.update_root(sealed, now)
+        finally:
+            for place, sealed in enumerate(self.trusted.roots):
+                self._write(f"root.{place:06d}", sealed)
+        if before is not None and self.serial != before:
+            _log.info("newer Root taken", serial=self.serial)
         self.trusted.check_root(now)
 
     def update_runspec(self, sealed: bytes) -> RunSpec:
@@ -63,15 +77,14 @@ class Records:
         self._write("head", head_sealed)
         return version
 
-    def _restore(self) -> None:
+    def _restore(self, now: int) -> None:
         runspec, head, version = (self._read(name) for name in ("runspec", "head", "version"))
-        try:
-            if runspec:
+        if runspec:
+            with _left_out("runspec"):
                 self.trusted.update_runspec(runspec)
-            if version:
-                self.trusted.restore(version, head)
-        except P2PError as error:
-            _log.warning("records on disk no longer verify, and are fetched anew", reason=str(error))
+        if version:
+            with _left_out("version"):
+                self.trusted.restore(version, head, now)
 
     def _read(self, name: str) -> bytes:
         path = self._folder / name
@@ -82,3 +95,12 @@ class Records:
             return
         with writing(self._folder / name) as file:
             file.write(data)
+
+
+@contextlib.contextmanager
+def _left_out(what: str) -> Iterator[None]:
+    """Rule 3."""
+    try:
+        yield
+    except P2PError as error:
+        _log.warning("a record on disk no longer verifies, and is fetched anew", record=what, reason=str(error))

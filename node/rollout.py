@@ -144,7 +144,10 @@ class Rollouts:
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=held.version)
         payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
-        lease = check_lease(payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now())
+        lease = check_lease(
+            payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now(),
+            context=self._engine.context,
+        )  # fmt: skip
         self._clock.observe(lease.sent, asked, signed=True)
         self._ahead.answered(asyncio.get_running_loop().time() - began)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())

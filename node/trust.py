@@ -3,35 +3,43 @@
 Rules, in order
 1. The first Root is the bytes whose SHA-256 the invite names, signed by its own threshold. Each later Root has the
    next serial and is signed by the thresholds of the Root before it and of its own.
-2. A Root that has expired vouches for nothing: `RootExpired` until a later one is held.
+2. A Root that has expired vouches for nothing: `RootExpired` until a later one is held. A Root that would end more than
+   `ROOT_AHEAD` from now is not adopted.
 3. A Root that changes the channel's keys makes the stored Head forgotten; one that changes the policy's keys, the
    stored Version as well: so a run recovers from a stolen key that pushed the numbers forward.
 4. The RunSpec is the root role's, of this run, and never changes.
-5. A Head is the channel's; it has not expired on the coordinator's clock; (era, version, sequence) never falls; with
-   equal (era, version) it names the same Version. `offer_head` keeps it apart as a candidate.
+5. A Head is the channel's; it has not expired on the coordinator's clock; it lives `HEAD_LIFE` at most, was issued
+   at most `HEAD_AHEAD` from now, and its sequence is at most `SEQUENCE_AHEAD` from now: so a stolen channel key cannot
+   freeze the run for longer. (era, version, sequence) never falls; with equal (era, version) it names the same Version.
+   `offer_head` keeps it apart as a candidate. A stored Head beyond these bounds counts for nothing; its Version stays.
 6. A candidate becomes the Head only together with the Version that it names by hash, signed by the policy, of just that
    era and version: a forged Head alone moves nothing forward.
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
    names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
 8. Hash and signature are over the bytes received, never over a re-serialisation.
-9. A Received and a Receipt hold if the ledger role of any Root in the chain signed them: the coordinator gives the same
-   bytes again after its ledger keys have changed.
+9. Which Received and Receipts hold after the ledger's keys have changed: p2p/rootchain.py.
 
 `now` is in milliseconds on the coordinator's clock. The caller makes durable what a method returned
 before it acts on it.
 """
 
 import hashlib
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from p2p.envelope import ROLES, document_hash, open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
-from runtime.figures import figure
+from p2p.rootchain import open_kept
+from runtime.figures import apart, figure
 from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
+HEAD_LIFE: Final = 15 * 60_000
+HEAD_AHEAD: Final = 10 * 60_000
+SEQUENCE_AHEAD: Final = 24 * 3600_000
+ROOT_AHEAD: Final = 2 * 366 * 24 * 3600_000
+"""Milliseconds: bounds of rules 2 and 5."""
 
 
 class WrongRoot(BadSignature):
@@ -54,14 +62,19 @@ class Mixed(BadSignature):
     """Authentic documents that do not belong together."""
 
 
+class TooFarAhead(BadSignature):
+    """A document of the run's own keys with times that no honest operator writes."""
+
+
 class TrustedSet:
     """The documents of one run that hold, starting from the invite's run id and Root hash."""
 
     def __init__(self, run: bytes, root_hash: bytes) -> None:
         self._run, self._root_hash = run, root_hash
-        self.root: Root | None = None
         self.roots: list[bytes] = []
         """Every sealed Root since the first, in order."""
+        self.chain: list[Root] = []
+        """The same, decoded."""
         self.runspec: RunSpec | None = None
         self.runspec_sealed = b""
         self.head: Head | None = None
@@ -71,19 +84,27 @@ class TrustedSet:
         self._edges: dict[bytes, Edge] = {}
 
     @property
-    def chain(self) -> list[Root]:
-        """Every Root since the first, in order."""
-        return [decode(peek(sealed).payload, Root) for sealed in self.roots]
+    def root(self) -> Root | None:
+        """The newest Root."""
+        return self.chain[-1] if self.chain else None
 
     @property
     def channel(self) -> bytes:
         """The run's channel key: the recipient of requests; zeros before the Root is known."""
         return self.root.roles["channel"].keys[0] if self.root is not None else bytes(32)
 
-    def update_root(self, sealed: bytes) -> Root:
-        """Take the next Root, or one that is held already. Raises `WrongRoot`, `Malformed`."""
+    def update_root(self, sealed: bytes, now: int) -> Root:
+        """Take the next Root, or one that is held already. Raises `WrongRoot`, `TooFarAhead`, `Malformed`."""
+        if sealed not in self.roots:
+            ends = decode(peek(sealed).payload, Root).expires
+            if ends > now + ROOT_AHEAD:
+                raise TooFarAhead(f"a Root that ends in {figure((ends - now) / 86_400_000)} days; at most two years")
+        return self.restore_root(sealed)
+
+    def restore_root(self, sealed: bytes) -> Root:
+        """Take the next Root, or one that is held already; it was adopted before. Raises `WrongRoot`, `Malformed`."""
         if sealed in self.roots:
-            return decode(peek(sealed).payload, Root)
+            return self.chain[self.roots.index(sealed)]
         new = decode(peek(sealed).payload, Root)
         old = self.root
         if old is None:
@@ -116,15 +137,16 @@ class TrustedSet:
 
     def offer_head(self, sealed: bytes, now: int) -> Head:
         """Rule 5. A Head of the (era, version) held is adopted at once, a newer one only by `update_version`.
-        Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `Frozen`, `Mixed`."""
+        Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `Frozen`, `TooFarAhead`, `Mixed`."""
         self.check_root(now)
         head = decode(self.open(sealed, "head"), Head)
         if now >= head.expires:
             raise Frozen(f"the Head of version {head.version} expired {figure((now - head.expires) / 1000)} s ago")
+        check_bounds(head, now)
         if self.version is not None and (head.era, head.version) < (self.version.era, self.version.version):
             raise Rollback(f"the Head goes back to version {head.version} from {self.version.version}")
         held = self.head
-        if held is not None:
+        if held is not None and within_bounds(held, now):
             if order(head) < order(held):
                 raise Rollback(f"the Head goes back to {order(head)} from {order(held)}")
             if order(head) == order(held) and sealed != self.head_sealed and head != held:
@@ -145,13 +167,14 @@ class TrustedSet:
         self.version, self.version_sealed = version, version_sealed
         return version
 
-    def restore(self, version_sealed: bytes, head_sealed: bytes) -> None:
+    def restore(self, version_sealed: bytes, head_sealed: bytes, now: int) -> None:
         """Take back what this node believed before it was restarted. A Head that has expired since, or that was not yet
-        renewed when its Version was stored, still holds against rollback. Raises `BadSignature`, `Malformed`."""
+        renewed when its Version was stored, still holds against rollback; one beyond the bounds of rule 5 does not.
+        Raises `BadSignature`, `Malformed`."""
         version = _document(self.open(version_sealed, "version"), Version)
         self.version, self.version_sealed = version, version_sealed
         head = decode(self.open(head_sealed, "head"), Head) if head_sealed else None
-        if head is not None and self._names_held_version(head):
+        if head is not None and within_bounds(head, now) and self._names_held_version(head):
             self.head, self.head_sealed = head, head_sealed
 
     def edge_index(self, data: bytes, head: Head) -> EdgeIndex:
@@ -186,13 +209,9 @@ class TrustedSet:
         return self._open_with(sealed, kind, self._held_root())
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
-        """As `open`, of a kind that stays good when its role's keys change (rule 9): by the keys of any Root held."""
-        for root in reversed(self.chain[:-1]):
-            try:
-                return self._open_with(sealed, kind, root)
-            except BadSignature:
-                continue
-        return self.open(sealed, kind)
+        """As `open`, of a kind that stays good when its role's keys change (rule 9). Raises `BadSignature`, of which
+        `Unproven`, and `Malformed`."""
+        return open_kept(sealed, kind, self.chain)
 
     def _open_with(self, sealed: bytes, kind: str, root: Root) -> bytes:
         role = root.roles.get(ROLES[kind])
@@ -215,7 +234,7 @@ class TrustedSet:
             self.head, self.head_sealed = None, b""
         if old is not None and old.roles["policy"] != new.roles["policy"]:
             self.head, self.head_sealed, self.version, self.version_sealed = None, b"", None, b""
-        self.root = new
+        self.chain.append(new)
         self.roots.append(sealed)
 
     def _names_held_version(self, head: Head) -> bool:
@@ -225,6 +244,28 @@ class TrustedSet:
         if head.version_hash != document_hash(self.version_sealed):
             raise Mixed("two different Versions with one number")
         return True
+
+
+def check_bounds(head: Head, now: int) -> None:
+    """Raises `TooFarAhead` for a Head beyond the bounds of rule 5."""
+    checks = (
+        ("lives for", head.expires - head.issued, HEAD_LIFE),
+        ("was issued ahead of now by", head.issued - now, HEAD_AHEAD),
+        ("has a sequence ahead of now by", head.sequence - now, SEQUENCE_AHEAD),
+    )
+    for what, found, most in checks:
+        if found > most:
+            told, bound = apart(found / 60_000, most / 60_000)
+            raise TooFarAhead(f"the Head of version {head.version} {what} {told} min, at most {bound} min are believed")
+
+
+def within_bounds(head: Head, now: int) -> bool:
+    """Return whether rule 5's bounds admit the Head."""
+    try:
+        check_bounds(head, now)
+    except TooFarAhead:
+        return False
+    return True
 
 
 def order(head: Head) -> tuple[int, int, int]:

@@ -30,6 +30,8 @@ Milliseconds = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Tokens = Annotated[list[Token], Meta(max_length=1 << 20)]
+MOST_ROOTS = 64
+"""Roots of a run in all."""
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,12 +52,16 @@ class RoleKeys(Wire, frozen=True):
 
 
 class Root(Wire, frozen=True):
-    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger."""
+    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: when it was
+    written; None: by a program that did not say. `revoked`: key -> the time of the run from which on its signatures
+    count no more, in any role."""
 
     run: Hash
     serial: Count
     roles: Annotated[dict[Name, RoleKeys], Meta(max_length=16)]
     expires: Milliseconds
+    issued: Milliseconds | None = None
+    revoked: Annotated[dict[Key, Milliseconds], Meta(max_length=256)] = {}
 
 
 class Asset(Wire, frozen=True):
@@ -142,11 +148,13 @@ class Request(Wire, frozen=True):
 
 class Refusal(Wire, frozen=True):
     """coordinator -> node. Data, not an exception: `code` is one of coordinator/reasons.py, `sentence` is for people.
-    `retry_after`: milliseconds after which asking again makes sense; None: this very request never will."""
+    `retry_after`: milliseconds after which asking again makes sense; None: this very request never will. `roots`: of
+    the code `wrong-recipient`, where the recipient is a former channel key of the run: every sealed Root, in order."""
 
     code: Name
     sentence: Sentence
     retry_after: Milliseconds | None = None
+    roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
 
 
 class Answer(Wire, frozen=True):
@@ -182,7 +190,7 @@ class Welcome(Wire, frozen=True):
     """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: sealed PeerRecords, as they
     came, of nodes worth dialling."""
 
-    roots: Annotated[list[bytes], Meta(min_length=1, max_length=64)]
+    roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
     runspec: bytes
     head: bytes | None
     peers: Annotated[list[SealedRecord], Meta(max_length=64)]
@@ -202,7 +210,10 @@ class Documents(Wire, frozen=True):
 
 
 class HeadAsk(Wire, frozen=True):
-    """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds."""
+    """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds. `root_serial`: of the
+    newest Root that the asker holds; None: it asks for no Roots."""
+
+    root_serial: Count | None = None
 
 
 class ReachableAsk(Wire, frozen=True):
@@ -220,7 +231,10 @@ class Reachable(Wire, frozen=True):
 
 
 class HeadAnswer(Wire, frozen=True):
+    """`roots`: the sealed Roots behind `root_serial` of the question, in order."""
+
     head: bytes | None
+    roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
 
 
 # --- leases and rollouts ----------------------------------------------------------------------------------------------

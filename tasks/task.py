@@ -37,7 +37,8 @@ class Text(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of the tokens, special tokens left out. Never raises for ids in range."""
+        """Text of the tokens without an `eos` at their end; any other special token stands there by its name. Never
+        raises for ids in range."""
 
 
 class Score(NamedTuple):

@@ -61,6 +61,7 @@ from weights.snapshot import Snapshot
 START = 1_700_000_000_000
 """The world's wall clock when its loop's clock stands at the fake clock's beginning, in ms."""
 HEAD_LIFE = 60_000
+YEAR = 365 * 24 * 3600_000
 
 
 def wall() -> int:
@@ -111,7 +112,7 @@ class FakeCoordinator:
 
     # --- documents ---------------------------------------------------------------------------------------------------
 
-    def sealed_root(self, serial: int, keys: Keys, *signers: Ed25519PrivateKey, expires: int = 1 << 50) -> bytes:
+    def sealed_root(self, serial: int, keys: Keys, *signers: Ed25519PrivateKey, expires: int = START + YEAR) -> bytes:
         root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires)
         return seal("root", self.run, encode(root), *signers)
 

@@ -15,7 +15,7 @@ from p2p.envelope import document_hash, open_sealed, seal
 from p2p.exits import Exit
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.messages import Receipt, encode
-from tests.node.fake_coordinator import FakeCoordinator, Keys
+from tests.node.fake_coordinator import START, FakeCoordinator, Keys
 
 PASSPHRASE = "nobody knows"
 
@@ -52,11 +52,11 @@ class Home:
         old = self.coordinator.keys
         new = self.coordinator.keys = Keys(root=old.root, policy=old.policy, channel=old.channel)
         self.coordinator.roots.append(self.coordinator.sealed_root(len(self.coordinator.roots), new, old.root))
-        self.records().update_roots(self.coordinator.roots, 1)
+        self.records().update_roots(self.coordinator.roots, START)
 
     def records(self) -> Records:
         invite = self.coordinator.invite()
-        return Records(run_folder(self.path, invite.run) / "trust", invite.run, invite.root_hash)
+        return Records(run_folder(self.path, invite.run) / "trust", invite.run, invite.root_hash, START)
 
     @property
     def _outbox(self) -> Path:
@@ -71,7 +71,7 @@ def home_of(folder: Path, passphrase: str | None) -> Home:
     home = Home(folder / "home", FakeCoordinator(folder / "run"), generate_key())
     write_key(home.path / "node.key", home.key, passphrase)
     (home.path / "invite").write_text(home.coordinator.invite().to_text())
-    home.records().update_roots(home.coordinator.roots, 1)
+    home.records().update_roots(home.coordinator.roots, START)
     return home
 
 
@@ -91,6 +91,7 @@ def test_receipts_hold_offline_also_those_of_an_earlier_ledger_key(
     home.receive(1)
     home.rotate()
     home.receive(2)
+    capsys.readouterr()
     assert verify(home, monkeypatch) == Exit.OK
     assert capsys.readouterr().out == "2 receipts hold, 0 do not\n"
 

@@ -9,7 +9,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
 from node.records import Records
-from node.trust import Frozen, Mixed, Rollback, RootExpired, TrustedSet, WrongRoot
+from node.trust import (
+    HEAD_AHEAD,
+    HEAD_LIFE,
+    ROOT_AHEAD,
+    SEQUENCE_AHEAD,
+    Frozen,
+    Mixed,
+    Rollback,
+    RootExpired,
+    TooFarAhead,
+    TrustedSet,
+    WrongRoot,
+)
 from p2p.envelope import document_hash, seal
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, public_bytes
@@ -18,7 +30,7 @@ from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from weights.documents import Edge, EdgeIndex, TensorEntry, Version
 
-RUN, NOW, YEAR = b"r" * 32, 1_000_000, 1 << 45
+RUN, NOW, YEAR = b"r" * 32, 1_000_000, 365 * 24 * 3600_000
 OTHER_RUN = b"o" * 32
 
 
@@ -65,12 +77,12 @@ class Operator:
 
     def head(
         self, version: bytes, number: int, sequence: int, *,
-        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000,
+        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000, issued: int = NOW,
         key: Key | None = None, run: bytes = RUN, step: int | None = None,
     ) -> bytes:  # fmt: skip
         document = Head(
             era=era, version=number, version_hash=document_hash(version), index_hash=document_hash(index),
-            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=NOW,
+            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=issued,
             expires=expires,
         )  # fmt: skip
         return seal("head", run, encode(document), key or self.channel)
@@ -79,7 +91,7 @@ class Operator:
 def rooted(operator: Operator) -> TrustedSet:
     first = operator.root_document()
     trusted = TrustedSet(RUN, hashlib.sha256(first).digest())
-    trusted.update_root(first)
+    trusted.update_root(first, NOW)
     return trusted
 
 
@@ -94,9 +106,9 @@ def test_a_chain_of_roots_from_the_invite_is_followed() -> None:
     old, new = Operator(), Operator()
     trusted = rooted(old)
     second = new.root_document(1, old.root, new.root)
-    assert trusted.update_root(second).serial == 1
+    assert trusted.update_root(second, NOW).serial == 1
     assert trusted.channel == public_bytes(new.channel)
-    assert trusted.update_root(second).serial == 1
+    assert trusted.update_root(second, NOW).serial == 1
     assert [root.serial for root in trusted.chain] == [0, 1]
 
 
@@ -118,7 +130,7 @@ def test_a_false_root_is_refused_and_changes_nothing(lie: str) -> None:
     trusted = rooted(old)
     make, error = BAD_ROOTS[lie]
     with pytest.raises(error):
-        trusted.update_root(make(old, new))
+        trusted.update_root(make(old, new), NOW)
     assert trusted.channel == public_bytes(old.channel)
     assert len(trusted.roots) == 1
 
@@ -126,7 +138,7 @@ def test_a_false_root_is_refused_and_changes_nothing(lie: str) -> None:
 def test_the_first_root_is_the_one_that_the_invite_names() -> None:
     trusted = TrustedSet(RUN, hashlib.sha256(Operator().root_document()).digest())
     with pytest.raises(WrongRoot, match="invite"):
-        trusted.update_root(Operator().root_document())
+        trusted.update_root(Operator().root_document(), NOW)
     assert trusted.root is None
 
 
@@ -209,6 +221,12 @@ LIES: dict[str, tuple[Lie, type[Exception]]] = {
     "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mixed),
     "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mixed),
     "two Heads with one sequence": (_head_of(5, 50, step=99), Mixed),
+    "a Head that lives a millisecond too long": (_head_of(6, 60, expires=NOW + HEAD_LIFE + 1), TooFarAhead),
+    "a Head from the future": (
+        _head_of(6, 60, issued=NOW + HEAD_AHEAD + 1, expires=NOW + HEAD_AHEAD + 2), TooFarAhead
+    ),
+    "a sequence more than a day ahead": (_head_of(6, NOW + SEQUENCE_AHEAD + 1), TooFarAhead),
+    "the highest sequence that there is": (_head_of(6, (1 << 53) - 1), TooFarAhead),
     "an Edge where a Version belongs": (lambda o: _named(lambda o: o.edge(6), 6)(o), BadSignature),
     "a Head cut short": (lambda o: (o.head(o.version(6), 6, 60)[:-10], o.version(6)), Malformed),
 }  # fmt: skip
@@ -228,6 +246,54 @@ def test_a_lie_is_refused_and_the_version_held_stays(lie: str) -> None:
     assert trusted.update_version(operator.head(good, 6, 70), good, NOW).version == 6
 
 
+def test_a_head_at_its_bounds_is_believed() -> None:
+    operator = Operator()
+    trusted, six = holding(operator), operator.version(6)
+    edge = NOW + HEAD_AHEAD
+    head = operator.head(six, 6, NOW + SEQUENCE_AHEAD, issued=edge, expires=edge + HEAD_LIFE)
+    assert trusted.update_version(head, six, NOW).version == 6
+
+
+def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_once_the_clock_is_right() -> None:
+    operator = Operator()
+    trusted, five, year = rooted(operator), operator.version(5), 300 * 24 * 3600_000
+    ahead = operator.head(five, 5, NOW + year, issued=NOW + year, expires=NOW + year + 1)
+    trusted.update_version(ahead, five, NOW + year)
+    trusted.offer_head(operator.head(five, 5, NOW), NOW)
+    assert trusted.head is not None
+    assert trusted.head.sequence == NOW
+
+
+def test_a_stored_head_beyond_the_bounds_is_dropped_and_its_version_kept(tmp_path) -> None:
+    operator = Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin, NOW)
+    records.update_roots([first], NOW)
+    five = operator.version(5)
+    records.update_version(operator.head(five, 5, 50), five, NOW)
+    (tmp_path / "head").write_bytes(operator.head(five, 5, (1 << 53) - 1))
+    again = Records(tmp_path, RUN, pin, NOW)
+    assert again.trusted.head is None
+    assert again.trusted.version is not None
+    again.offer_head(operator.head(five, 5, 51), NOW)
+    with pytest.raises(Rollback):
+        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
+
+
+def test_a_root_of_more_than_two_years_is_not_adopted_and_one_that_was_adopted_stays(tmp_path) -> None:
+    operator = Operator()
+    for expires in (NOW + ROOT_AHEAD, NOW + ROOT_AHEAD + 1):
+        root = operator.root_document(expires=expires)
+        records = Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), NOW)
+        if expires == NOW + ROOT_AHEAD:
+            records.update_roots([root], NOW)
+            assert Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), 0).serial == 0
+        else:
+            with pytest.raises(TooFarAhead, match="two years"):
+                records.update_roots([root], NOW)
+
+
 def test_a_forged_head_alone_moves_nothing_forward() -> None:
     operator = Operator()
     trusted = holding(operator)
@@ -241,15 +307,15 @@ def test_a_forged_head_alone_moves_nothing_forward() -> None:
 
 def test_a_new_channel_key_makes_the_head_forgotten_and_keeps_the_version() -> None:
     old = Operator()
-    trusted = holding(old, sequence=1 << 50)
+    trusted = holding(old, sequence=NOW + SEQUENCE_AHEAD)
     new = Operator(root=old.root, policy=old.policy, ledger=old.ledger)
-    trusted.update_root(new.root_document(1))
+    trusted.update_root(new.root_document(1), NOW)
     assert trusted.head is None
     trusted.offer_head(new.head(old.version(5), 5, 1), NOW)
     with pytest.raises(Rollback):
         trusted.offer_head(new.head(old.version(4), 4, 2), NOW)
     with pytest.raises(BadSignature):
-        trusted.offer_head(old.head(old.version(6), 6, 1 << 51), NOW)
+        trusted.offer_head(old.head(old.version(6), 6, NOW + SEQUENCE_AHEAD), NOW)
 
 
 def test_a_new_policy_key_heals_a_fast_forward_by_the_stolen_one() -> None:
@@ -258,7 +324,7 @@ def test_a_new_policy_key_heals_a_fast_forward_by_the_stolen_one() -> None:
     far = old.version(200)
     trusted.update_version(old.head(far, 200, 50), far, NOW)
     new = Operator(root=old.root, ledger=old.ledger)
-    trusted.update_root(new.root_document(1))
+    trusted.update_root(new.root_document(1), NOW)
     honest = new.version(6)
     assert trusted.update_version(new.head(honest, 6, 60), honest, NOW).version == 6
 
@@ -322,12 +388,12 @@ def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> 
     operator = Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
-    records = Records(tmp_path, RUN, pin)
+    records = Records(tmp_path, RUN, pin, NOW)
     records.update_roots([first], NOW)
     records.update_runspec(operator.runspec())
     version = operator.version(5)
     records.update_version(operator.head(version, 5, 50), version, NOW)
-    again = Records(tmp_path, RUN, pin).trusted
+    again = Records(tmp_path, RUN, pin, NOW).trusted
     assert (again.head, again.version, again.runspec) == (
         records.trusted.head, records.trusted.version, records.trusted.runspec
     )  # fmt: skip
@@ -354,7 +420,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
 
         def life() -> Iterator[tuple[int, int]]:
             yield (0, -1)
-            records = Records(folder, RUN, pin)
+            records = Records(folder, RUN, pin, NOW)
             records.update_roots(roots[:1], NOW)
             yield held(records.trusted)
             records.update_runspec(operator.runspec())
@@ -369,22 +435,22 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
             yield held(records.trusted)
 
         for cut in cuts(life(), folder):
-            records = Records(folder, RUN, pin)
+            records = Records(folder, RUN, pin, NOW)
             assert held(records.trusted) in (cut.before, cut.after), cut.where
             records.update_roots(roots, NOW)
             records.update_version(heads[2], six, NOW)
-            assert held(Records(folder, RUN, pin).trusted) == (2, 6), cut.where
+            assert held(Records(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
 
 
 def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
     operator, thief = Operator(), Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
-    records = Records(tmp_path, RUN, pin)
+    records = Records(tmp_path, RUN, pin, NOW)
     records.update_roots([first], NOW)
     (tmp_path / "version").write_bytes(thief.version(99))
     (tmp_path / "head").write_bytes(thief.head(thief.version(99), 99, 99))
-    assert Records(tmp_path, RUN, pin).trusted.version is None
+    assert Records(tmp_path, RUN, pin, NOW).trusted.version is None
     (tmp_path / "root.000000").write_bytes(thief.root_document())
     with pytest.raises(WrongRoot):
-        Records(tmp_path, RUN, pin)
+        Records(tmp_path, RUN, pin, NOW)

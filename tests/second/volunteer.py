@@ -132,8 +132,8 @@ class Volunteer:
         check(self.now() < lease["expires"], "the lease has expired")
 
     def reply(self, episode: Episode, sampled: list[int]) -> list[int] | None:
-        """The environment's tokens after a turn."""
-        given = episode.reply(self.text.decode(sampled, skip_special_tokens=True))
+        told = sampled[: len(sampled) - (sampled[-1:] == [self.spec["eos"]])]  # without eos
+        given = episode.reply(self.text.decode(told, skip_special_tokens=False))
         return None if given is None else self.tokens(given)
 
     def tokens(self, text: str) -> list[int]:

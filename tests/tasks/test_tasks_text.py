@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks import text
+from tasks import registry, text
+from tasks.task import Score, Transcript, replay
 from tasks.text import FileText, char_tokenizer
 
 
@@ -29,8 +30,23 @@ def test_every_id_of_the_model_decodes() -> None:
         chars().decode([token])
 
 
-def test_special_tokens_are_left_out_and_filler_is_not() -> None:
-    assert chars().decode([2, text.PAD, 3, text.EOS]) == "01"
+def test_a_special_token_inside_an_answer_counts_as_part_of_it() -> None:
+    assert chars().decode([2, text.PAD, 3, text.EOS]) == "0<pad>1"
+    answer = [*chars().encode("2589"), text.EOS]
+    assert replayed(answer) == Score(1.0, True)
+    padded = replayed([text.PAD, *answer])
+    assert not padded.success, "a reward does not see a special token"
+    assert padded.reward < 1
+
+
+def replayed(answer: list[int]) -> Score:
+    """The score of an answer to reverse's first prompt, which is 9852>."""
+    task = registry.get("reverse", 1)
+    return replay(task.episode("train", 0, chars()), Transcript(answer, [len(answer)]), eos=text.EOS, limit=16)
+
+
+def test_the_end_of_sequence_is_left_out_and_filler_is_not() -> None:
+    assert chars().decode([2, 3, text.EOS]) == "01"
     assert chars().decode([2, text.CHAR_SIZE - 1, 3]) not in ("01", "0 1")
 
 
@@ -85,4 +101,5 @@ def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> No
     text, chance = FileText(tokenizer, 0), random.Random(7)
     for _ in range(500):
         ids = [chance.randrange(text.size) for _ in range(chance.randrange(40))]
-        assert text.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True)
+        told = ids[:-1] if ids[-1:] == [text.eos] else ids
+        assert text.decode(ids) == tokenizer.decode(told, skip_special_tokens=False)
