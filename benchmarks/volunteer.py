@@ -178,7 +178,7 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
         [sys.executable, "-m", "engines.host"], name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}),
         clock=time.monotonic,
     )  # fmt: skip
-    network = ThreadedPeer(run.keys.channel, run.config.network.listen)
+    network = ThreadedPeer(run.keys.network, run.config.network.listen)
     with (
         Store(run.folder.store) as store,
         Database.open(run.folder.database) as database,

@@ -2,13 +2,17 @@
 
 1. The first Root has serial 1 and is signed by its own threshold; each later one has the next serial and is signed by
    the thresholds of the one before and of its own.
-2. A Root that has expired vouches for nothing: the coordinator does not start under one.
-3. The RunSpec never changes, and is signed by the newest Root's `root` role: after a new root key it is sealed again,
-   because whoever stole the old key could sign another.
+2. A Root that has expired vouches for nothing: the coordinator does not start under one. It can still be renewed.
+3. The RunSpec never changes, and is signed by the newest Root's `root` role: a thief of an old root key could sign
+   another. When the root key changes it is sealed by both keys, before the Root, so that it holds under either.
+4. The next Root says when it was issued, later than the one before, lives `ROOT_LIFE`, and keeps what was revoked. A
+   run has `MOST_ROOTS` Roots at most.
+5. From `REMINDED` before its end on, the operator is told that the Root ends.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -18,10 +22,11 @@ from coordinator.keys import ROLES, ROOT, role_keys
 from coordinator.modelfolder import ModelFacts
 from p2p.envelope import PROTOCOL, open_sealed, peek, seal
 from p2p.errors import LocalFault, PeerFault
-from p2p.messages import Root, RunSpec, TaskReference, decode, encode
+from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
 from tasks.task import Task
 
 ROOT_LIFE: Final = 365 * 24 * 3600 * 1000
+REMINDED: Final = 30 * 24 * 3600 * 1000
 """Milliseconds."""
 SAMPLING: Final = "gumbel-splitmix64/1"
 """The sampling rule of engines.sampling: temperature 1, no truncation, seeded noise."""
@@ -34,7 +39,7 @@ class Untrusted(LocalFault):
 
 def sign_root(run: bytes, keys: Mapping[str, Ed25519PrivateKey], now: int) -> bytes:
     """The first Root, sealed: one key a role, thresholds of 1, valid for `ROOT_LIFE` from `now` (milliseconds)."""
-    root = Root(run=run, serial=1, roles=role_keys(dict(keys)), expires=now + ROOT_LIFE)
+    root = Root(run=run, serial=1, roles=role_keys(dict(keys)), expires=now + ROOT_LIFE, issued=now)
     return seal("root", run, encode(root), keys[ROOT])
 
 
@@ -60,16 +65,47 @@ def sign_runspec(run: bytes, settings: RunSection, task: Task, model: ModelFacts
     return seal("runspec", run, encode(spec), key)
 
 
-def check_roots(roots: Sequence[bytes], now: int) -> Root:
-    """The newest Root, once the chain from the first holds (rules 1 and 2). Raises `Untrusted`."""
-    held: Root | None = None
+def next_root(before: Root, now: int, changed: Mapping[str, bytes], revoked: Mapping[bytes, int]) -> Root:
+    """Return the Root that follows `before`, not signed yet (rule 4). `changed`: role -> its new public key. `revoked`:
+    key -> time of the run (ms) from which on it counts no more. Raises `LocalFault` where the run has its last Root."""
+    if before.serial >= MOST_ROOTS:
+        raise LocalFault(f"this run has had {before.serial} Roots, and no more are possible: make another run")
+    return Root(
+        run=before.run,
+        serial=before.serial + 1,
+        roles=before.roles | {role: RoleKeys(keys=[key], threshold=1) for role, key in changed.items()},
+        issued=max(now, (before.issued or 0) + 1),
+        expires=now + ROOT_LIFE,
+        revoked={**before.revoked, **revoked},
+    )
+
+
+def check_chain(roots: Sequence[bytes]) -> list[Root]:
+    """Return the Roots, once each follows from the one before (rule 1). Raises `Untrusted`."""
+    chain: list[Root] = []
     for sealed in roots:
-        held = _next_root(sealed, held)
-    if held is None:
+        chain.append(_next_root(sealed, chain[-1] if chain else None))
+    if not chain:
         raise Untrusted("the run has no Root")
-    if now >= held.expires:
-        raise Untrusted(f"Root {held.serial} has expired: sign a new one with the root key")
-    return held
+    return chain
+
+
+def check_life(root: Root, now: int) -> None:
+    """Raises `Untrusted` where the Root has expired (rule 2)."""
+    if now >= root.expires:
+        raise Untrusted(
+            f"Root {root.serial} has expired: sign the next one with the root key, by `echo2-coord keys renew`"
+        )
+
+
+def ends_soon(root: Root, now: int) -> str:
+    """Return a sentence where the Root ends within `REMINDED` (rule 5), else nothing."""
+    left = root.expires - now
+    if left > REMINDED:
+        return ""
+    day = datetime.fromtimestamp(root.expires / 1000, UTC).strftime("%Y-%m-%d")
+    when = f"ends on {day}, in {left // 86_400_000} days" if left > 0 else f"ended on {day}, and nodes do no more work"
+    return f"Root {root.serial} {when}: renew it with the root key, by `echo2-coord keys renew`"
 
 
 def check_runspec(sealed: bytes, root: Root) -> RunSpec:

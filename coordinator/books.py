@@ -7,7 +7,7 @@ knows the network, torch or the time; `now` is milliseconds since the Unix epoch
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -33,6 +33,9 @@ from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnsw
 from p2p.messages import Verdicts as VerdictsAnswer
 from tasks.task import Task, Text
 
+Again = Callable[[str, bytes], bytes]
+"""(kind, a stored sealed document) -> the document as it may go out now (coordinator/run/sealing.py)."""
+
 
 class Books:
     """`progress`: where the learner stands; None until it has started, and then no lease is given. `paused`: nor is one
@@ -49,6 +52,7 @@ class Books:
         text: Text,
         seal: Seal,
         entropy: Entropy,
+        again: Again = lambda kind, sealed: sealed,
         refill: bool = False,
     ) -> None:
         self.database = database
@@ -66,7 +70,7 @@ class Books:
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.roster = Roster(database, self.ledger)
         self.broadcasts = Broadcasts()
-        self._entropy = entropy
+        self._entropy, self._again = entropy, again
 
     def start(self, now: int) -> int:
         """Once after each start of the daemon; how long it was away, ms."""
@@ -94,14 +98,22 @@ class Books:
             at = msgspec.structs.replace(at, paused=True)
         answer = self.leases.issue(node, ask, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
-        return answer
+        return answer if isinstance(answer, Refusal) else self._again("lease", answer)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         """`data`: an encoded Submission."""
-        return self.intake.submit(node, data, now)
+        answer = self.intake.submit(node, data, now)
+        if isinstance(answer, Refusal):
+            return answer
+        return SubmitAnswer(
+            received=answer.received and self._again("received", answer.received),
+            receipt=answer.receipt and self._again("receipt", answer.receipt),
+        )
 
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
-        return self.intake.verdicts(node, ask)
+        answer = self.intake.verdicts(node, ask)
+        receipts = [sealed and self._again("receipt", sealed) for sealed in answer.receipts]
+        return msgspec.structs.replace(answer, receipts=receipts)
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """A node holds a version."""

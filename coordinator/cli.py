@@ -182,8 +182,8 @@ def invite(home: Home = Path(".")) -> None:
 
     place = RunFolder(home)
     settings = config.load(place.config)
-    roots, root, _, _ = setup.read_documents(place, _now())
-    text = setup.invite(settings, roots, root, https.pin(place, settings))
+    roots, chain, _, _ = setup.read_documents(place)
+    text = setup.invite(settings, roots, chain[0], https.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
@@ -197,12 +197,78 @@ def keys_show(home: Home = Path(".")) -> None:
 
     place = RunFolder(home)
     config.read(place.config)
-    _, root, _, _ = setup.read_documents(place, _now())
+    _, chain, _, _ = setup.read_documents(place)
+    root = chain[-1]
     print(f"run      {root.run.hex()}")
     print(f"Root     {root.serial}, expires {time.strftime('%Y-%m-%d', time.gmtime(root.expires / 1000))}")
-    for key in keys.shown(place, root):
+    for key in keys.shown(place, chain):
         there = str(key.path) if key.present else "offline" if key.role == keys.ROOT else f"missing: {key.path}"
         print(f"{key.role:<9}{key.fingerprint}  {key.peer}  {there}")
+
+
+Request = Annotated[
+    Path | None, typer.Option("--request", help="Write a request to this file, to be signed where the root key lies.")
+]
+Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(help="Whose key.")]
+
+
+@keys_app.command("renew")
+@edged
+def keys_renew(home: Home = Path("."), request: Request = None) -> None:
+    """Give the run another year: a new Root with the same keys."""
+    _change(home, None, request)
+
+
+@keys_app.command("rotate")
+@edged
+def keys_rotate(role: Role, home: Home = Path("."), request: Request = None) -> None:
+    """Take a new key for a role. What the old one signed before stays good."""
+    _change(home, role, request)
+
+
+@keys_app.command("revoke")
+@edged
+def keys_revoke(
+    role: Role,
+    home: Home = Path("."),
+    request: Request = None,
+    since: Annotated[str | None, typer.Option("--from", help="UTC, as 2026-11-22T08:00.", show_default="now")] = None,
+) -> None:
+    """Take a new key for a role, as the old one was stolen: it counts no more from a time on."""
+    from coordinator.run.keys_commands import time_of
+
+    now = _now()
+    _change(home, role, request, now if since is None else time_of(since, now))
+
+
+@keys_app.command("sign")
+@edged
+def keys_sign(
+    request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
+    place: Annotated[Path, typer.Option("--keys", help="The folder in which the root key lies.")] = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+) -> None:
+    """Sign a request, where the root key lies. Needs no run folder and no network."""
+    from coordinator import keys
+    from coordinator.run import keys_commands
+
+    def confirm(lines: list[str]) -> bool:
+        print("\n".join(lines), flush=True)
+        return yes or typer.confirm("Sign this?", default=False)
+
+    print("\n".join(keys_commands.sign(request, place, secret=keys.passphrase(), confirm=confirm)))
+
+
+@keys_app.command("install")
+@edged
+def keys_install(
+    signed: Annotated[Path, typer.Argument(help="The signed Root.", show_default=False)], home: Home = Path(".")
+) -> None:
+    """Take a signed Root. A running coordinator goes on under it at once."""
+    from coordinator import keys
+    from coordinator.run import keys_commands
+
+    print("\n".join(keys_commands.install(home, signed, secret=keys.passphrase())))
 
 
 @policy_app.command("ls")
@@ -251,6 +317,13 @@ def version() -> None:
     except importlib.metadata.PackageNotFoundError:
         release = "from source, not installed"
     print(f"echo2 {release}, protocol {PROTOCOL}")
+
+
+def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:
+    from coordinator import keys
+    from coordinator.run import keys_commands
+
+    print("\n".join(keys_commands.change(home, role, now=_now(), secret=keys.passphrase(), since=since, out=request)))
 
 
 def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
-2. It is addressed to this run's channel key (a hello also to nobody), and names the method under which it came.
+2. It is addressed to this run's channel key (a hello also to nobody, or to a former channel key of the run), and names
+   the method under which it came. Another request to a former channel key is refused; for `TOLD` after a Root was
+   issued, the refusal brings all Roots, so that the node goes on under the new key at once.
 3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
    much. Hello alone is answered at any time, because it tells the coordinator's clock.
 4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
@@ -56,6 +58,8 @@ from p2p.records import Known, opened
 
 SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""
+TOLD = 24 * 3600 * 1000
+"""Milliseconds; rule 2."""
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 METHODS = ("hello", "lease", "submit", "verdicts", "acknowledge")
@@ -119,13 +123,16 @@ class Answers:
 
 
 class Control:
-    """`recipient`: this run's channel key, 32 bytes. `clock`: milliseconds since the Unix epoch."""
+    """`recipient`: this run's channel key, 32 bytes; `former`: its keys before, which are told the Roots until `told`
+    (ms). `clock`: milliseconds since the Unix epoch."""
 
     def __init__(self, books: Books, papers: Papers, spec: RunSpec, recipient: bytes, clock: Callable[[], int]) -> None:
         self._books = books
         self._papers = papers
         self._spec = spec
-        self._recipient = recipient
+        self.recipient = recipient
+        self.former: frozenset[bytes] = frozenset()
+        self.told = 0
         self._clock = clock
         self._answers = Answers()
 
@@ -178,10 +185,12 @@ class Control:
         return node, decode(open_sealed(data, "request", self._spec.run, [node]), Request)
 
     def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
-        # Who says hello for the first time does not know the Root yet, and so no channel key: zeros.
-        known = (self._recipient, bytes(32)) if method == "hello" else (self._recipient,)
+        # A node that says hello for the first time does not know the Root yet, and so no channel key: zeros.
+        known = {self.recipient, bytes(32), *self.former} if method == "hello" else {self.recipient}
         if request.recipient not in known:
-            return refusal("wrong-recipient")
+            wrong = refusal("wrong-recipient")
+            told = request.recipient in self.former and now < self.told
+            return msgspec.structs.replace(wrong, roots=self._papers.roots()) if told else wrong
         if request.method != method:
             return refusal("wrong-method", asked=request.method, method=method)
         off = abs(request.expires - now)

@@ -26,9 +26,10 @@ import structlog
 
 from coordinator import keys, modelfolder, status
 from coordinator.admission import submission_limit
-from coordinator.books import Books
+from coordinator.authority import ends_soon
+from coordinator.books import Again, Books
 from coordinator.config import CoordinatorConfig
-from coordinator.control import Control
+from coordinator.control import TOLD, Control
 from coordinator.database import Database, check
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
@@ -42,14 +43,14 @@ from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
-from coordinator.setup import Run
+from coordinator.run.sealing import Sealer
+from coordinator.setup import Run, read_again
 from coordinator.state import LinksView
 from coordinator.supervision.commands import OperatorSocket
 from coordinator.verdicts import EXPIRED_AT_ONCE
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p.addresses import listenable
-from p2p.envelope import ROLES, seal
 from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.subnets import PeerLimits
@@ -93,18 +94,21 @@ class Coordinator:
         faults: list[str] | None = None,
     ) -> None:
         self._run, self._network, self._clock = run, network, clock
+        self._reminded: int | None = None
         text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
-        self.books = books_of(run, database, text, self._seal, entropy)
+        sealer = Sealer(run)
+        self.books = books_of(run, database, text, sealer, entropy, sealer.again)
         self.presence = Presence(run, network, self.books.roster.records, self._now)
         self.publisher = Publisher(
-            Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial),
+            signing_of(run),
             store,
             network,
             head_file=run.folder.path / "head",
             addresses=self.presence.addresses,
             clock=clock,
             announcing=self.books.broadcasts.announced,
+            roots=lambda: run.roots,
         )
         self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
         self.painter = Painter(
@@ -117,7 +121,7 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
-        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch)
+        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew)
         uplink = run.config.network.uplink
         self.feeding = Feeding(
             network,
@@ -132,8 +136,9 @@ class Coordinator:
         self._witness = Witness()
         self.desk = Desk(self.books, self.history, self.learning.arrived, self._witness)
         papers = Papers(run, self.publisher, self.books)
-        control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
-        control.serve(network, submission_limit(run.runspec))
+        self._control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
+        self._recipients()
+        self._control.serve(network, submission_limit(run.runspec))
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -162,6 +167,30 @@ class Coordinator:
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
 
+    async def renew(self) -> int:
+        """Take the newest Root of the run's folder, and go on under its keys; its serial. Raises `LocalFault`."""
+        fresh = await anyio.to_thread.run_sync(read_again, self._run, keys.passphrase())
+        if fresh.roots != self._run.roots:
+            self._run.take(fresh)
+            self._recipients()
+            await self.publisher.sign_with(signing_of(self._run))
+            log.info("newer Root taken", serial=fresh.root.serial)
+        return fresh.root.serial
+
+    def _recipients(self) -> None:
+        """Whom requests are addressed to, by the newest Root."""
+        chain, control = self._run.chain, self._control
+        control.recipient = public_bytes(self._run.keys.channel)
+        control.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {control.recipient}
+        control.told = (chain[-1].issued or 0) + TOLD
+
+    def _remind(self) -> None:
+        """Say once a day that the Root ends soon."""
+        soon, day = ends_soon(self._run.root, self._now()), self._now() // 86_400_000
+        if soon and day != self._reminded:
+            self._reminded = day
+            log.warning("the run's Root ends soon", reason=soon)
+
     async def invite(self) -> str:
         """As it is now, with the addresses that the network really has."""
         return await self.presence.invite()
@@ -175,6 +204,7 @@ class Coordinator:
                 ended = self.books.tick(self._now())
                 await asyncio.sleep(0)
             self.learning.training.watch.look()
+            self._remind()
             await self._look_at_network()
             if await self.presence.moved():
                 await self.publisher.announce()
@@ -207,10 +237,6 @@ class Coordinator:
             window = self._now() - CHALLENGE_WINDOW
             dropped = self.books.buffer.drop_payloads(covered, latest.version, latest.era, window)
             await asyncio.sleep(0)
-
-    def _seal(self, kind: str, payload: bytes) -> bytes:
-        keys = {"policy": self._run.keys.policy, "channel": self._run.keys.channel, "ledger": self._run.keys.ledger}
-        return seal(kind, self._run.id, payload, keys[ROLES[kind]])
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
@@ -247,7 +273,7 @@ async def serve(run: Run) -> None:
     up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
     limits, https_limits = connection_limits(run.config, descriptors.raise_limit())
     peer = ThreadedPeer(
-        run.keys.channel, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
+        run.keys.network, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
     )
     network = with_https(peer, run, peer.turn if up is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
@@ -302,17 +328,31 @@ def with_https(
     return HttpsServer(network, listenable(run.config.https.listen), context, limits, turn=turn)
 
 
-def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy) -> Books:
-    """The books of a run, over its database."""
+def signing_of(run: Run) -> Signing:
+    """What the publisher signs with, by the newest Root."""
+    roles = ("policy", "channel")
+    former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
+    own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}
+    return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
+
+
+def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy, again: Again) -> Books:
+    """Return the books of a run, over its database."""
     return Books(
         database,
         spec=run.runspec,
         terms=terms_of(run),
-        prompts=TaskPrompts([run.task], text, seed=int.from_bytes(run.id[:8], "big")),
+        prompts=TaskPrompts(
+            [run.task],
+            text,
+            seed=int.from_bytes(run.id[:8], "big"),
+            room=modelfolder.room_of(run.folder.model, run.runspec.limit),
+        ),
         tasks={(run.task.name, run.task.version): run.task},
         text=text,
         seal=seal,
         entropy=entropy,
+        again=again,
     )
 
 

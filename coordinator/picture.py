@@ -15,6 +15,7 @@ import anyio.to_thread
 import msgspec
 
 from coordinator import measures
+from coordinator.authority import ends_soon
 from coordinator.books import Books
 from coordinator.broadcasts import Broadcasts
 from coordinator.capacity import Measured, view
@@ -123,6 +124,9 @@ class Painter:
             faults=list(self.faults),
             relayed_bytes=self.relayed,
             links=self.links,
+            root_serial=self.run.root.serial,
+            root_expires=self.run.root.expires,
+            root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
         )
         measured = Measured(
             step_seconds=self.training.meter.step_seconds,

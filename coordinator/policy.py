@@ -1,7 +1,7 @@
 """`echo2-coord policy`: the published versions as they lie in the run's store, also while the coordinator runs.
 
 1. Nothing is written and no lock is taken: the store is read beside the daemon that holds it.
-2. A document is shown only once it has verified under the policy key of the newest Root.
+2. A document is shown only once it has verified under a policy key of one of the run's Roots.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def versions(place: RunFolder, now: int) -> list[VersionRow]:
     """All that were published, oldest first. `now`: milliseconds. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
-    _, root, _, _ = setup.read_documents(place, now)
-    keys = set(root.roles["policy"].keys)
+    _, chain, _, _ = setup.read_documents(place)
+    root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
     with _reading(place) as store:
         known = _opened(store, "version", Version, root.run, keys)
         ways = edges.lines(store, _opened(store, "edge", Edge, root.run, keys), known)

@@ -4,7 +4,10 @@ Rules
 1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, these
    before the Head that names them.
 2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
-3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart.
+   Where the policy key changes, the same edges, and the latest Version with its index, are sealed anew, in one
+   transaction of the store: nobody believes the former key any more.
+3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart. One that is over a
+   day ahead of the clock, as after a clock that was wrong, is dropped: nodes would not believe it.
 4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
 5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
    loop alone, together, once they are shared: others read them there while a thread is at work.
@@ -17,7 +20,7 @@ Rules
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +31,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.remaking import Remaking
 from p2p import chunks
-from p2p.envelope import open_sealed, seal
-from p2p.errors import LocalFault
+from p2p.envelope import document_hash, open_sealed, peek, seal
+from p2p.errors import LocalFault, PeerFault
 from p2p.identity import public_bytes
-from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, decode, encode, head_topic
+from p2p.messages import Documents, DocumentsAsk, Head, decode, encode, head_topic
 from p2p.network import Manifest, Network
 from p2p.plan import Load
+from p2p.rootchain import head_answer
 from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
@@ -41,6 +45,8 @@ from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store, StoredFile
 
+SEQUENCE_AHEAD = 24 * 3600 * 1000
+"""Milliseconds that a Head's sequence may be ahead of the clock."""
 HEAD_LIFE = 180.0
 """Seconds that a Head is fresh."""
 REACH = 128
@@ -66,6 +72,16 @@ class Signing:
     policy: Ed25519PrivateKey
     channel: Ed25519PrivateKey
     root_serial: int
+    former: frozenset[bytes] = frozenset()
+    """Public keys of both roles in earlier Roots: what lies in the store may be signed by them."""
+
+    @property
+    def policies(self) -> frozenset[bytes]:
+        return self.former | {public_bytes(self.policy)}
+
+    @property
+    def channels(self) -> frozenset[bytes]:
+        return self.former | {public_bytes(self.channel)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +108,13 @@ class Publisher:
         addresses: Callable[[], Awaitable[list[str]]],
         clock: Callable[[], float],
         announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
+        roots: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
-        before each Head goes out: era, version, milliseconds."""
+        before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, in order."""
         self._signing, self._store, self._network = signing, store, network
         self._head_file, self._addresses, self._clock = head_file, addresses, clock
-        self._announcing = announcing
+        self._announcing, self._roots = announcing, roots
         self._step = 0
         self._changed = asyncio.Event()
         self._storing = asyncio.Lock()
@@ -108,6 +125,7 @@ class Publisher:
         """The first version of the era, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
         self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
+        self._edges, self.line = self._sealed_anew()
         network.serve("head", self._answer_head, limit=1024)
         network.serve("documents", self._answer_documents, limit=4096)
 
@@ -140,6 +158,13 @@ class Publisher:
         """Where the payload of an edge lies, if it does."""
         return self._store.payload(edge.payload_hash)
 
+    async def sign_with(self, signing: Signing) -> None:
+        """Go on under the keys of a newer Root, and announce it (rule 2)."""
+        async with self._storing:
+            self._signing = signing
+            self._edges, self.line = await anyio.to_thread.run_sync(self._sealed_anew)
+        await self.announce()
+
     async def publish(self, era: int, step: int, export: Export) -> Published:
         """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
         self._step, latest = step, self.latest
@@ -161,28 +186,33 @@ class Publisher:
         if latest is None:
             return
         addresses = await self._addresses()  # before the sequence is taken: two may announce at the same time
-        now = int(self._clock() * 1000)
+        now, signing = int(self._clock() * 1000), self._signing
         self._head = Head(
             era=latest.era,
             version=latest.version,
             version_hash=latest.version_hash,
             index_hash=latest.index_hash,
             step=max(self._step, latest.version),
-            sequence=max(now, self._head.sequence + 1 if self._head else 0),
+            sequence=self._next_sequence(now),
             addresses=addresses,
-            root_serial=self._signing.root_serial,
+            root_serial=signing.root_serial,
             issued=now,
             expires=now + int(HEAD_LIFE * 1000),
             finished=self.finished,
         )
-        sealed = seal("head", self._signing.run, encode(self._head), self._signing.channel)
+        sealed = seal("head", signing.run, encode(self._head), signing.channel)
         with writing(self._head_file) as file:
             file.write(sealed)
         self._announcing(latest.era, latest.version, now)
         self.sealed_head = sealed
         self._changed.set()
         log.info("head out", version=latest.version, sequence=self._head.sequence)
-        await self._network.publish(head_topic(self._signing.run), sealed)
+        await self._network.publish(head_topic(signing.run), sealed)
+
+    def _next_sequence(self, now: int) -> int:
+        """Rule 3."""
+        before = -1 if self._head is None else self._head.sequence
+        return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
 
     async def run(self) -> None:
         """Share what is held, and keep the Head fresh until cancelled (rule 4)."""
@@ -291,11 +321,35 @@ class Publisher:
         version = Version(
             era=era, version=export.version, root=export.root, tensors=opened.tensors, aliases=opened.aliases
         )
-        sealed = seal("version", self._signing.run, version.to_bytes(), self._signing.policy)
+        sealed = self._seal("version", version.to_bytes())
         version_hash = self._store.put_document("version", era, export.version, sealed)
         # This record is what makes it published: written last, read at restart.
-        self._store.put_document("published", era, export.version, version_hash + index_hash + export.root)
-        return Published(era, export.version, export.root, version_hash, index_hash), edges
+        made = Published(era, export.version, export.root, version_hash, index_hash)
+        self._store.put_document("published", era, export.version, _record(made))
+        return made, edges
+
+    def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
+        """Put under today's policy key what a former one signed (rule 2); the edges and the line after that. Blocks."""
+        if self._signer() in (None, public_bytes(self._signing.policy)):
+            return self._edges, self.line
+        edges, made = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
+        for edge in self._edges.values():
+            sealed = self._seal("edge", edge.to_bytes())
+            edges[document_hash(sealed)] = edge
+            made.append(("edge", edge.era, edge.version, sealed))
+        old = self.line[-1]
+        version = self._seal("version", peek(self._store.document(old.version_hash) or b"").payload)
+        index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
+        new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
+        contents = {"version": version, "edgeindex": index, "published": _record(new)}
+        made += [(kind, old.era, old.version, content) for kind, content in contents.items()]
+        gone = {*self._edges, old.version_hash, old.index_hash, document_hash(_record(old))}
+        self._store.replace_documents(made, gone)
+        log.info("versions sealed by the new policy key", edges=len(edges), version=old.version)
+        return edges, [*self.line[:-1], new]
+
+    def _seal(self, kind: str, payload: bytes) -> bytes:
+        return seal(kind, self._signing.run, payload, self._signing.policy)
 
     def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge]:
         manifest = chunks.manifest_of(Path(edge.payload))
@@ -312,7 +366,7 @@ class Publisher:
             chunk_size=manifest.chunk_size,
             chunk_root=manifest.chunk_root,
         )
-        sealed = seal("edge", self._signing.run, document.to_bytes(), self._signing.policy)
+        sealed = self._seal("edge", document.to_bytes())
         return self._store.put_document("edge", era, export.version, sealed), document
 
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
@@ -350,7 +404,7 @@ class Publisher:
                 await self._network.share(manifest_of_edge(edge), path)
 
     def _restored_edges(self) -> dict[bytes, Edge]:
-        keys = {public_bytes(self._signing.policy)}
+        keys = self._signing.policies
         since = next(((one.era, one.version) for one in self.line[1:]), (0, 0))
         found = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
         return {
@@ -359,12 +413,23 @@ class Publisher:
         }
 
     def _restored_head(self) -> Head | None:
+        """The last Head, for its sequence; it goes out again only if today's channel key signed it."""
         try:
-            self.sealed_head = self._head_file.read_bytes()
-            keys = {public_bytes(self._signing.channel)}
-            return decode(open_sealed(self.sealed_head, "head", self._signing.run, keys), Head)
+            sealed = self._head_file.read_bytes()
+            head = decode(open_sealed(sealed, "head", self._signing.run, self._signing.channels), Head)
         except FileNotFoundError:
             return None
+        except PeerFault as error:
+            log.warning("the last Head on disk counts for nothing; another one is made", reason=str(error))
+            return None
+        if {one.key for one in peek(sealed).signatures} == {public_bytes(self._signing.channel)}:
+            self.sealed_head = sealed
+        return head
+
+    def _signer(self) -> bytes | None:
+        """Which policy key signed the latest Version, and so all that was sealed with it; None: there is none."""
+        found = self._store.document(self.line[-1].version_hash) if self.line else None
+        return None if found is None else peek(found).signatures[0].key
 
     def _restored_line(self) -> list[Published]:
         found = self._store.newest("published", RESTORED)
@@ -375,7 +440,7 @@ class Publisher:
         ]
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        return encode(HeadAnswer(head=self.sealed_head))
+        return head_answer(data, self.sealed_head, self._roots())
 
     async def _answer_documents(self, peer: str, data: bytes) -> bytes:
         room, documents = ANSWER_BYTES, list[bytes | None]()
@@ -393,6 +458,11 @@ def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
     (the anchor)."""
     full = [digest for digest, edge in held.items() if edge.base is None][-1:]
     return full + [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
+
+
+def _record(one: Published) -> bytes:
+    """What the store keeps of a published version."""
+    return one.version_hash + one.index_hash + one.root
 
 
 def manifest_of_edge(edge: Edge) -> Manifest:

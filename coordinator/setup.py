@@ -11,7 +11,7 @@
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,19 +42,25 @@ PRESETS: Final[Mapping[str, Settings]] = {
 """Model -> settings that suit it. A folder by path takes those of smollm2."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """Everything that a coordinator stands on, verified. `roots`: sealed, the first one first."""
+    """Everything that a coordinator stands on, verified. `roots`: sealed, the first one first; `chain`: the same,
+    decoded. Keys, Roots and the RunSpec's signatures change while it runs, by `take` alone; all else never does."""
 
     folder: RunFolder
     config: CoordinatorConfig
     keys: RunKeys
     roots: tuple[bytes, ...]
-    root: Root
+    chain: tuple[Root, ...]
     runspec_sealed: bytes
     runspec: RunSpec
     https_pin: bytes | None = None
     """SHA-256 of the HTTPS key (SPKI); None: no HTTPS."""
+
+    @property
+    def root(self) -> Root:
+        """The newest Root."""
+        return self.chain[-1]
 
     @property
     def id(self) -> bytes:
@@ -68,26 +74,32 @@ class Run:
 
     @property
     def peer_id(self) -> str:
-        """The coordinator's network identity: the channel key's."""
-        return peer_id(public_bytes(self.keys.channel))
+        """The coordinator's network identity: that of the first channel key."""
+        return peer_id(keys.identity(self.chain[0]))
+
+    def take(self, newer: "Run") -> None:
+        """Go on under the keys and documents of `newer`, the same run read again."""
+        self.keys, self.roots, self.chain = newer.keys, newer.roots, newer.chain
+        self.runspec_sealed = newer.runspec_sealed
 
     def invite(self, listening: Sequence[str] = ()) -> str:
         """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
-        return invite(self.config, self.roots, self.root, self.https_pin, listening)
+        return invite(self.config, self.roots, self.chain[0], self.https_pin, listening)
 
 
 def invite(
     config: CoordinatorConfig,
     roots: Sequence[bytes],
-    root: Root,
+    first: Root,
     https_pin: bytes | None,
     listening: Sequence[str] = (),
 ) -> str:
-    """The invite's string; no private key is needed. Raises `ConfigFault` where the addresses are too many or long."""
-    addresses = https.reached(config, peer_id(root.roles["channel"].keys[0]), listening)
+    """Return the invite's string; no private key is needed. `first`: the first Root, decoded. Raises `ConfigFault`
+    where the addresses are too many or long."""
+    addresses = https.reached(config, peer_id(keys.identity(first)), listening)
     root_hash = authority.root_hash(roots[0])
     try:
-        return Invite(run=root.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
+        return Invite(run=first.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
         raise ConfigFault(f"network.advertise: {error}") from error
 
@@ -148,22 +160,33 @@ def load_run(
     line that names the fix."""
     place = RunFolder(folder)
     config = configuration.load(place.config, env=env, flags=flags)
-    roots, root, sealed, spec = read_documents(place, now)
+    roots, chain, sealed, spec = read_documents(place)
+    authority.check_life(chain[-1], now)
     check_signed(config.run, spec)
     check_sizes(config, modelfolder.task_named(spec.tasks[0].name, spec.tasks[0].version))
     check_model(place, spec)
-    held = keys.load(place, root, secret)
+    check_context(place, spec)
+    held = keys.load(place, chain, secret)
     if config.https.listen:
-        https.prepare(place, peer_id(root.roles["channel"].keys[0]), now, secret)
-    return Run(place, config, held, roots, root, sealed, spec, https.pin(place, config))
+        https.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
+    return Run(place, config, held, roots, chain, sealed, spec, https.pin(place, config))
 
 
-def read_documents(place: RunFolder, now: int) -> tuple[tuple[bytes, ...], Root, bytes, RunSpec]:
-    """(sealed Roots, newest Root, sealed RunSpec, RunSpec). Raises `Untrusted`, `LocalFault`."""
+def read_again(run: Run, secret: str | None) -> Run:
+    """Return the run with the keys and documents that its folder has now. Raises `Untrusted`, `LocalFault`."""
+    roots, chain, sealed, spec = read_documents(run.folder)
+    if spec != run.runspec:
+        raise Untrusted(f"{run.folder.runspec} is another RunSpec than the one that this coordinator runs: put it back")
+    return replace(run, keys=keys.load(run.folder, chain, secret), roots=roots, chain=chain, runspec_sealed=sealed)
+
+
+def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...], bytes, RunSpec]:
+    """Return (sealed Roots, the same decoded, sealed RunSpec, RunSpec). Whether the newest Root has expired is the
+    caller's question. Raises `Untrusted`, `LocalFault`."""
     roots = tuple(_read(path) for path in _root_files(place))
-    root = authority.check_roots(roots, now)
+    chain = tuple(authority.check_chain(roots))
     sealed = _read(place.runspec)
-    return roots, root, sealed, authority.check_runspec(sealed, root)
+    return roots, chain, sealed, authority.check_runspec(sealed, chain[-1])
 
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:
@@ -206,6 +229,16 @@ def check_model(place: RunFolder, spec: RunSpec) -> None:
         raise LocalFault(str(error)) from error
 
 
+def check_context(place: RunFolder, spec: RunSpec) -> None:
+    """Check that the signed limit leaves room for a prompt in the model's context. Raises `LocalFault`."""
+    room = modelfolder.room_of(place.model, spec.limit)
+    if room is not None and room < 1:
+        raise LocalFault(
+            f"run.limit is {spec.limit}, the model's context {room + spec.limit} tokens: no prompt has room; "
+            "make another run with a smaller limit"
+        )
+
+
 def default_warm_up() -> WarmUp:
     """How `tiny` is made: one sampled answer in about six is right, so there is a signal and room above it. Eight heads
     and 350 steps, because smaller ones left some seeds without a signal (`python -m benchmarks.learning`)."""
@@ -246,7 +279,7 @@ def _make_model(out: Path, model: str, warm_up: WarmUp, task: Task) -> None:
 
 def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now: int, secret: str | None) -> None:
     found = modelfolder.facts(draft.model)
-    modelfolder.check_task(draft.model, found, task)
+    modelfolder.check_task(draft.model, found, task, config.run.limit)
     run = secrets.token_bytes(32)
     private = keys.make(draft, secret)
     https.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)

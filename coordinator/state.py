@@ -159,7 +159,9 @@ class RunState(View, frozen=True, kw_only=True):
     `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
     between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
-    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: at most 10,000 of the `nodes_known`."""
+    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: at most 10,000 of the `nodes_known`.
+    `root_serial`, `root_expires`: of the newest Root; `root_ends`: that it ends soon, and how to renew it; empty: it
+    does not."""
 
     run: str
     name: str
@@ -200,3 +202,6 @@ class RunState(View, frozen=True, kw_only=True):
     unscored: int = 0
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()
+    root_serial: int = 0
+    root_expires: int | None = None
+    root_ends: str = ""

@@ -90,6 +90,8 @@ def lines(state: RunState) -> list[str]:
     if state.links.refused:
         turned_away = ", ".join(f"{count} {limit}" for limit, count in sorted(state.links.refused.items()))
         rows.append(("links", f"{state.links.open} connections open; refused for a limit: {turned_away}"))
+    if state.root_ends:
+        rows.append(("keys", state.root_ends))
     trouble = state.trouble
     if trouble.reasons:
         failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))

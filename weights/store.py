@@ -224,6 +224,21 @@ class Store(StoreReader):
         self._write("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", (digest, kind, era, version, sealed))
         return digest
 
+    def replace_documents(self, made: Sequence[tuple[str, int, int, bytes]], dropped: Collection[bytes]) -> None:
+        """Keep the documents `made` (kind, era, version, sealed) and drop those of `dropped` (hashes), all or none."""
+        rows = [(blake3(sealed).digest(), kind, era, version, sealed) for kind, era, version, sealed in made]
+        fresh = {row[0] for row in rows}
+        with self._mutex, self._translated():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
+                gone = [(digest,) for digest in dropped if digest not in fresh]
+                self._database.executemany("DELETE FROM documents WHERE hash = ?", gone)
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+
     def drop_document(self, digest: bytes) -> None:
         self._write("DELETE FROM documents WHERE hash = ?", (digest,))
 

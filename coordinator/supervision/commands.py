@@ -1,4 +1,4 @@
-"""The operator's commands to a running coordinator, over the run folder's local socket: `pause`, `resume`.
+"""The operator's commands to a running coordinator, over the run folder's local socket: `pause`, `resume`, `keys`.
 
 The page is for anybody who can open it; this socket is for the owner of the run folder alone.
 """
@@ -17,13 +17,15 @@ MOST_WHY = 300
 
 
 class OperatorSocket:
-    """Serves the commands. `home`: the run folder."""
+    """Serves the commands. `home`: the run folder. `renew`: take the folder's newest Root; its serial."""
 
-    def __init__(self, home: Path, watch: Watch) -> None:
+    def __init__(self, home: Path, watch: Watch, renew: Callable[[], Awaitable[int]] | None = None) -> None:
         self._watch = watch
+        self._renew = renew
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
+            "keys": self._keys,
         }
         self.server = ControlServer(socket_path(home), commands, logger="coordinator")
 
@@ -46,6 +48,14 @@ class OperatorSocket:
         was_paused = self._watch.resume()
         await self._watch.durable()
         return {"paused": False, "was_paused": was_paused}
+
+    async def _keys(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if self._renew is None:
+            raise ValueError("this program does not take other keys while it runs")
+        try:
+            return {"serial": await self._renew()}
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
 
 
 def command(home: Path, name: str, **facts: Any) -> dict[str, Any]:

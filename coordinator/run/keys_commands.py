@@ -1,0 +1,181 @@
+"""`echo2-coord keys renew | rotate | revoke | sign | install`: the folder's side of a new Root (run/root_request.py).
+
+Rules
+1. In this order, each durable before the next: the new key's file, the network identity where the channel key goes for
+   the first time, the RunSpec where the root key changes (it holds under the old Root, too), the Root. A kill at any
+   point leaves a folder that starts: before the Root the old keys count, and behind it the new ones.
+2. Nothing is written before the passphrase at hand has opened the keys that are there: the coordinator has to open the
+   new ones with the same.
+3. One command at a time works in a folder. A running coordinator is told at the end; where none runs, or one of an
+   earlier program, the next start takes the Root.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from coordinator import keys, setup
+from coordinator.folder import RunFolder
+from coordinator.keys import ONLINE, ROOT
+from coordinator.run import root_request
+from coordinator.run.root_request import RootRequest, SignedRoot
+from coordinator.supervision import commands
+from p2p.errors import LocalFault, Unreachable
+from p2p.identity import load_key
+from weights.durable import writing
+
+SIGNED: Final = ".signed"
+"""What the answer's name ends in."""
+
+
+def change(
+    home: Path, role: str | None, *, now: int, secret: str | None, since: int | None = None, out: Path | None = None
+) -> list[str]:
+    """Make the next Root: renewed (`role` None), with another key for `role`, or with the old one revoked from `since`
+    (ms). `out`: write a request there instead of signing. Return lines for the operator. Raises `LocalFault`,
+    `Untrusted`."""
+    place = RunFolder(home)
+    with _alone(place):
+        roots, chain, runspec, _ = setup.read_documents(place)
+        root_key = keys.path_of(place, ROOT, chain[-1])
+        if out is None and not root_key.exists():
+            raise LocalFault(
+                f"the root key is not at {root_key}: put it there for this command, or write a request with "
+                "--request FILE and sign that where the key lies"
+            )
+        for online in ONLINE:
+            path = keys.path_of(place, online, chain[-1])
+            if online != role or path.exists():
+                load_key(path, secret)
+        if out is None:
+            load_key(root_key, secret)
+        public = None
+        if role == "channel":
+            keys.keep_identity(place, chain, secret)
+        if role in ONLINE:
+            public = keys.make_next(place.keys, role, secret)
+        asked = root_request.request(roots, runspec, now, role, public, since)
+        if out is not None:
+            _write(out, msgspec.msgpack.encode(asked))
+            return _next_steps(out)
+        lines = _described(asked)
+        return [*lines, *_installed(place, _signed(asked, place.keys, secret), secret)]
+
+
+def sign(file: Path, place: Path, *, secret: str | None, confirm: Callable[[list[str]], bool]) -> list[str]:
+    """Sign a request with the root key in the folder `place`; the answer lies beside the request. `confirm`: asked with
+    what changes. Raises `LocalFault`, `Untrusted`."""
+    asked = root_request.read(_read(file), RootRequest, str(file))
+    assert isinstance(asked, RootRequest)
+    if not confirm(_described(asked)):
+        return ["nothing was signed"]
+    answer = file.with_name(file.name + SIGNED)
+    _write(answer, msgspec.msgpack.encode(_signed(asked, place, secret)))
+    return [f"signed: {answer}", f"In the run's folder: echo2-coord keys install {answer.name}"]
+
+
+def install(home: Path, file: Path, *, secret: str | None) -> list[str]:
+    """Take a signed Root into the run's folder. Raises `LocalFault`, `Untrusted`."""
+    place, answer = RunFolder(home), root_request.read(_read(file), SignedRoot, str(file))
+    assert isinstance(answer, SignedRoot)
+    with _alone(place):
+        return _installed(place, answer, secret)
+
+
+def time_of(text: str, now: int) -> int:
+    """Return a past moment in milliseconds. `text`: ISO 8601, UTC where it names no zone. Raises `LocalFault`."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise LocalFault(f"--from should be a time such as 2026-11-22T08:00, not {text!r}") from error
+    at = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    if not 0 <= at <= now:
+        raise LocalFault(f"--from {text} is not in the past: say when the key was last known to be safe")
+    return at
+
+
+def _described(asked: RootRequest) -> list[str]:
+    before, root = root_request.checked(asked)
+    return root_request.described(before, root, asked)
+
+
+def _signed(asked: RootRequest, place: Path, secret: str | None) -> SignedRoot:
+    before, _ = root_request.checked(asked)
+    key = load_key(keys.path_in(place, ROOT, before.roles[ROOT].keys[0]), secret)
+    new = None
+    if asked.new_root_key:
+        new = load_key(keys.path_in(place, ROOT, keys.make_next(place, ROOT, secret)), secret)
+    return root_request.signed(asked, key, new)
+
+
+def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list[str]:
+    roots, chain, runspec, _ = setup.read_documents(place)
+    if answer.root == roots[-1]:
+        return [f"Root {chain[-1].serial} is installed already", *_told(place)]
+    root = root_request.taken(answer, roots, runspec)
+    keys.load(place, [*chain, root], secret)
+    if answer.runspec != runspec:
+        _write(place.runspec, answer.runspec)
+    _write(place.roots / f"{len(roots) + 1}.root", answer.root)
+    gone = [
+        str(path) for role in keys.ROLES
+        if (path := keys.path_of(place, role, chain[-1])).exists() and root.roles[role] != chain[-1].roles[role]
+    ]  # fmt: skip
+    spare = [f"no longer needed: {path}" for path in gone]
+    return [f"Root {root.serial} is installed", *spare, *_told(place)]
+
+
+def _told(place: RunFolder) -> list[str]:
+    """Rule 3's end."""
+    try:
+        serial = commands.command(place.path, "keys")["serial"]
+    except Unreachable as error:
+        return [f"{error}; the next start takes the Root"]
+    except LocalFault as error:
+        return [f"the running coordinator did not take it ({error}): restart it"]
+    return [f"the running coordinator works under Root {serial}"]
+
+
+def _next_steps(out: Path) -> list[str]:
+    return [
+        f"request: {out}",
+        f"Where the root key lies:  echo2-coord keys sign {out.name} --keys FOLDER",
+        f"Then here:                echo2-coord keys install {out.name}{SIGNED}",
+    ]
+
+
+@contextlib.contextmanager
+def _alone(place: RunFolder) -> Iterator[None]:
+    try:
+        descriptor = os.open(place.roots, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LocalFault(f"{place.path} holds no run ({error.strerror}): name the run folder with --home") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise LocalFault(f"another `echo2-coord keys` works in {place.path}: let it end first") from error
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(root_request.MOST_BYTES + 1)
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        with writing(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise LocalFault(f"cannot write {path}: {error.strerror}") from error

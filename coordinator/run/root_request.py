@@ -1,0 +1,157 @@
+"""The next Root on its way to the root key and back: what is asked, what is signed, what is taken. Pure.
+
+    the run's folder ── RootRequest ──> where the root key lies ── SignedRoot ──> the run's folder
+
+Rules
+1. A request holds every Root, the next one without a signature, and the RunSpec. Neither it nor the answer is secret.
+2. The signer signs only what follows from the chain: the next serial of the same run, roles of one key each, nothing
+   that was revoked forgotten, and a life of `ROOT_LIFE` at most. A person sees before what changes (`described`).
+3. Where the root key itself changes, the signer makes the new one, which never leaves that place, and puts it into the
+   Root. The RunSpec is then sealed by both keys, and holds under either Root.
+4. An answer is taken only if it follows on the newest Root that the folder has now.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator import authority
+from coordinator.authority import ROOT_LIFE, Untrusted
+from coordinator.keys import ROLES, ROOT, spaced
+from p2p.envelope import peek, seal
+from p2p.errors import LocalFault, Malformed
+from p2p.identity import public_bytes
+from p2p.messages import RoleKeys, Root, decode, encode
+
+MOST_BYTES: Final = 4 << 20
+"""Of a request or an answer."""
+
+
+class RootRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`root`: the next Root, encoded. `new_root_key`: the root key changes, too; `revoke_root_from`: and the old one
+    counts no more from that time of the run on (ms)."""
+
+    format: Literal["echo2-root-request/1"] = "echo2-root-request/1"
+    roots: list[bytes]
+    root: bytes
+    runspec: bytes
+    new_root_key: bool = False
+    revoke_root_from: int | None = None
+
+
+class SignedRoot(msgspec.Struct, frozen=True, kw_only=True):
+    """`root`: the sealed Root. `runspec`: the sealed RunSpec that goes with it."""
+
+    format: Literal["echo2-signed-root/1"] = "echo2-signed-root/1"
+    root: bytes
+    runspec: bytes
+
+
+def request(
+    roots: Sequence[bytes], runspec: bytes, now: int, role: str | None, public: bytes | None, since: int | None
+) -> RootRequest:
+    """Return the request for the next Root. `role`: whose key changes; None: none does. `public`: its new key, None for
+    the root key. `since`: the old key is revoked from then on (ms); None: it is not. Raises `Untrusted`,
+    `LocalFault`."""
+    newest = authority.check_chain(roots)[-1]
+    if role is not None and len(newest.roles[role].keys) != 1:
+        raise LocalFault(f"role {role} has {len(newest.roles[role].keys)} keys: this program changes roles of one key")
+    changed = {} if role is None or public is None else {role: public}
+    revoked = {newest.roles[role].keys[0]: since} if role is not None and since is not None and public else {}
+    root = authority.next_root(newest, now, changed, revoked)
+    return RootRequest(
+        roots=list(roots),
+        root=encode(root),
+        runspec=runspec,
+        new_root_key=role == ROOT,
+        revoke_root_from=since if role == ROOT else None,
+    )
+
+
+def checked(asked: RootRequest) -> tuple[Root, Root]:
+    """Return (newest Root, the one that is asked for), under rule 2. Raises `Untrusted`."""
+    before = authority.check_chain(asked.roots)[-1]
+    try:
+        root = decode(asked.root, Root)
+    except Malformed as error:
+        raise Untrusted(f"the request holds no Root: {error}") from error
+    authority.check_runspec(asked.runspec, before)
+    issued = root.issued or 0
+    sound = (
+        (root.run, root.serial) == (before.run, before.serial + 1)
+        and set(root.roles) == set(ROLES)
+        and all(len(one.keys) == one.threshold == 1 for one in root.roles.values())
+        and root.roles[ROOT] == before.roles[ROOT]
+        and before.revoked.items() <= root.revoked.items()
+        and root.revoked.keys().isdisjoint(key for one in root.roles.values() for key in one.keys)
+        and (before.issued or 0) < issued < root.expires <= issued + ROOT_LIFE
+    )
+    if not sound:
+        raise Untrusted(f"the request asks for no Root that may follow Root {before.serial}: nothing is signed")
+    return before, root
+
+
+def described(before: Root, root: Root, asked: RootRequest) -> list[str]:
+    """Say what the next Root changes, one line each, for the person who signs."""
+    lines = [
+        f"run      {root.run.hex()}",
+        f"Root     {root.serial}, issued {_day(root.issued or 0)}, ends {_day(root.expires)}",
+    ]
+    for role in ROLES:
+        old, new = before.roles[role].keys[0], root.roles[role].keys[0]
+        if role == ROOT and asked.new_root_key:
+            lines.append(f"{role:<9}{spaced(old)} -> a new key, made here")
+        elif old != new:
+            lines.append(f"{role:<9}{spaced(old)} -> {spaced(new)}")
+    revoked = {key: since for key, since in root.revoked.items() if key not in before.revoked}
+    if asked.revoke_root_from is not None:
+        revoked[before.roles[ROOT].keys[0]] = asked.revoke_root_from
+    lines += [f"revoked  {spaced(key)} from {_day(since)} on" for key, since in revoked.items()]
+    return lines if len(lines) > 2 else [*lines, "keys     none changes"]
+
+
+def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | None) -> SignedRoot:
+    """Sign. `key`: the run's root key; `new`: the one that follows it, where it changes. Raises `Untrusted`."""
+    before, root = checked(asked)
+    if public_bytes(key) not in before.roles[ROOT].keys:
+        raise Untrusted(f"this is not the root key of Root {before.serial} ({spaced(before.roles[ROOT].keys[0])})")
+    if asked.new_root_key != (new is not None):
+        raise ValueError("a new root key exactly where one is asked for")
+    if new is None:
+        return SignedRoot(root=seal(ROOT, root.run, encode(root), key), runspec=asked.runspec)
+    roles = root.roles | {ROOT: RoleKeys(keys=[public_bytes(new)], threshold=1)}
+    since = asked.revoke_root_from
+    revoked = root.revoked | ({} if since is None else {public_bytes(key): since})
+    root = msgspec.structs.replace(root, roles=roles, revoked=revoked)
+    spec = peek(asked.runspec).payload
+    return SignedRoot(
+        root=seal(ROOT, root.run, encode(root), key, new), runspec=seal("runspec", root.run, spec, key, new)
+    )
+
+
+def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
+    """Return the Root of an answer that follows on `roots`, the folder's own (rule 4); `runspec`: the folder's, sealed.
+    Raises `Untrusted`."""
+    chain = authority.check_chain([*roots, answer.root])
+    if peek(answer.runspec).payload != peek(runspec).payload:
+        raise Untrusted("the answer holds another RunSpec than the run's: it is not installed")
+    authority.check_runspec(answer.runspec, chain[-1])
+    return chain[-1]
+
+
+def read(data: bytes, kind: type[RootRequest] | type[SignedRoot], name: str) -> RootRequest | SignedRoot:
+    """Decode a file. `name`: for the message. Raises `LocalFault`."""
+    wanted = "request for a Root" if kind is RootRequest else "signed Root"
+    if len(data) > MOST_BYTES:
+        raise LocalFault(f"{name} is no {wanted}: it has {len(data)} bytes")
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise LocalFault(f"{name} is no {wanted}: name the file that `echo2-coord keys` wrote") from error
+
+
+def _day(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
