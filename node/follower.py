@@ -108,7 +108,9 @@ class Follower:
         return _head_of(self._candidate) if self._candidate else self._records.trusted.head
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
-        """A sealed Head from anyone; whether it verified. Older than what is held counts as a lie by nobody."""
+        """Take a sealed Head from anyone. Return whether it verified and is newer than all that were heard: no other is
+        passed on. Older than what is held counts as a lie by nobody."""
+        newest = self.newest
         try:
             await self._library.seek_roots(_head_of(sealed).root_serial, peer)
             head = self._records.offer_head(sealed, self._clock.now())
@@ -124,7 +126,7 @@ class Follower:
             self._news.set()
             self._heard.set()
             _log.debug("head heard", version=head.version, sequence=head.sequence)
-        return True
+        return newest is None or order(head) > order(newest)
 
     async def search(self) -> None:
         """Ask a few peers for a Head."""

@@ -384,7 +384,7 @@ class LibP2PTransport:
             async def heard() -> bool:
                 return bool(await guarded(handler)(str(forwarder), message.data))
 
-            return await once.judge(message.from_id + message.seqno, heard)
+            return await once.judge(message.from_id + message.seqno, message.data, heard)
 
         self._pubsub.set_topic_validator(topic, judge, True)
         subscription = await self._pubsub.subscribe(topic)

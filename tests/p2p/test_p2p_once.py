@@ -13,7 +13,7 @@ async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict()
         return True
 
     async def copy() -> None:
-        verdicts.append(await once.judge(b"id", handler))
+        verdicts.append(await once.judge(b"id", b"id", handler))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
@@ -33,9 +33,9 @@ async def test_a_refused_message_stays_refused_and_another_is_judged():
     async def good() -> bool:
         return True
 
-    assert not await once.judge(b"a", bad)
-    assert not await once.judge(b"a", good)
-    assert await once.judge(b"b", good)
+    assert not await once.judge(b"a", b"a", bad)
+    assert not await once.judge(b"a", b"a", good)
+    assert await once.judge(b"b", b"b", good)
 
 
 async def test_a_handler_that_fails_leaves_nobody_waiting():
@@ -45,8 +45,8 @@ async def test_a_handler_that_fails_leaves_nobody_waiting():
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await once.judge(b"a", broken)
-    assert not await once.judge(b"a", broken)
+        await once.judge(b"a", b"a", broken)
+    assert not await once.judge(b"a", b"a", broken)
 
 
 async def test_only_so_many_verdicts_are_remembered():
@@ -57,8 +57,23 @@ async def test_only_so_many_verdicts_are_remembered():
         return True
 
     for number in range(KEPT + 1):
-        await once.judge(b"%d" % number, handler)
-    await once.judge(b"%d" % KEPT, handler)
+        await once.judge(b"%d" % number, b"%d" % number, handler)
+    await once.judge(b"%d" % KEPT, b"%d" % KEPT, handler)
     assert len(calls) == KEPT + 1
-    await once.judge(b"0", handler)
+    await once.judge(b"0", b"0", handler)
     assert len(calls) == KEPT + 2
+
+
+async def test_what_was_said_before_is_heard_under_a_new_id_and_not_passed_on():
+    once, calls = Once(), 0
+
+    async def handler() -> bool:
+        nonlocal calls
+        calls += 1
+        return True
+
+    assert await once.judge(b"first", b"a head", handler)
+    assert not await once.judge(b"second", b"a head", handler)
+    assert not await once.judge(b"second", b"a head", handler)
+    assert await once.judge(b"third", b"another head", handler)
+    assert calls == 3
