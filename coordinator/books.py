@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from coordinator.accounts.ends import Ends
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Verdict
@@ -64,7 +65,8 @@ class Books:
         self.leases = Leases(database, terms, prompts, seal, entropy)
         self.accounts = Accounts(database, self.ledger)
         self.strikes = Strikes(database, self.accounts)
-        self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, seal, spec.run)
+        self.told = Ends(database, self.ledger, self.accounts)
+        self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run)
         self._waiting = WaitingGroups(database)
         self.intake = Intake(database, self.leases, self.ends, self.strikes, self._waiting, seal, spec, tasks, text)
         self.buffer = Buffer(database, terms.staleness, refill=refill)
@@ -83,6 +85,7 @@ class Books:
         """Every second or so, and again at once while `EXPIRED_AT_ONCE` leases have just expired; how many have."""
         self.leases.beat(now)
         self.roster.save(now)
+        self.told.tell(now)
         return self.ends.expire(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:

@@ -258,6 +258,41 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "ends of leases that have no entry of their own",
+        """
+CREATE TABLE ends (
+    lease BLOB PRIMARY KEY, at INTEGER NOT NULL, document BLOB NOT NULL, entry INTEGER REFERENCES entries
+) STRICT, WITHOUT ROWID;
+CREATE INDEX ends_that_wait ON ends (at) WHERE entry IS NULL;
+CREATE INDEX ends_of_an_entry ON ends (entry) WHERE entry IS NOT NULL;
+CREATE TABLE verdicts_3 (
+    lease BLOB PRIMARY KEY REFERENCES leases, node BLOB NOT NULL, verdict TEXT NOT NULL, code TEXT NOT NULL,
+    trainable INTEGER NOT NULL, weight INTEGER NOT NULL, rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    entry INTEGER REFERENCES entries, at INTEGER NOT NULL, receipt BLOB NOT NULL,
+    confirmed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO verdicts_3
+    SELECT lease, node, verdict, code, trainable, weight, rollouts, tokens, entry, at, receipt, confirmed FROM verdicts
+    ORDER BY rowid;
+DROP TABLE verdicts;
+ALTER TABLE verdicts_3 RENAME TO verdicts;
+CREATE INDEX verdicts_accepted ON verdicts (entry) WHERE verdict = 'accepted';
+CREATE TRIGGER a_verdict_is_summed AFTER INSERT ON verdicts
+BEGIN
+    INSERT INTO sums VALUES
+        (NEW.node, NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight),
+        (x'', NEW.verdict, NEW.code, 1, NEW.trainable, NEW.rollouts, NEW.tokens, NEW.weight)
+        ON CONFLICT DO UPDATE SET groups = groups + 1, trainable = trainable + excluded.trainable,
+            rollouts = rollouts + excluded.rollouts, tokens = tokens + excluded.tokens,
+            weight = weight + excluded.weight;
+END;
+CREATE TRIGGER a_receipt_is_confirmed AFTER UPDATE OF confirmed ON verdicts WHEN NEW.confirmed = 1 AND OLD.confirmed = 0
+BEGIN
+    INSERT OR IGNORE INTO spent SELECT at, lease FROM submissions WHERE lease = NEW.lease AND payload IS NOT NULL;
+END;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -1,12 +1,13 @@
 """Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
 
 Rules
-1. A lease ends once: accepted, refused or expired, with one ledger entry (key "lease:<id>"), and is paid at most once.
+1. A lease ends once: accepted, refused or expired, and is paid at most once. The ledger has one entry of it (key
+   "lease:<id>"), or, of a new key's lease that earned nothing, tells of it among others (coordinator/accounts/ends.py).
 2. A group received before its lease expired is judged on its own worth. If it is good, it is paid; it is trainable iff
    its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
 3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
    prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
-4. What comes too late is refused with a receipt that points at the entry of the lease's expiry.
+4. What comes too late is refused with a receipt that points at the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
 """
@@ -17,13 +18,14 @@ from typing import Any
 
 import msgspec
 
+from coordinator.accounts.ends import Ends, Place
 from coordinator.accounts.facts import RULES
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Verdict, sampled_tokens, scored
 from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Progress, Seal
-from coordinator.ledger import ESCROW, Entry, Ledger, accrued, transfer
+from coordinator.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.reasons import sentence
 from coordinator.rollouts.age import fresh
 from coordinator.rollouts.groups import Claimed
@@ -77,6 +79,7 @@ class Verdicts:
         ledger: Ledger,
         accounts: Accounts,
         strikes: Strikes,
+        ends: Ends,
         seal: Seal,
         run: bytes,
     ) -> None:
@@ -85,6 +88,7 @@ class Verdicts:
         self._ledger = ledger
         self._accounts = accounts
         self._strikes = strikes
+        self._ends = ends
         self._seal = seal
         self._run = run
         self.recent: deque[str] = deque(maxlen=RECENT)
@@ -119,7 +123,7 @@ class Verdicts:
         given = sum(lengths) - sampled
         end = self._end(held, at, code, len(rollouts), given, sampled, total, trainable)
         self._ledger.issue_points(now, total)
-        entry = self._append(now, "lease.accepted", end, total)
+        place = self._append(now, "lease.accepted", end, total)
         if trainable:
             varied = len({score.reward for score in scores}) > 1
             packed = msgspec.msgpack.encode(behaviour)
@@ -127,23 +131,23 @@ class Verdicts:
                 "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
             )
         self._leases.move(lease.id, "decided")
-        return self._receipt(end, lease, entry, "accepted", reason, now)
+        return self._receipt(end, lease, place, "accepted", reason, now)
 
     def refuse(self, held: Held, code: str, reason: str, now: int) -> bytes:
         """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
         lease = held.lease
         (at,) = self._submission(lease.id, "at")
         end = self._end(held, at, code)
-        entry = self._append(now, "lease.refused", end, 0)
+        place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.move(lease.id, "decided")
-        sealed = self._receipt(end, lease, entry, "refused", reason, now)
+        sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
         return sealed
 
     def refuse_late(self, held: Held, reason: str, now: int) -> bytes:
         """A receipt for what came after the end (rule 4)."""
-        entry = self._expire(held, now)
-        return self._receipt(self._end(held, now, "late"), held.lease, entry, "refused", reason, now)
+        place = self._expire(held, now)
+        return self._receipt(self._end(held, now, "late"), held.lease, place, "refused", reason, now)
 
     def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
         """End at most `most` open leases whose time is over; how many. The others still count as over for room, and a
@@ -156,14 +160,16 @@ class Verdicts:
                     self._expire(held, now)
         return len(due)
 
-    def _expire(self, held: Held, now: int) -> Entry:
+    def _expire(self, held: Held, now: int) -> Place:
+        lease = held.lease
         if held.state == "open":
-            self._leases.move(held.lease.id, "expired")
-            return self._append(now, "lease.expired", self._end(held, None, "expired"), 0)
-        entry = self._ledger.find(_key(held.lease.id))
-        if entry is None:
-            raise LookupError(f"lease {held.lease.id.hex()} is {held.state} without an entry")
-        return entry
+            self._leases.move(lease.id, "expired")
+            return self._append_unpaid(now, "lease.expired", self._end(held, None, "expired"), lease.node)
+        entry = self._ledger.find(_key(lease.id))
+        place = self._ends.find(lease.id) if entry is None else Place(entry.seq, entry.hash)
+        if place is None:
+            raise LookupError(f"lease {lease.id.hex()} is {held.state}, and the ledger says nothing of it")
+        return place
 
     def receipt(self, lease: bytes) -> bytes | None:
         """The sealed Receipt, once there is one."""
@@ -175,11 +181,16 @@ class Verdicts:
         query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
         self._database.do(query, (*leases, node))
 
-    def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Entry:
+    def _append_unpaid(self, now: int, kind: str, end: LeaseEnd, node: bytes) -> Place:
+        if self._accounts.of(node, now).rank == "new":
+            return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
+        return self._append(now, kind, end, 0)
+
+    def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Place:
         postings = transfer(ESCROW, accrued(end.node), amount)
         entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
         self._accounts.take(entry)
-        return entry
+        return Place(entry.seq, entry.hash)
 
     def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
         row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
@@ -216,7 +227,7 @@ class Verdicts:
             submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
         )
 
-    def _receipt(self, end: LeaseEnd, lease: Lease, entry: Entry, verdict: str, reason: str, now: int) -> bytes:
+    def _receipt(self, end: LeaseEnd, lease: Lease, place: Place, verdict: str, reason: str, now: int) -> bytes:
         receipt = Receipt(
             run=self._run,
             node=lease.node,
@@ -229,8 +240,8 @@ class Verdicts:
             reason=reason[:MOST_REASON],
             trainable=end.trainable,
             weight=end.weight,
-            entry=entry.seq,
-            entry_hash=entry.hash,
+            entry=place.entry,
+            entry_hash=place.hash,
             at=now,
         )
         sealed = self._seal("receipt", encode(receipt))
@@ -238,7 +249,7 @@ class Verdicts:
         work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
         self._database.do(
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
-            (lease.id, lease.node, verdict, end.code, *work, entry.seq, now, sealed),
+            (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
         )
         return sealed
 

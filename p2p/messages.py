@@ -308,7 +308,8 @@ class Received(Wire, frozen=True):
 
 class Receipt(Wire, frozen=True):
     """coordinator (ledger) -> node: the final answer. `verdict`: "accepted" or "refused". `weight`: milli-RE.
-    `entry`, `entry_hash`: where it stands in the ledger. `epoch`, `price`: of pay; None: points, or still pending."""
+    `entry`, `entry_hash`: where it stands in the ledger; entry 0: among others (docs/protocol/ledger.md). `epoch`,
+    `price`: of pay; None: points, or still pending."""
 
     run: Hash
     node: Key

@@ -617,7 +617,7 @@ def test_every_kind_of_ledger_entry_is_described() -> None:
     written = {
         kind
         for path in (ROOT / "coordinator").rglob("*.py")
-        for kind in re.findall(r"(?:append|_append)\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
+        for kind in re.findall(r"_?append\w*\(\s*\w+(?:\.\w+)?, \"([\w.]+)\"", path.read_text())
     } | set(get_args(Remarked))
     (rows,) = [rows for header, *rows in tables(PAGES["ledger.md"]) if header[0] == "Kind of entry"]
     assert {code(row[0]) for row in rows} == written

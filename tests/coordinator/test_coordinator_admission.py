@@ -14,6 +14,7 @@ from coordinator.reasons import REASONS
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
 from tests.coordinator.books_world import (
+    ALICE,
     RUN,
     SPEC,
     T0,
@@ -117,6 +118,7 @@ def test_a_lie_is_refused_by_name(submission: Submission, code: str, said: str) 
 
 @pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
 def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Submission, code: str, said: str) -> None:
+    world.books.accounts.remark(ALICE, "node.vouched", "a new key's ends: test_coordinator_ends.py", world.now)
     lease = world.lease()
 
     def mine(value: Any) -> Any:
@@ -136,8 +138,7 @@ def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Su
     receipt = world.refused(told)
     assert (receipt.code, receipt.weight, receipt.trainable) == (code, 0, False)
     assert receipt.reason
-    entry = world.books.ledger.find(f"lease:{lease.id.hex()}")
-    assert entry is not None
+    (entry,) = (one for one in world.books.ledger.entries() if one.key == f"lease:{lease.id.hex()}")
     assert (entry.seq, entry.hash, entry.postings, entry.kind) == (
         receipt.entry,
         receipt.entry_hash,

@@ -44,10 +44,12 @@ def check(folder: Path, acknowledged: list[list[str]]) -> None:
             database.all("SELECT lower(hex(lease)), lower(hex(hash)) FROM submissions WHERE received NOT NULL")
         )
         verdicts = {
-            lease: (str(entry), str(weight))
+            lease: (str(entry or 0), str(weight))
             for lease, entry, weight in database.all("SELECT lower(hex(lease)), entry, weight FROM verdicts")
         }
-        ends = [msgspec.msgpack.decode(e.facts, type=LeaseEnd) for e in Ledger(database).entries() if "lease" in e.kind]
+        told = [entry.facts for entry in Ledger(database).entries() if entry.kind.startswith("lease.")]
+        told += [document for (document,) in database.all("SELECT document FROM ends")]
+        ends = [msgspec.msgpack.decode(facts, type=LeaseEnd) for facts in told]
         balances = Ledger(database).balances()
     for word, *facts in acknowledged:
         if word == "received":

@@ -8,8 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from coordinator.accounts.standing import standing
 from coordinator.ledger import FUND
 from coordinator.verdicts import LeaseEnd
+from p2p.identity import public_key
 from p2p.messages import Lease, Refusal, SubmitAnswer, encode
 from tests.coordinator.books_world import ALICE, BOB, TEXT, World, group, honest_scores
 from tests.coordinator.sums import check_sums
@@ -139,6 +141,12 @@ class BooksMachine(RuleBasedStateMachine):
         self.world.books.ledger.verify()
 
     @invariant()
+    def standing_is_what_the_ledger_says(self) -> None:
+        books, now = self.world.books, self.world.now
+        told = standing(books.ledger.entries(), now)
+        assert {node: books.accounts.of(public_key(node), now) for node in told} == told
+
+    @invariant()
     def sums_are_what_their_rows_add_up_to(self) -> None:
         check_sums(self.world.books.database)
 
@@ -149,11 +157,10 @@ class BooksMachine(RuleBasedStateMachine):
         for lease, state in self.final.items():
             assert states[lease] == state
         self.final = {lease: state for lease, state in states.items() if state in FINAL}
-        ends = [
-            msgspec.msgpack.decode(e.facts, type=LeaseEnd)
-            for e in self.world.books.ledger.entries()
-            if e.kind.startswith("lease.")
-        ]
+        entries = self.world.books.ledger.entries()
+        own = [one.facts for one in entries if one.kind.startswith("lease.")]
+        together = [document for (document,) in database.all("SELECT document FROM ends")]
+        ends = [msgspec.msgpack.decode(end, type=LeaseEnd) for end in own + together]
         assert sorted(end.lease for end in ends) == sorted(self.final)
         paid = sum(a for name, a in self.world.books.ledger.balances().items() if name.startswith("node:"))
         assert paid == sum(end.weight for end in ends)

@@ -54,8 +54,9 @@ def test_an_older_file_is_brought_up_to_date_and_keeps_what_it_has(older: Path, 
         assert again.fact("alive_at") == 7
 
 
-def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, world: World) -> None:
-    confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE)][:2]
+def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=10)
+    confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE, ALICE)][:2]
     for lease in confirmed:
         world.books.verdicts(lease.node, VerdictsAsk(leases=[], confirmed=[lease.id]))
     world.refused(group(world.lease(BOB), rollouts=[]), BOB)
@@ -74,6 +75,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, world: W
         connection.execute("ATTACH ? AS new", (str(world.path),))
         for table in ("leases", "submissions", "verdicts", "entries", "buffer"):
             columns = ", ".join(name for _, name, *_ in connection.execute(f"PRAGMA main.table_info({table})"))
+            columns = columns.replace("entry", "coalesce(entry, 0)")  # BOB is new: his refused group has no own entry
             connection.execute(f"INSERT INTO main.{table} SELECT {columns} FROM new.{table}")
     connection.close()
     with Database.open(older) as migrated:

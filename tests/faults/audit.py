@@ -49,14 +49,16 @@ def check_ledger(database: Database) -> None:
     """Rules 2 and 3."""
     ledger = Ledger(database)
     ledger.verify()
-    entries = [entry for entry in ledger.entries() if entry.kind.startswith("lease.")]
-    ends = {entry.seq: msgspec.msgpack.decode(entry.facts, type=LeaseEnd) for entry in entries}
-    assert max(Counter(end.lease for end in ends.values()).values(), default=0) <= 1, "a lease ended twice"
+    told = [(entry.seq, entry.facts) for entry in ledger.entries() if entry.kind.startswith("lease.")]
+    told += [(None, document) for (document,) in database.all("SELECT document FROM ends")]
+    ends = [(entry, msgspec.msgpack.decode(facts, type=LeaseEnd)) for entry, facts in told]
+    by_lease = {end.lease: (entry, end) for entry, end in ends}
+    assert len(by_lease) == len(ends), "a lease ended twice"
     earned = Counter[bytes]()
     for lease, node, verdict, weight, entry in database.all("SELECT lease, node, verdict, weight, entry FROM verdicts"):
-        assert ends[entry].lease == lease
-        assert ends[entry].weight == weight
-        assert (ends[entry].code in ACCEPTED) == (verdict == "accepted")
+        place, end = by_lease[lease]
+        assert (place, end.weight) == (entry, weight)
+        assert (end.code in ACCEPTED) == (verdict == "accepted")
         earned[node] += weight
     assert {node: ledger.balance(accrued(peer_id(node))) for node in earned} == dict(earned)
 

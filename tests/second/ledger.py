@@ -11,45 +11,97 @@ from pathlib import Path
 from documents import Map, check, pack, unpack
 
 ACCOUNT = re.compile(r"fund:operator|escrow:run|rounding|forfeit|paid:\w+|node:\w+:(accrued|unvested|payable)")
+WRONG = ("seeded-choice", "close-choices", "drift", "drift-median", "not-generated")
 
 
-def replay(path: str) -> tuple[Counter[str], dict[int, bytes], dict[bytes, Map]]:
-    """Balances, hashes by number, ends by lease."""
-    copy = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    rows = copy.execute("SELECT seq, at, kind, key, postings, facts, hash FROM entries ORDER BY seq").fetchall()
-    stored = {account: amount for account, amount in copy.execute("SELECT account, amount FROM balances") if amount}
-    copy.close()
-    balances, hashes, ends, before = Counter[str](), dict[int, bytes](), dict[bytes, Map](), bytes(32)
-    check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
-    for number, (seq, at, kind, key, packed, facts, named) in enumerate(rows, start=1):
-        check(seq == number, f"entry {seq} stands where {number} belongs")
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def tree(leaves: list[bytes]) -> bytes:
+    """RFC 6962, section 2.1, over hashes of leaves."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else sha256(b"")
+    half = 1 << (len(leaves) - 1).bit_length() - 1
+    return sha256(b"\x01" + tree(leaves[:half]) + tree(leaves[half:]))
+
+
+class Replay:
+    """`ends`: by lease, with the (number, hash) that a receipt names. `groups`: codes of a node's groups in order."""
+
+    def __init__(self, path: str) -> None:
+        copy = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        rows = copy.execute("SELECT seq, at, kind, key, postings, facts, hash FROM entries ORDER BY seq").fetchall()
+        stored = {account: amount for account, amount in copy.execute("SELECT account, amount FROM balances") if amount}
+        self.rest = copy.execute("SELECT lease, document, entry FROM ends ORDER BY lease").fetchall()
+        copy.close()
+        self.balances, self.ends, self.before = Counter[str](), dict[bytes, tuple[Map, tuple[int, bytes]]](), bytes(32)
+        self.groups, self.vouched = dict[str, list[str]](), set[str]()
+        check(len({row[3] for row in rows}) == len(rows), "two entries under one key")
+        for self.number, row in enumerate(rows, start=1):
+            self.entry(*row)
+        for lease, document, entry in self.rest:
+            check(entry is None or lease in self.ends, "an end is of an entry that tells of no ends")
+            self.ends[lease] = unpack(document), (0, sha256(b"\x00" + document))
+        check({account: n for account, n in self.balances.items() if n} == stored, "the balances are others")
+
+    def entry(self, seq: int, at: int, kind: str, key: str, packed: bytes, facts: bytes, named: bytes) -> None:
+        check(seq == self.number, f"entry {seq} stands where {self.number} belongs")
         postings, told = unpack(packed), unpack(facts)
-        before = hashes[seq] = hashlib.sha256(before + pack([seq, at, kind, key, postings, facts])).digest()
-        check(before == named, f"entry {seq} does not hash to what is stored")
+        self.before = sha256(self.before + pack([seq, at, kind, key, postings, facts]))
+        check(self.before == named, f"entry {seq} does not hash to what is stored")
         check(sum(amount for _, amount in postings) == 0, f"entry {seq} does not add up to 0")
         for account, amount in postings:
             check(ACCOUNT.fullmatch(account), f"there is no account {account}")
-            balances[account] += amount
-        others = [balances[account] for account, _ in postings if account != "fund:operator"]
+            self.balances[account] += amount
+        others = [self.balances[account] for account, _ in postings if account != "fund:operator"]
         check(min(others, default=0) >= 0, f"an account falls below zero in entry {seq}")
         if kind.startswith("lease."):
             paid = [["escrow:run", -told["weight"]], [f"node:{told['node']}:accrued", told["weight"]]]
             check(postings == (paid if kind == "lease.accepted" else []), f"entry {seq} pays other than it says")
             check(key == f"lease:{told['lease'].hex()}", f"entry {seq} is of another lease than its key")
-            ends[told["lease"]] = told
-    check({account: amount for account, amount in balances.items() if amount} == stored, "the balances are others")
-    return balances, hashes, ends
+            self.ends[told["lease"]] = told, (seq, named)
+            self.groups.setdefault(told["node"], []).extend([told["code"]] * (kind != "lease.expired"))
+        elif kind == "leases.ended":
+            self.together(seq, told)
+        elif kind == "node.vouched":
+            self.vouched.add(told["node"])
+
+    def together(self, seq: int, told: Map) -> None:
+        """An entry over ends that have none of their own."""
+        mine = [(lease, document) for lease, document, entry in self.rest if entry == seq]
+        check(tree([sha256(b"\x00" + document) for _, document in mine]) == told["root"], f"entry {seq}: other ends")
+        counts = Counter[tuple[str, str]]()
+        for lease, document in mine:
+            end = unpack(document)
+            check(end["lease"] == lease and lease not in self.ends, f"entry {seq}: an end of another lease")
+            self.ends[lease] = end, (0, b"")
+            kinds = ("expired",) if end["code"] == "expired" else ("refused", "wrong")[: 1 + (end["code"] in WRONG)]
+            counts.update((end["node"], kind) for kind in kinds)
+        for node, expired, refused, wrong in told["counts"]:
+            of = (counts.pop((node, kind), 0) for kind in ("expired", "refused", "wrong"))
+            check(tuple(of) == (expired, refused, wrong), f"entry {seq} counts other ends than it has")
+            self.groups.setdefault(node, []).extend(["?"] * (refused - wrong) + ["drift"] * wrong)
+        check(not counts and told["ends"] == len(mine), f"entry {seq} counts other ends than it has")
+
+    def rank(self, node: str) -> str:
+        codes = self.groups.get(node, [])
+        accepted = sum(code in ("ok", "task-score") for code in codes)
+        if accepted >= 30 and not set(WRONG) & set(codes[-300:]):
+            return "proven"
+        return "known" if accepted >= 3 or node in self.vouched else "new"
 
 
 def main(path: str, told: str) -> None:
-    (balances, hashes, ends), mine = replay(path), json.loads(Path(told).read_text())
+    replay, mine = Replay(path), json.loads(Path(told).read_text())
     receipts = [unpack(unpack(bytes.fromhex(sealed))[2]) for sealed in mine["receipts"]]
     for receipt in receipts:
-        check(hashes.get(receipt["entry"]) == receipt["entry_hash"], "the ledger was rewritten under a receipt")
-        check(ends[receipt["lease"]]["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
-    earned = sum(receipt["weight"] for receipt in receipts)
-    check(balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")
-    print(json.dumps({"entries": len(hashes), "earned": earned, "balances": balances}))
+        end, place = replay.ends.get(receipt["lease"], ({}, None))
+        check(place == (receipt["entry"], receipt["entry_hash"]), "the ledger was rewritten under a receipt")
+        check(end["weight"] == receipt["weight"], "the ledger pays other than the receipt says")
+    earned, rank = sum(receipt["weight"] for receipt in receipts), replay.rank(mine["peer"])
+    check(replay.balances[f"node:{mine['peer']}:accrued"] == earned, "the account is not what the receipts add up to")
+    print(json.dumps({"entries": replay.number, "earned": earned, "rank": rank, "balances": replay.balances}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Rules
 1. They import nothing of ours: their own modules, the standard library and a few libraries. A wall in their process
    refuses every package of this repository, by whatever way it would come.
-2. Together they have at most 800 lines.
+2. Together they have at most 860 lines.
 3. Where they did not get on by the pages, the pages were mended, not they.
 """
 
@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 
 from coordinator import setup
+from coordinator.accounts.ends import Ends, place_of
+from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.learner.calls import WarmUp
 from coordinator.ledger import ESCROW, Ledger, accrued, transfer
@@ -35,7 +38,7 @@ VECTORS = ROOT / "tests" / "vectors"
 OURS = sorted({path.parent.name for path in ROOT.glob("*/__init__.py")} | {"benchmarks", "tests"})
 MODULES = sorted(path for path in SECOND.glob("*.py") if not path.name.startswith("test_"))
 LIBRARIES = {"blake3", "cryptography", "msgpack", "numpy", "tokenizers", "zstandard"}
-MOST_LINES = 800
+MOST_LINES = 860
 NODE = "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"
 WALL = f"""
 import runpy, sys
@@ -84,7 +87,7 @@ def test_a_package_of_ours_cannot_be_imported_there(name: str, tmp_path: Path) -
     assert f"ImportError: {name} is a package of the product" in done.stderr
 
 
-def test_it_has_at_most_800_lines() -> None:
+def test_it_has_at_most_860_lines() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in MODULES}
     assert sum(lines.values()) <= MOST_LINES, lines
 
@@ -196,23 +199,33 @@ def test_it_follows_versions_over_https_is_paid_and_replays_the_ledger(
     assert done.returncode == 0, done.stderr
     replayed = json.loads(done.stdout)
     assert replayed["earned"] > 0
+    assert replayed["rank"] == "known"
     print(f"{per_version:.0f} bytes of documents a version, {len(told['versions'])} versions; {told['received']}")
 
 
 def ledger_of(path: Path) -> None:
-    """A run.sqlite with a ledger of three entries: 500 issued, 109 paid to a node, one lease expired."""
+    """A run.sqlite with a ledger of four entries: 500 issued, 109 paid to a node, one lease expired; and a minute of
+    refused leases."""
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
+        accounts = Accounts(database, ledger)
+        ends = Ends(database, ledger, accounts)
         with database.transaction():
             ledger.issue_points(1_000, 109)
             for lease, weight in ((b"a" * 16, 109), (b"b" * 16, 0)):
                 kind, code = ("lease.accepted", "ok") if weight else ("lease.expired", "expired")
-                end = LeaseEnd(
-                    node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=1,
-                    tokens_in=5, tokens_out=9, weight=weight, trainable=True, submission_hash=None,
-                )  # fmt: skip
-                postings = transfer(ESCROW, accrued(NODE), weight)
-                ledger.append(2_000, kind, f"lease:{lease.hex()}", end, postings)
+                end = end_of(lease, code, weight)
+                ledger.append(2_000, kind, f"lease:{lease.hex()}", end, transfer(ESCROW, accrued(NODE), weight))
+            for lease, code in ((b"c" * 16, "drift"), (b"d" * 16, "expired"), (b"e" * 16, "tokens")):
+                ends.put(lease, msgspec.msgpack.encode(end_of(lease, code, 0)), 3_000)
+            assert ends.tell(100_000) == 3
+
+
+def end_of(lease: bytes, code: str, weight: int) -> LeaseEnd:
+    return LeaseEnd(
+        node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=1,
+        tokens_in=5, tokens_out=9, weight=weight, trainable=True, submission_hash=None,
+    )  # fmt: skip
 
 
 FORGERIES = {
@@ -223,7 +236,22 @@ FORGERIES = {
     "a fact": ("UPDATE entries SET facts = (SELECT facts FROM entries WHERE seq = 3) WHERE seq = 2", "does not hash"),
     "an entry that is gone": ("DELETE FROM entries WHERE seq = 2", "entry 3 stands where 2 belongs"),
     "a balance": ("UPDATE balances SET amount = amount + 1 WHERE account LIKE 'node:%'", "the balances are others"),
-    "the last entry that is gone": ("DELETE FROM entries WHERE seq = 3", "the ledger was rewritten under a receipt"),
+    "an end": (
+        "UPDATE ends SET document = (SELECT document FROM ends WHERE lease = x'64646464646464646464646464646464')",
+        "entry 4: other ends",
+    ),
+    "an end that is gone": (
+        "DELETE FROM ends WHERE lease = x'64646464646464646464646464646464'",
+        "entry 4: other ends",
+    ),
+    "the last entry that is gone": (
+        "DELETE FROM entries WHERE seq = 4",
+        "an end is of an entry that tells of no ends",
+    ),
+    "the last entries that are gone": (
+        "UPDATE ends SET entry = NULL; DELETE FROM entries WHERE seq > 2",
+        "the ledger was rewritten under a receipt",
+    ),
 }
 
 
@@ -236,18 +264,19 @@ def test_its_replay_sees(what: str, tmp_path: Path) -> None:
         for trigger in ("changed", "removed"):
             database.execute(f"DROP TRIGGER entries_are_never_{trigger}")
         backed_up(tmp_path / "run.sqlite", tmp_path / "true.sqlite")
-        database.execute(FORGERIES[what][0])
-        database.commit()
-    receipts = [(2, b"a" * 16, 109), (3, b"b" * 16, 0)]
+        leaves = dict(database.execute("SELECT lease, document FROM ends"))
+        database.executescript(FORGERIES[what][0])
+    receipts = [(2, hashes[2], b"a" * 16, 109), (3, hashes[3], b"b" * 16, 0)]
+    receipts += [(*place_of(leaves[lease]), lease, 0) for lease in (b"c" * 16, b"e" * 16)]
     sealed = [
-        msgpack.packb(
-            [0, 0, msgpack.packb({"entry": entry, "entry_hash": hashes[entry], "lease": lease, "weight": paid})]
-        )
-        for entry, lease, paid in receipts
+        msgpack.packb([0, 0, msgpack.packb({"entry": entry, "entry_hash": hash_, "lease": lease, "weight": paid})])
+        for entry, hash_, lease, paid in receipts
     ]
     (tmp_path / "told.json").write_text(json.dumps({"peer": NODE, "receipts": [one.hex() for one in sealed]}))
     done = walled(SECOND / "ledger.py", tmp_path / "true.sqlite", tmp_path / "told.json")
-    assert (done.returncode, json.loads(done.stdout)["earned"]) == (0, 109), done.stderr
+    assert done.returncode == 0, done.stderr
+    replayed = json.loads(done.stdout)
+    assert (replayed["earned"], replayed["rank"]) == (109, "new")
     done = walled(SECOND / "ledger.py", tmp_path / "run.sqlite", tmp_path / "told.json")
     assert done.returncode == 1
     assert FORGERIES[what][1] in done.stderr
