@@ -7,7 +7,7 @@ knows the network, torch or the time; `now` is milliseconds since the Unix epoch
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,6 +23,7 @@ from coordinator.ledger import Ledger
 from coordinator.prompts import Prompts
 from coordinator.reasons import sentence
 from coordinator.replay import Buffer, Drawn
+from coordinator.rollouts.tokens import WINDOW, Tokens
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from coordinator.roster import Roster
 from coordinator.supervision.waiting import Shortage
@@ -70,7 +71,8 @@ class Books:
         self._waiting = WaitingGroups(database)
         self.intake = Intake(database, self.leases, self.ends, self.strikes, self._waiting, seal, spec, tasks, text)
         self.buffer = Buffer(database, terms.staleness, refill=refill)
-        self.roster = Roster(database, self.ledger)
+        self.tokens = Tokens(database)
+        self.roster = Roster(database)
         self.broadcasts = Broadcasts()
         self._entropy, self._again = entropy, again
 
@@ -87,6 +89,12 @@ class Books:
         self.roster.save(now)
         self.told.tell(now)
         return self.ends.expire(now)
+
+    def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
+        """Forget some of what is older than the challenge window; 0 where nothing is left to forget. `covered`,
+        `step`: see `Tokens.forget`."""
+        leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
+        return leases + self.roster.forget(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """A learner has started: its checkpoint's draws, and where it stands."""

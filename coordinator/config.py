@@ -239,6 +239,33 @@ class WebSection(Section):
         str, Field(min_length=1, max_length=200, description="Address to bind. 0.0.0.0: every interface.")
     ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="TCP port. 0: any free one.")] = 8420
+    names: Annotated[
+        Texts,
+        Field(
+            max_length=16,
+            description="Public names of the page, such as run.example.org. Under any other name but localhost it is "
+            "refused; under these, scripts of other web sites may read it.",
+        ),
+    ] = ()
+    connections: Annotated[
+        int, Field(ge=1, le=32768, description="Most connections with the page; each takes an open file.")
+    ] = 256
+    address_connections: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=32768,
+            description="Most of them from one public IPv4 address or IPv6 /64. Loopback and private addresses, where "
+            "a reverse proxy is, have no such bound.",
+        ),
+    ] = 32
+
+    @model_validator(mode="after")
+    def _are_names(self) -> Self:
+        for name in self.names:
+            if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name):
+                raise ValueError(f"names has {name!r}: write a host name alone, such as run.example.org")
+        return self
 
 
 class LeasesSection(Section):

@@ -163,7 +163,6 @@ class Control:
         refused = self._refused(node, request, method, now)
         if refused is not None:
             return _encoded(refused)
-        self._books.roster.came(node, way, now)
         digest = blake3.blake3(data).digest()
         known = self._answers.find(node, request.id)
         if known is not None:
@@ -172,6 +171,7 @@ class Control:
             result = self._dispatch(node, request, now, origin)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
+        self._books.roster.sightings.came(node, way, now)
         verdicts = None if request.verdicts is None else self._books.verdicts(node, request.verdicts)
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)

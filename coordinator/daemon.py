@@ -30,7 +30,7 @@ from coordinator.authority import ends_soon
 from coordinator.books import Again, Books
 from coordinator.config import CoordinatorConfig
 from coordinator.control import TOLD, Control
-from coordinator.database import Database, check
+from coordinator.database import DAY, Database, check
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import RunFolder, locked
@@ -48,6 +48,7 @@ from coordinator.setup import Run, read_again
 from coordinator.state import LinksView
 from coordinator.supervision.commands import OperatorSocket
 from coordinator.verdicts import EXPIRED_AT_ONCE
+from coordinator.web.limits import WebLimits
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
 from p2p.addresses import listenable
@@ -71,8 +72,8 @@ TIDY = 30.0
 SWITCH = 0.001
 """Seconds after which a busy thread makes way for another. The event loop lets go of the interpreter at every statement
 of SQLite; at Python's 5 ms a picture in the making would hold it up for that long each time."""
-CHALLENGE_WINDOW = 24 * 3600 * 1000
-"""Milliseconds for which the tokens of a decided group are kept, so that a verdict can be run again."""
+FORGOTTEN_AT_ONCE = 4
+"""Slices of what is older than the challenge window that one tick forgets (coordinator/rollouts/tokens.py)."""
 
 log = structlog.get_logger("coordinator")
 
@@ -133,6 +134,8 @@ class Coordinator:
             clock=_elapsed,
             seed=int.from_bytes(run.id[:8], "big"),
         )
+        self.page_refused: Callable[[], dict[str, int]] = dict
+        """Connections with the page that were refused, by the limit."""
         self._witness = Witness()
         self.desk = Desk(self.books, self.history, self.learning.arrived, self._witness)
         papers = Papers(run, self.publisher, self.books)
@@ -212,30 +215,43 @@ class Coordinator:
                 tidied = _elapsed()
                 budget = self._run.config.store
                 await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
-                await self._forget_tokens()
+            await self._forget()
             await asyncio.sleep(TICK)
 
     async def _check(self) -> None:
-        """Look through a database that was too large to be checked before the start. Raises `Corrupt`."""
-        if not self.books.database.checked:
-            await anyio.to_thread.run_sync(check, self.books.database.path, abandon_on_cancel=True)
-            log.info("database checked", file=self.books.database.path.name)
+        """Look through the database where that is due, beside the run, and again every day. After an unclean stop no
+        verdict is given before. Raises `Corrupt`."""
+        database = self.books.database
+        if not database.checked:
+            log.info("database check begun; verdicts wait for it", file=database.path.name)
+        while True:
+            if not database.checked:
+                await anyio.to_thread.run_sync(check, database.path, abandon_on_cancel=True)
+                database.found_sound(self._now())
+                log.info("database checked", file=database.path.name)
+            self.learning.sound.set()
+            await asyncio.sleep(DAY / 1000)
+            database.checked = False
 
     async def _look_at_network(self) -> None:
         """Show the painter who is connected, who was refused, and what was relayed."""
         peers, traffic = await self._network.peers(), await self._network.traffic()
-        self.painter.connected = {*peers, *self.books.roster.over_https(self._now())}
+        self.painter.connected = {*peers, *self.books.roster.sightings.over_https(self._now())}
         self.painter.invite = await self.invite()
         self.painter.relayed = traffic.relayed
-        self.painter.links = LinksView(open=len(peers), refused=traffic.refused, shortages=descriptors.SHORTAGES.count)
+        refused = {**traffic.refused, **self.page_refused()}
+        self.painter.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
 
-    async def _forget_tokens(self) -> None:
-        """Tokens that neither a restarted learner nor an appeal can ask for, some at a time: others come between."""
-        latest, dropped = self.publisher.latest, 1
-        while latest is not None and dropped:
-            covered = itertools.chain.from_iterable(self.learning.training.covered)
-            window = self._now() - CHALLENGE_WINDOW
-            dropped = self.books.buffer.drop_payloads(covered, latest.version, latest.era, window)
+    async def _forget(self) -> None:
+        """Some of what neither a restarted learner nor an appeal can ask for: other work comes between, and what an
+        earlier program left is forgotten in hours, not at once."""
+        latest = self.publisher.latest
+        if latest is None:
+            return
+        covered = frozenset(itertools.chain.from_iterable(self.learning.training.covered))
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if not self.books.forget(covered, latest.version, latest.era, self._now()):
+                return
             await asyncio.sleep(0)
 
     def _now(self) -> int:
@@ -271,7 +287,7 @@ async def serve(run: Run) -> None:
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
-    limits, https_limits = connection_limits(run.config, descriptors.raise_limit())
+    limits, https_limits, web_limits = connection_limits(run.config, descriptors.raise_limit())
     peer = ThreadedPeer(
         run.keys.network, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
     )
@@ -279,7 +295,9 @@ async def serve(run: Run) -> None:
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         web = run.config.web
-        site = await serve_web(application(coordinator.painter.picture), web.host, web.port)
+        app = application(coordinator.painter, host=web.host, names=web.names)
+        site = await serve_web(app, web.host, web.port, web_limits)
+        coordinator.page_refused = site.refused
         try:
             with _page_named(run.folder, status.address_of(web.model_copy(update={"port": site.port}))):
                 await coordinator.run()
@@ -301,13 +319,15 @@ def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
         folder.page.unlink(missing_ok=True)
 
 
-def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, Limits]:
-    """Return the limits of libp2p and HTTPS, fitted to `files` open files."""
+def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, Limits, WebLimits]:
+    """Return the limits of libp2p, HTTPS and the page, fitted to `files` open files."""
     https = config.https.connections if config.https.listen else 0
-    over_libp2p, over_https = descriptors.fitted(files, config.network.connections, https)
+    wanted = (config.network.connections, https, config.web.connections)
+    over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
     return (
         PeerLimits(over_libp2p, config.network.subnet_connections),
         Limits(connections=over_https, per_visitor=config.https.address_connections),
+        WebLimits(connections=with_page, per_address=config.web.address_connections),
     )
 
 

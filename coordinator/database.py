@@ -6,8 +6,9 @@ Rules
 3. The schema has a number (user_version). `open` brings an older file up to this program's (coordinator/schema.py); an
    older program never opens a newer file.
 4. Entries of the ledger are neither changed nor removed, and a lease's final state is final: triggers say so.
-5. A file of up to `LARGE` bytes is checked for damage at `open`. A larger one is checked beside the run (`check`):
-   that reads all of it. Until then a damaged page is found when it is touched.
+5. The whole file is checked for damage where the process that wrote it last did not close it, and once a day: at `open`
+   where it has up to `LARGE` bytes, else beside the run (`check`), as that reads all of it. A file that was found to be
+   unsound stays due for a check. Between two checks a damaged page is found when it is touched.
 6. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
 7. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
@@ -17,6 +18,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Generator, Iterator, Sized
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +34,11 @@ CACHE = 64 << 20
 """Bytes of pages that the writer keeps: keys are random, so a group touches pages all over the file."""
 LARGE = 64 << 20
 """Bytes of a file whose check and migration take long."""
+DAY = 24 * 3600 * 1000
+"""Milliseconds from one check of a file to the next."""
+_IN_USE = "in_use"
+"""The fact that stands while a process writes the file, and stays where it does not close it."""
+_CHECKED = "checked_at"
 
 log = structlog.get_logger("coordinator")
 
@@ -60,7 +67,7 @@ class WrongSchema(DatabaseFault):
 
 
 class Database:
-    """An open run.sqlite. Use from one thread. `path`: the file. `checked`: for damage, at `open` (rule 5)."""
+    """An open run.sqlite. Use from one thread. `path`: the file. `checked`: False while a check is due (rule 5)."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, lock: int | None) -> None:
         self._connection = connection
@@ -68,17 +75,20 @@ class Database:
         self._lock = lock
         self._depth = 0
         self._group: GroupCommit | None = None
-        self.checked = _small(path)
+        self.checked = True
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open for writing; a missing file is created. Raises `DatabaseFault`."""
+    def open(cls, path: Path, now: int | None = None) -> Self:
+        """Open for writing; a missing file is created. `now`: ms since the Unix epoch, the system's where it is not
+        given. Raises `DatabaseFault`."""
         lock = _lock(path)
         try:
-            return cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
+            opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
+            opened._take_into_use(time.time_ns() // 1_000_000 if now is None else now)
         except BaseException:
             os.close(lock)
             raise
+        return opened
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -87,9 +97,32 @@ class Database:
             raise DatabaseFault(f"there is no {path}: is this the folder of a run?")
         return cls(_connect(path, f"file:{_quoted(path)}?mode=ro", _check_schema), path, None)
 
+    def _take_into_use(self, now: int) -> None:
+        """Check the file where that is due, or leave it to `check` (rule 5)."""
+        try:
+            last: int | None = self.fact(_CHECKED)
+            due = self.fact(_IN_USE) is not None or last is None or not 0 <= now - last < DAY
+            self.checked = not due
+            if due and _small(self.path):
+                with _translated(self.path):
+                    _check(self._connection, self.path)
+                self.found_sound(now)
+            self.set_fact(_IN_USE, 1)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def found_sound(self, now: int) -> None:
+        """The whole file was checked at `now`, ms, and is sound."""
+        self.set_fact(_CHECKED, now)
+        self.checked = True
+
     def close(self) -> None:
         if self._group is not None:
             self._group.end()
+        if self._lock is not None and self.checked:
+            with contextlib.suppress(DatabaseFault):  # then the next start checks the file
+                self.do("DELETE FROM facts WHERE name = ?", (_IN_USE,))
         self._connection.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -254,9 +287,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     # Some systems' SQLite writes zeros over whatever is deleted: tokens that go would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
-    if _small(path):
-        _check(connection, path)
     if found < SCHEMA_VERSION:
+        if _small(path):
+            _check(connection, path)
         _migrate(connection, path, found)
     connection.execute("PRAGMA foreign_keys = ON")
 

@@ -3,7 +3,7 @@
 Rules
 1. What is answered was made durable before.
 2. One submission a lease. The same bytes again are the same submission: the stored answer. Other bytes are refused; the
-   first of them are kept as evidence, later ones are only counted.
+   first of them are kept as evidence, later ones are only counted (coordinator/rollouts/tokens.py).
 3. A key that does not own a lease learns nothing of it and changes nothing of it.
 4. Received after the lease's end: a REFUSED receipt. In time but no good by T0: a REFUSED receipt with its own entry.
    In time and good by T0: RECEIVED, sealed, and a verdict to come.
@@ -22,6 +22,7 @@ from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
 from coordinator.rollouts.groups import Group, read
+from coordinator.rollouts.tokens import Tokens
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from coordinator.verdicts import Verdicts
 from p2p.errors import Malformed
@@ -56,6 +57,7 @@ class Intake:
         self._spec = spec
         self._tasks = tasks
         self._text = text
+        self._tokens = Tokens(database)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
         """Take a group from the node that signed it (rules 1-5)."""
@@ -87,12 +89,12 @@ class Intake:
         if stored is not None:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
         if held.state == "expired" or now > held.expires:
-            self._store(lease, digest, now, data)
+            self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)
             return self._answer(lease)
         found = self._examined(held.lease, submission)
         if isinstance(found, Fault):
-            self._store(lease, digest, now, data)
+            self._store_refused(lease, digest, now, data)
             self._verdicts.refuse(held, found.code, found.sentence, now)
             return self._answer(lease)
         received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
@@ -106,7 +108,7 @@ class Intake:
         lease: bytes,
         digest: bytes,
         now: int,
-        data: bytes,
+        data: bytes | None,
         scores: bytes | None = None,
         received: bytes | None = None,
     ) -> None:
@@ -115,6 +117,10 @@ class Intake:
             "INSERT INTO submissions (lease, hash, at, payload, scores, received) VALUES (?, ?, ?, ?, ?, ?)",
             (lease, digest, now, data, scores, received),
         )
+
+    def _store_refused(self, lease: bytes, digest: bytes, now: int, data: bytes) -> None:
+        """Keep a submission that is about to be refused: its hash alone where its party's share is used up."""
+        self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
     def _examined(self, lease: Lease, submission: Group) -> bytes | Fault:
         """T0: the packed scores of the rollouts (none where the task gives no finite reward), or what is wrong."""
@@ -128,7 +134,7 @@ class Intake:
         return scores if isinstance(scores, Fault) else msgspec.msgpack.encode(scores)
 
     def _conflict(self, lease: bytes, digest: bytes, data: bytes, now: int) -> Refusal:
-        self._database.do("INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?)", (lease, digest, now, data))
+        self._tokens.other_bytes(lease, digest, data, now)
         self._database.do("UPDATE submissions SET conflicts = conflicts + 1 WHERE lease = ?", (lease,))
         return refusal("other-bytes")
 

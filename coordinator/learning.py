@@ -25,7 +25,8 @@ from tasks.task import Text
 
 
 class Learning:
-    """`arrived`: to be set when a submission was received."""
+    """`arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite is known to be sound;
+    before that there is no verdict, so nothing is credited."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Learning:
         clock: Callable[[], float],
     ) -> None:
         """`clock`: seconds since the Unix epoch."""
-        self.arrived, work = asyncio.Event(), asyncio.Event()
+        self.arrived, self.sound, work = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.training = Training(
             course=course_of(run),
             learner=learner,
@@ -71,7 +72,11 @@ class Learning:
         """Both, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.training.run(), name="training")
-            group.create_task(self.scoring.run(), name="scoring")
+            group.create_task(self._score(), name="scoring")
+
+    async def _score(self) -> None:
+        await self.sound.wait()
+        await self.scoring.run()
 
 
 def looks_of(run: Run, scorer: Scorer, books: Books, publisher: Publisher) -> Looks:

@@ -30,13 +30,14 @@ def turnaround(database: Database) -> float | None:
 
 
 def supply(database: Database, now: int, rates: dict[bytes, float] | None = None) -> float:
-    """Rollouts a second that the nodes seen lately deliver while they hold leases.
+    """Rollouts a second that the nodes with accepted work, seen lately, deliver while they hold leases.
 
     A node's rate is its accepted rollouts over the union of its leased times, so that one that is kept waiting for
     lack of room does not look slow. `rates`: of the call before, by node, kept here: a call measures at most `MEASURED`
     nodes, new ones first, then those that were measured longest ago; a node not measured yet counts as the mean."""
     rates = {} if rates is None else rates
-    rows = database.all(f"SELECT key FROM nodes WHERE last_seen >= ? AND {SERVED}", (now - AWAY, now))
+    query = f"SELECT key FROM nodes WHERE (weight > 0) = 1 AND last_seen >= ? AND {SERVED}"
+    rows = database.all(query, (now - AWAY, now))
     here = {node for (node,) in rows}
     for node in rates.keys() - here:
         del rates[node]
@@ -77,6 +78,12 @@ def zero_variance(database: Database) -> float:
     """Share of the last trainable groups in which all rewards are equal."""
     rows = database.all("SELECT varied FROM buffer ORDER BY rowid DESC LIMIT ?", (4 * _GROUPS,))
     return sum(not varied for (varied,) in rows) / len(rows) if rows else 0.0
+
+
+def work(database: Database) -> int:
+    """Accepted work of all nodes, milli-RE."""
+    query = "SELECT coalesce(sum(weight), 0) FROM sums WHERE node = x'' AND verdict = 'accepted'"
+    return int(database.value(query))
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

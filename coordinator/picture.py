@@ -7,7 +7,7 @@ Rules
 3. A picture shows one state of the file; what the loop copied may be some milliseconds older.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,21 +15,21 @@ import anyio.to_thread
 import msgspec
 
 from coordinator import measures
+from coordinator.accounts import node_rows
+from coordinator.accounts.node_rows import Cursor, Page, page
 from coordinator.authority import ends_soon
 from coordinator.books import Books
 from coordinator.broadcasts import Broadcasts
 from coordinator.capacity import Measured, view
 from coordinator.database import Database
-from coordinator.ledger import Ledger
 from coordinator.publisher import Publisher
-from coordinator.roster import Faces, Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from coordinator.state import BroadcastView, CapacityView, LinksView, RunState
+from coordinator.state import BroadcastView, CapacityView, LinksView, NodeRow, RunState
 from coordinator.training import Training
 from p2p.addresses import Way
 
-MOST_NODES = 10_000
+MOST_NODES = 100
 """Nodes in a picture, those with the most accepted work."""
 _NOT_YET = CapacityView(
     step_seconds=None,
@@ -70,7 +70,6 @@ class Painter:
     relayed: int = 0
     links: LinksView = field(default_factory=LinksView)
     _rates: dict[bytes, float] = field(default_factory=dict)
-    _faces: Faces = field(default_factory=dict)
     """Of the pictures before: used by one thread at a time, as pictures are made one after the other."""
 
     async def picture(self) -> RunState:
@@ -80,6 +79,11 @@ class Painter:
     def paint(self) -> RunState:
         """The same, made here and now."""
         return self._finished(self._sketch())
+
+    def nodes(self, after: Cursor | None, most: int) -> Page:
+        """At most `most` nodes behind a place in the order of their work. For another thread than the loop's."""
+        with Database.read(self.books.database.path) as database, database.reading():
+            return page(database, after, most, self.connected, {})
 
     def _sketch(self) -> Sketch:
         """Rule 1."""
@@ -134,14 +138,17 @@ class Painter:
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
         )
-        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.ways())
+        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.sightings.ways())
 
     def _finished(self, sketch: Sketch) -> RunState:
         """Rules 1 to 3: what the file tells, in any thread."""
         now = sketch.state.now
         with Database.read(self.books.database.path) as database, database.reading():
             counted = measures.counts(database, now)
-            nodes = Roster(database, Ledger(database)).rows(sketch.connected, sketch.ways, self._faces)
+            broadcast = sketch.broadcasts.view(self.run.peer_id)
+            nodes = _shown(database, broadcast, sketch.connected, sketch.ways)
+            known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
+            online, weight = node_rows.known(database, sketch.connected), measures.work(database)
             capacity = self._capacity(sketch, database)
         return msgspec.structs.replace(
             sketch.state,
@@ -155,9 +162,11 @@ class Painter:
             unscored=counted.unscored,
             expired=counted.expired,
             capacity=capacity,
-            broadcast=sketch.broadcasts.view(self.run.peer_id),
-            nodes=nodes[:MOST_NODES],
-            nodes_known=len(nodes),
+            broadcast=broadcast,
+            nodes=nodes,
+            nodes_known=known,
+            nodes_connected=online,
+            weight=weight,
         )
 
     def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:
@@ -174,3 +183,13 @@ class Painter:
         if not at.finished:
             return "learning" if self.training.watch.pause is None else "paused"
         return "finished" if self.scoring.settled() else "finishing"
+
+
+def _shown(
+    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Way]
+) -> list[NodeRow]:
+    """The nodes of a picture, the most work first: the first ones of the order, and those that the broadcast names."""
+    best = page(database, None, MOST_NODES, connected, ways).rows
+    shown = {row.id for row in best}
+    named = dict.fromkeys(take.node for take in broadcast.takes if take.node not in shown)
+    return best + sorted(node_rows.rows_of(database, named, connected, ways), key=lambda row: -row.weight)

@@ -15,18 +15,12 @@ Rules
    another takes its place.
 """
 
-import contextlib
-import itertools
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from coordinator.database import Database
 from coordinator.rollouts.age import age, oldest_fresh
 
-SLICE: Final = 32
-SLICE_BYTES: Final = 2 << 20
-"""Groups whose tokens are forgotten in one transaction, and bytes of their submissions, where that is more than one
-group: few enough that nothing else waits for it."""
 _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
 
@@ -99,37 +93,3 @@ class Buffer:
 
     def _window(self, step: int, era: int) -> tuple[int, int, int]:
         return era, oldest_fresh(step, self._staleness), int(self.refill)
-
-    def drop_payloads(
-        self, covered: Iterable[bytes], step: int, era: int, received_before: int, most: int = SLICE
-    ) -> int:
-        """Forget the tokens of at most `most` groups, and `SLICE_BYTES`, that nobody needs any more, the oldest first;
-        how many groups.
-
-        `covered`, `step`: the draws and the step of a *durable* checkpoint. A group's tokens go once its receipt is
-        confirmed, its challenge window is over (received before this time, ms), and it was drawn before the checkpoint
-        or can never be drawn after it (too old, or set aside). The table `spent` holds the confirmed groups that still
-        have tokens: a call reads those that go, and besides them only those that the buffer still waits with."""
-        drawn, oldest = set(covered), oldest_fresh(step, self._staleness)
-        query = (
-            "SELECT s.at, s.lease, b.era, b.version, a.lease FROM spent s LEFT JOIN buffer b ON b.lease = s.lease"
-            " LEFT JOIN set_aside a ON a.lease = s.lease WHERE s.at < ? ORDER BY s.at"
-        )
-        with contextlib.closing(self._database.each(query, (received_before,))) as spent:
-            gone = (
-                (at, lease)
-                for at, lease, born, version, aside in spent
-                if born is None or born < era or version < oldest or lease in drawn or aside is not None
-            )
-            rows = list(itertools.islice(gone, most))
-        forgotten = nbytes = 0
-        with self._database.transaction():
-            for at, lease in rows:
-                nbytes += self._database.value("SELECT length(payload) FROM submissions WHERE lease = ?", (lease,)) or 0
-                if forgotten and nbytes > SLICE_BYTES:
-                    break
-                self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
-                self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (lease,))
-                self._database.do("DELETE FROM spent WHERE at = ? AND lease = ?", (at, lease))
-                forgotten += 1
-        return forgotten

@@ -1,56 +1,52 @@
 """The nodes that this coordinator knows: what they said in their hello, and when they were seen. How far a key is
-trusted, and whether it is suspended or banned: coordinator/accounts/."""
+trusted, and whether it is suspended or banned: coordinator/accounts/.
 
-from collections.abc import Collection, Mapping
+Rules
+1. A key costs nothing, so its row does not stay for ever: a node without any accepted or refused group that was not
+   seen for `KEPT` goes (`forget`). Its ledger entries stay, as all do.
+2. Of the nodes that a newcomer is told (`records`), at least half have accepted work where there are such, and at most
+   `PER_SUBNET` are dialled in one public subnet. A node that is reached through a relay alone counts in no subnet: what
+   it names is the relay's.
+3. What is in memory is bounded (coordinator/accounts/sightings.py). Nothing here reads all nodes.
+"""
+
+import contextlib
+from collections import Counter
 from functools import lru_cache
-from typing import NamedTuple
 
+from coordinator.accounts.sightings import Sightings
 from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
-from coordinator.ledger import Ledger, accrued
-from coordinator.state import NodeRow
-from p2p.addresses import Way, way_of
+from p2p.addresses import way_of
 from p2p.errors import P2PError
-from p2p.identity import peer_id
+from p2p.limits.origin import SubnetOf
+from p2p.limits.subnets import subnet_of
 from p2p.messages import Hello
 from p2p.records import Known, over, trusted
 
 AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
-
+KEPT = 7 * 24 * 3600 * 1000
+"""Milliseconds for which the row of a node without groups is kept (rule 1)."""
+FORGOTTEN_AT_ONCE = 32
+TOLD = 64
+PER_SUBNET = 2
+LOOKED_AT = 4
+"""Nodes that are looked at for each one that is told: a crowd in one subnet hides others only beyond that."""
 
 SAVE = 10_000
 SAVED_AT_ONCE = 1_000
 """Nodes whose signs of life are written in one call of `save`."""
 
-LATELY = 120_000
-"""Milliseconds for which a node that asked over HTTPS counts as connected."""
-
-
-class Face(NamedTuple):
-    """The slow parts of a node's row. `sealed`: the record that `reached` is from."""
-
-    id: str
-    sealed: bytes
-    reached: Way | None
-
-
-Faces = dict[bytes, Face]
-
 
 class Roster:
     """The node table, and the world's view of it. A node is its public key, 32 bytes."""
 
-    def __init__(self, database: Database, ledger: Ledger) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._ledger = ledger
-        self._seen: dict[bytes, int] = {}
-        self._ways: dict[bytes, tuple[Way, int]] = {}
-        self._since: dict[bytes, int] = {}
-        self._versions: dict[bytes, int] = {}
-        self._unsaved: set[bytes] = set()
-        self._saving: list[bytes] = []
-        """Nodes whose turn it is to be saved."""
+        self.sightings = Sightings()
+        self._saving: list[tuple[bytes, int]] = []
+        """Nodes whose turn it is to be saved, and when they were seen."""
         self._saved = 0
 
     def hello(self, node: bytes, hello: Hello, record: Known | None, now: int) -> None:
@@ -59,7 +55,8 @@ class Roster:
         known = self._record(node)
         newest = record if known is None or (record is not None and record.issued > known.issued) else known
         self._database.do(
-            "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)"
+            "INSERT INTO nodes (key, name, software, engine, device, addresses, first_seen, last_seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT DO UPDATE SET name = excluded.name, software = excluded.software,"
             " engine = excluded.engine, device = excluded.device,"
             " addresses = excluded.addresses, last_seen = excluded.last_seen",
@@ -74,9 +71,10 @@ class Roster:
                 now,
             ),
         )
-        if node not in self._since or now - self._seen[node] > AWAY:
-            self._since[node] = now
-        self._seen[node] = now
+        found = self.sightings.meet(node, now, worked=self.admitted(node))
+        if found.since is None or now - found.seen > AWAY:
+            found.since = now
+        found.seen = now
 
     def introduced(self, node: bytes) -> bool:
         """Whether this node ever said hello, and was welcome."""
@@ -84,113 +82,90 @@ class Roster:
 
     def here_since(self, node: bytes) -> int | None:
         """Since when a node is in touch with this process, short breaks aside; None: it has not said hello."""
-        return self._since.get(node)
+        found = self.sightings.find(node)
+        return None if found is None else found.since
 
     def admitted(self, node: bytes) -> bool:
         """Whether work of this node was ever accepted."""
         query = "SELECT EXISTS (SELECT 1 FROM sums WHERE node = ? AND verdict = 'accepted')"
         return bool(self._database.value(query, (node,)))
 
-    def came(self, node: bytes, way: Way, now: int) -> None:
-        """A signed request of a node came by a way of p2p.addresses."""
-        self._ways[node] = (way, now)
-
-    def over_https(self, now: int) -> set[str]:
-        """Peer ids of those who asked over HTTPS lately: they keep no connection by which they could be known."""
-        return {peer_id(node) for node, (way, at) in self._ways.items() if way == "https" and now - at < LATELY}
-
     def saw(self, node: bytes, now: int, version: int | None = None) -> None:
-        """Note a sign of life, and the version that the node holds. Only another version is written at once: where
-        nothing changed nothing is written (`save`)."""
-        self._seen[node] = now
-        self._unsaved.add(node)
-        if version is not None and self._versions.get(node) != version:
-            self._versions[node] = version
+        """Note a sign of life of a known node, and the version that it holds. Only another version is written at once:
+        where nothing changed nothing is written (`save`)."""
+        worked = self._database.value("SELECT weight > 0 FROM nodes WHERE key = ?", (node,))
+        if worked is None:
+            return
+        found = self.sightings.meet(node, now, worked=bool(worked))
+        found.seen = now
+        self.sightings.unsaved(node)
+        if version is not None and found.version != version:
+            found.version = version
             self._database.do("UPDATE nodes SET last_seen = ?, version = ? WHERE key = ?", (now, version, node))
 
     def save(self, now: int) -> None:
         """Write when nodes were seen last, once in `SAVE` milliseconds for each of them, `SAVED_AT_ONCE` in a call.
         Call every second or so."""
         if not self._saving and not 0 <= now - self._saved < SAVE:  # a clock that was set back puts nothing off
-            self._saved, self._saving, self._unsaved = now, list(self._unsaved), set()
+            self._saved, self._saving = now, self.sightings.to_save()
         if not self._saving:
             return
         part, self._saving = self._saving[:SAVED_AT_ONCE], self._saving[SAVED_AT_ONCE:]
         with self._database.transaction():
-            for node in part:
-                self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (self._seen[node], node))
+            for node, seen in part:
+                self._database.do("UPDATE nodes SET last_seen = ? WHERE key = ?", (seen, node))
+
+    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
+        """Forget at most `most` nodes by rule 1; how many."""
+        query = "SELECT key FROM nodes WHERE groups = 0 AND last_seen < ? ORDER BY last_seen LIMIT ?"
+        gone = self._database.all(query, (now - KEPT, most))
+        if gone:
+            with self._database.transaction():
+                for (node,) in gone:
+                    self._database.do("DELETE FROM nodes WHERE key = ?", (node,))
+                    self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
+        return len(gone)
 
     def record(self, node: bytes, now: int) -> Known | None:
         """Where a node said that it can be reached, unless that is over."""
         known = self._record(node)
         return None if known is None or over(known, now) else known
 
-    def records(self, now: int, most: int = 64) -> list[Known]:
-        """Of the nodes seen last that are served, the last one first: to redial after a restart, and to tell others."""
-        query = f"SELECT addresses FROM nodes WHERE {SERVED} ORDER BY last_seen DESC LIMIT ?"
-        found = [_read(sealed) for (sealed,) in self._database.all(query, (now, most))]
-        return [known for known in found if known is not None and known.addresses and not over(known, now)]
+    def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[Known]:
+        """Return the nodes that others are told of, and that are dialled after a restart: by rule 2, of those seen
+        last, nodes with accepted work first."""
+        places: Counter[str] = Counter()
+        worked = self._told(True, most, now, places, subnet_of)
+        return worked + self._told(False, min(most - len(worked), len(worked) or most), now, places, subnet_of)
+
+    def _told(self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf) -> list[Known]:
+        """At most `most` nodes with or without accepted work. `places`: how many were taken of each subnet."""
+        query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
+        found: list[Known] = []
+        with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
+            for sealed, served in rows:
+                if len(found) == most:
+                    break
+                known = _read(sealed)
+                if known is None or not served or not known.addresses or over(known, now):
+                    continue
+                subnets = {subnet for ip in _dialled_at(sealed) if (subnet := subnet_of(ip)) is not None}
+                if all(places[subnet] < PER_SUBNET for subnet in subnets):
+                    places.update(subnets)
+                    found.append(known)
+        return found
 
     def _record(self, node: bytes) -> Known | None:
         sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
         return None if sealed is None else _read(sealed)
 
-    def ways(self) -> dict[bytes, Way]:
-        """By which way each node's last request came."""
-        return {node: way for node, (way, _) in self._ways.items()}
 
-    def rows(
-        self, connected: Collection[str], ways: Mapping[bytes, Way] | None = None, faces: Faces | None = None
-    ) -> list[NodeRow]:
-        """One row a node, most accepted work first. `connected`: peer ids with a connection now. `ways`: None: those
-        that are known here. `faces`: of the call before, kept here."""
-        ways, faces = self.ways() if ways is None else ways, {} if faces is None else faces
-        query = "SELECT account, amount FROM balances WHERE account BETWEEN 'node:' AND 'node;'"
-        points: dict[str, int] = dict(self._database.all(query))
-        refusals: dict[bytes, dict[str, int]] = {}
-        totals: dict[bytes, list[int]] = {}
-        for key, verdict, code, *sums in self._database.each(
-            "SELECT node, verdict, code, groups, rollouts, tokens, weight FROM sums"
-            " WHERE node != x'' AND verdict != 'expired'"
-        ):
-            if verdict == "refused":
-                refusals.setdefault(key, {})[code] = sums[0]
-            else:
-                totals[key] = [a + b for a, b in zip(totals.get(key, (0, 0, 0, 0)), sums, strict=True)]
-        columns = "key, name, engine, device, version, last_seen, addresses"
-        rows, before = [], faces.copy()
-        faces.clear()
-        for key, name, engine, device, version, last_seen, sealed in self._database.all(f"SELECT {columns} FROM nodes"):
-            accepted, rollouts, tokens, weight = totals.get(key, (0, 0, 0, 0))
-            face = before.get(key)
-            faces[key] = face = face if face is not None and face.sealed == sealed else _face(key, sealed)
-            node = face.id
-            rows.append(
-                NodeRow(
-                    id=node,
-                    name=name,
-                    engine=engine,
-                    device=device,
-                    connected=node in connected,
-                    version=version,
-                    accepted=accepted,
-                    refused=sum(refusals.get(key, {}).values()),
-                    refusals=refusals.get(key, {}),
-                    rollouts=rollouts,
-                    tokens=tokens,
-                    weight=weight,
-                    points=points.get(accrued(node), 0),
-                    last_seen=last_seen,
-                    way=ways.get(key),
-                    reached=face.reached,
-                )
-            )
-        return sorted(rows, key=lambda row: (-row.weight, row.id))
-
-
-def _face(key: bytes, sealed: bytes) -> Face:
+@lru_cache(maxsize=4096)
+def _dialled_at(sealed: bytes) -> tuple[str, ...]:
+    """The IP addresses at which a node is dialled itself (rule 2)."""
     known = _read(sealed)
-    return Face(peer_id(key), sealed, next(map(way_of, known.addresses if known is not None else ()), None))
+    ways = [address.split("/") for address in known.addresses if way_of(address) != "relay"] if known else []
+    return tuple({parts[2] for parts in ways if len(parts) > 2 and parts[1] in ("ip4", "ip6")})
 
 
 @lru_cache(maxsize=4096)

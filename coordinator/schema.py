@@ -293,6 +293,53 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "nodes by their work",
+        """
+ALTER TABLE nodes ADD COLUMN weight INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE nodes ADD COLUMN groups INTEGER NOT NULL DEFAULT 0;
+UPDATE nodes SET (weight, groups) = (
+    SELECT coalesce(sum(s.weight), 0), coalesce(sum(s.groups), 0) FROM sums s
+    WHERE s.node = nodes.key AND s.verdict != 'expired'
+);
+DROP INDEX nodes_seen_last;
+CREATE INDEX nodes_by_work ON nodes (weight, key);
+CREATE INDEX nodes_seen_last ON nodes (weight > 0, last_seen);
+CREATE INDEX nodes_without_groups ON nodes (last_seen) WHERE groups = 0;
+CREATE TABLE tallies (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO tallies SELECT 'nodes', count(*) FROM nodes;
+CREATE TRIGGER a_node_comes_with_its_work AFTER INSERT ON nodes
+BEGIN
+    UPDATE tallies SET value = value + 1 WHERE name = 'nodes';
+    UPDATE nodes SET (weight, groups) = (
+        SELECT coalesce(sum(s.weight), 0), coalesce(sum(s.groups), 0) FROM sums s
+        WHERE s.node = NEW.key AND s.verdict != 'expired'
+    ) WHERE key = NEW.key;
+END;
+CREATE TRIGGER a_node_goes AFTER DELETE ON nodes
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes';
+END;
+CREATE TRIGGER a_node_has_worked AFTER INSERT ON verdicts
+BEGIN
+    UPDATE nodes SET weight = weight + NEW.weight, groups = groups + 1 WHERE key = NEW.node;
+END;
+""",
+    ),
+    Part(
+        "leases whose tokens are kept",
+        """
+DROP TRIGGER a_receipt_is_confirmed;
+DROP TABLE spent;
+CREATE INDEX leases_ended ON leases (expires) WHERE state IN ('decided', 'expired') AND sealed != x'';
+CREATE TABLE refused_tokens (party TEXT PRIMARY KEY, nbytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO refused_tokens SELECT party, sum(nbytes) FROM (
+    SELECT l.party, length(s.payload) AS nbytes FROM submissions s JOIN verdicts v ON v.lease = s.lease
+        JOIN leases l ON l.id = s.lease WHERE s.payload IS NOT NULL AND v.verdict = 'refused'
+    UNION ALL SELECT l.party, length(e.payload) FROM evidence e JOIN leases l ON l.id = e.lease
+) GROUP BY party;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -159,9 +159,10 @@ class RunState(View, frozen=True, kw_only=True):
     `unscored`: groups accepted for which the task gave no finite reward.
     `idle`: share of the learner's wall time spent waiting for groups, since its first step. `relayed_bytes`: passed on
     between nodes that could not reach each other, since the coordinator's start. `steps`, `evaluations`, `versions`: at
-    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: at most 10,000 of the `nodes_known`.
-    `root_serial`, `root_expires`: of the newest Root; `root_ends`: that it ends soon, and how to renew it; empty: it
-    does not."""
+    most 500 each, the newest 250 whole and the earlier ones thinned. `nodes`: those with the most accepted work, at
+    most 100 of the `nodes_known`, and those of the broadcast; /api/v1/nodes has all of them, in pages.
+    `nodes_connected`: of all. `weight`: accepted work of all nodes, milli-RE. `root_serial`, `root_expires`: of the
+    newest Root; `root_ends`: that it ends soon, and how to renew it; empty: it does not."""
 
     run: str
     name: str
@@ -199,6 +200,8 @@ class RunState(View, frozen=True, kw_only=True):
     faults: list[str]
     relayed_bytes: int = 0
     nodes_known: int = 0
+    nodes_connected: int = 0
+    weight: int = 0
     unscored: int = 0
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()

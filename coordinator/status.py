@@ -63,6 +63,7 @@ def lines(state: RunState) -> list[str]:
     """The run in a few lines."""
     wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
     known = max(state.nodes_known, len(state.nodes))
+    online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
     size = f", {state.parameters:,} parameters" if state.parameters else ""
     place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
     rows = [
@@ -71,7 +72,7 @@ def lines(state: RunState) -> list[str]:
         ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
                    f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
                    f"{state.running} leased"),
-        ("nodes", f"{sum(node.connected for node in state.nodes)} connected, {known} known"),
+        ("nodes", f"{online} connected, {known} known"),
     ]  # fmt: skip
     if state.idle is not None:
         rows.append(("learner", f"idle {100 * state.idle:.1f} % of its time"))

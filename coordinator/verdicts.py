@@ -29,6 +29,7 @@ from coordinator.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.reasons import sentence
 from coordinator.rollouts.age import fresh
 from coordinator.rollouts.groups import Claimed
+from coordinator.rollouts.tokens import Tokens
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, encode
 from tasks.task import Score
@@ -91,6 +92,7 @@ class Verdicts:
         self._ends = ends
         self._seal = seal
         self._run = run
+        self._tokens = Tokens(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
 
     def decide(
@@ -251,6 +253,8 @@ class Verdicts:
             "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
             (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
         )
+        if verdict == "refused":
+            self._tokens.refused(lease.id)
         return sealed
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from coordinator.accounts.node_rows import Page
 from coordinator.state import NodeRow, RunState
 from coordinator.web import charts, refusals, spread, words
 from coordinator.web.charts import Bar, Chart, Series
@@ -49,17 +50,34 @@ def page(state: RunState) -> str:
     )
 
 
+def ranking(state: RunState, shown: Page) -> str:
+    """A page of the whole ranking."""
+    total = _work(state)
+    return (
+        _environment()
+        .get_template("nodes.html")
+        .render(
+            state=state,
+            volunteers=[_volunteer(state, rank, node, total) for rank, node in enumerate(shown.rows, shown.first)],
+            after=shown.after,
+            first=shown.first,
+            known=max(state.nodes_known, len(state.nodes)),
+            style=_hash("page.css"),
+        )
+    )
+
+
 def facts(state: RunState) -> dict[str, Any]:
     """What the templates show."""
     label, mood = _PHASES.get(state.phase, (state.phase.capitalize(), "waiting"))
     refused = sum(state.refused.values())
     decided = state.accepted + refused
-    total = sum(node.weight for node in state.nodes)
+    total, known = _work(state), max(state.nodes_known, len(state.nodes))
     return {
         "state": state,
         "phase": label,
         "mood": mood,
-        "online": sum(node.connected for node in state.nodes),
+        "online": online(state),
         "refused": refused,
         "accepted_share": state.accepted / decided if decided else None,
         "gain": state.evaluations[-1].sampled - state.evaluations[0].sampled if len(state.evaluations) > 1 else None,
@@ -67,8 +85,8 @@ def facts(state: RunState) -> dict[str, Any]:
         "accuracy": accuracy_chart(state),
         "reward": reward_chart(state),
         "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
-        "unshown": max(0, len(state.nodes) - NODES_SHOWN),
-        "known": max(state.nodes_known, len(state.nodes)),
+        "unshown": max(0, known - NODES_SHOWN),
+        "known": known,
         "refusals": refusals.rows(state.refused),
         "aside": list(reversed(state.trouble.set_aside))[:BATCHES_SHOWN],
         "aside_groups": sum(state.trouble.reasons.values()),
@@ -148,8 +166,19 @@ def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunte
 
 def _missing(state: RunState) -> int:
     """Connected nodes that are not in the picture of the newest broadcast."""
-    seen = {take.node for take in state.broadcast.takes}
-    return max(0, sum(node.connected and node.id not in seen for node in state.nodes) - state.broadcast.unshown)
+    takes = {take.node for take in state.broadcast.takes}
+    seen = sum(node.connected and node.id in takes for node in state.nodes)
+    return max(0, online(state) - seen - state.broadcast.unshown)
+
+
+def online(state: RunState) -> int:
+    """Nodes that are connected."""
+    return max(state.nodes_connected, sum(node.connected for node in state.nodes))
+
+
+def _work(state: RunState) -> int:
+    """Accepted work of all nodes."""
+    return max(state.weight, sum(node.weight for node in state.nodes))
 
 
 def _supplied(state: RunState) -> float | None:
@@ -162,6 +191,7 @@ def compile_templates() -> None:
     """Once, before the first visitor: it takes a tenth of a second."""
     _environment().get_template("page.html")
     _environment().get_template("live.html")
+    _environment().get_template("nodes.html")
 
 
 @functools.cache

@@ -5,22 +5,28 @@
    thing at a time.
 2. Nothing is loaded from elsewhere and nothing runs inline: the content security policy says so, and page and styles
    are made so that it holds.
-3. Everything here is public and read-only; there is no cookie, no form, no state.
+3. Everything here is read-only; there is no cookie, no form, no state. It is answered under the page's own names alone,
+   and other web sites may read it only where it is public (hosts.py).
+4. A picture has the first nodes of the ranking. The whole ranking is given in pages (nodes.py).
+5. Connections and requests have limits (limits.py).
 """
 
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol
 
 import anyio.to_thread
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from coordinator.state import RunState
-from coordinator.web import metrics, page, table
-from p2p.errors import LocalFault
+from coordinator.web import hosts, metrics, page
+from coordinator.web.limits import WebLimits
+from coordinator.web.listener import Listener
+from coordinator.web.nodes import Ranking, Source
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -42,11 +48,16 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
-    "/api/v1/nodes": (_JSON, lambda state: msgspec.json.encode(state.nodes)),
-    "/api/v1/nodes.csv": (table.CONTENT_TYPE, lambda state: table.of_nodes(state.nodes).encode()),
     "/metrics": (metrics.CONTENT_TYPE, metrics.exposition),
 }
 """Path -> content type, and the body of a picture."""
+
+
+class Shown(Source, Protocol):
+    """What a site shows: coordinator/picture.py."""
+
+    async def picture(self) -> RunState:
+        """The run as it is now. Awaited on the event loop."""
 
 
 class Gallery:
@@ -69,6 +80,11 @@ class Gallery:
                 await anyio.to_thread.run_sync(self._render, state, path, packed)
             return self._bodies[path, packed]
 
+    async def picture(self) -> RunState:
+        """The present picture."""
+        async with self._working:
+            return await self._present()
+
     async def _present(self) -> RunState:
         began = self._clock()
         if self._state is None or began >= self._due:
@@ -86,16 +102,22 @@ class Gallery:
 
 
 def application(
-    picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float] = time.monotonic
+    run: Shown, clock: Callable[[], float] = time.monotonic, *, host: str = "", names: Collection[str] = ()
 ) -> web.Application:
-    """The site of the run that `picture` shows. `picture` is awaited on the event loop."""
+    """The site of a run. `host`: what is listened on. `names`: the public names of the page."""
     page.compile_templates()
-    gallery = Gallery(picture, clock)
-    app = web.Application(middlewares=[_guarded])
+    gallery = Gallery(run.picture, clock)
+    ranking = Ranking(run, gallery.picture, clock)
+    public = {name.lower() for name in names}
+    app = web.Application(middlewares=[_named(public | {host.lower()})])
+    app.on_response_prepare.append(_headed(public))
     for path in BODIES:
         app.router.add_get(path, _shown(gallery, path))
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
+    app.router.add_get("/nodes", ranking.html)
+    app.router.add_get("/api/v1/nodes", ranking.json)
+    app.router.add_get("/api/v1/nodes.csv", ranking.csv)
     app.router.add_get("/healthz", _healthy)
     return app
 
@@ -103,32 +125,27 @@ def application(
 class Site:
     """A site that is being served. `port`: the one that is really listened on."""
 
-    def __init__(self, runner: web.AppRunner, host: str, port: int) -> None:
-        self._runner, self.host, self.port = runner, host, port
+    def __init__(self, listener: Listener, host: str, port: int) -> None:
+        self._listener, self.host, self.port = listener, host, port
 
     @property
     def url(self) -> str:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}/" if ":" in host else f"http://{host}:{self.port}/"
 
+    def refused(self) -> dict[str, int]:
+        """Connections turned away since the start, by the limit."""
+        return self._listener.turned_away.counts()
+
     async def stop(self) -> None:
         """Close the port and every connection."""
-        await self._runner.cleanup()
+        await self._listener.stop()
 
 
-async def serve_web(app: web.Application, host: str, port: int) -> Site:
+async def serve_web(app: web.Application, host: str, port: int, limits: WebLimits | None = None) -> Site:
     """Listen; `port` 0 is any free one. Raises `LocalFault` where that cannot be."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        await runner.cleanup()
-        why = error.strerror or str(error)
-        raise LocalFault(
-            f"the page cannot be served at {host} port {port} ({why}): set another web.port (0: any free one)"
-        ) from error
-    return Site(runner, host, runner.addresses[0][1])
+    listener = Listener(app, limits or WebLimits(), time.monotonic)
+    return Site(listener, host, await listener.start(host, port))
 
 
 def _shown(gallery: Gallery, path: str) -> Handler:
@@ -138,8 +155,6 @@ def _shown(gallery: Gallery, path: str) -> Handler:
         headers = {"Content-Type": BODIES[path][0], "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if packed:
             headers["Content-Encoding"] = "gzip"
-        if path.startswith("/api/"):
-            headers["Access-Control-Allow-Origin"] = "*"
         return web.Response(body=body, headers=headers)
 
     return show
@@ -161,13 +176,25 @@ async def _healthy(request: web.Request) -> web.StreamResponse:
     return web.json_response({"ok": True}, headers={"Cache-Control": "no-store"})
 
 
-@web.middleware
-async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Rule 2, on every answer, also on errors."""
-    try:
-        answer = await handler(request)
-    except web.HTTPException as error:
-        error.headers.update(SECURITY)
-        raise
-    answer.headers.update(SECURITY)
-    return answer
+def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Rules 2 and 3, on every answer, also on errors."""
+
+    async def head(request: web.Request, answer: web.StreamResponse) -> None:
+        answer.headers.update(SECURITY)
+        if request.path.startswith("/api/") and hosts.readable(request.headers.get("Host"), public):
+            answer.headers["Access-Control-Allow-Origin"] = "*"
+
+    return head
+
+
+def _named(names: Collection[str]) -> Middleware:
+    """Rule 3: refuse what is asked for under an unknown name."""
+
+    @web.middleware
+    async def named(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asked = request.headers.get("Host")
+        if not hosts.known(asked, names):
+            raise web.HTTPMisdirectedRequest(text=hosts.refusal(asked or ""))
+        return await handler(request)
+
+    return named

@@ -21,9 +21,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def of_nodes(nodes: Iterable[NodeRow]) -> str:
     """A header and a row a node. What is not known is empty."""
     text = io.StringIO()
-    rows = csv.writer(text)
-    rows.writerow(COLUMNS)
-    rows.writerows([_cell(getattr(node, column)) for column in COLUMNS] for node in nodes)
+    csv.writer(text).writerow(COLUMNS)
+    return text.getvalue() + rows_of(nodes)
+
+
+def rows_of(nodes: Iterable[NodeRow]) -> str:
+    """The rows alone."""
+    text = io.StringIO()
+    csv.writer(text).writerows([_cell(getattr(node, column)) for column in COLUMNS] for node in nodes)
     return text.getvalue()
 
 

@@ -75,6 +75,8 @@ _LIMITS = {
     "banned": "the peer had broken the protocol",
     "https": "all places over HTTPS were taken (https.connections)",
     "https-address": "one address had its share over HTTPS (https.address_connections)",
+    "web": "all places with the page were taken (web.connections)",
+    "web-address": "one address had its share with the page (web.address_connections)",
 }
 
 

@@ -6,7 +6,7 @@ Scores are what an honest scorer would say of an honest node, unless a test bend
 import hashlib
 import itertools
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import measures
+from coordinator.accounts import node_rows
 from coordinator.admission import judge
 from coordinator.books import Books
 from coordinator.capacity import Measured, view
@@ -21,7 +22,7 @@ from coordinator.database import Database
 from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.state import CapacityView
+from coordinator.state import CapacityView, NodeRow
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
 from p2p.identity import public_bytes
@@ -162,6 +163,10 @@ class World:
         )
         found = measures.completed(self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill)
         return view(terms.staleness, 1, found)
+
+    def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
+        """The ranking, as the page shows it."""
+        return node_rows.page(self.books.database, None, 1_000, connected, {}).rows
 
     def publish(self, version: int, era: int = 1) -> None:
         self.books.leases.publish(era, version, root_of(era, version), self.now)

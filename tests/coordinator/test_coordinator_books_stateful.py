@@ -131,7 +131,12 @@ class BooksMachine(RuleBasedStateMachine):
         if lease is not None:
             with self.world.books.database.transaction():
                 self.world.books.ends.confirm(lease.node, [lease.id])
-            self.world.books.buffer.drop_payloads(self.checkpoint[1], self.step, self.era, self.world.now)
+
+    @rule()
+    def what_is_over_is_forgotten(self) -> None:
+        books, now = self.world.books, self.world.now
+        while books.tokens.forget(self.checkpoint[1], self.step, self.era, books.terms.staleness, now):
+            pass
 
     @invariant()
     def postings_add_up(self) -> None:
@@ -155,8 +160,8 @@ class BooksMachine(RuleBasedStateMachine):
         database = self.world.books.database
         states = dict(database.all("SELECT id, state FROM leases"))
         for lease, state in self.final.items():
-            assert states[lease] == state
-        self.final = {lease: state for lease, state in states.items() if state in FINAL}
+            assert states.get(lease, state) == state
+        self.final |= {lease: state for lease, state in states.items() if state in FINAL}
         entries = self.world.books.ledger.entries()
         own = [one.facts for one in entries if one.kind.startswith("lease.")]
         together = [document for (document,) in database.all("SELECT document FROM ends")]

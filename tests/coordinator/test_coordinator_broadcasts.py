@@ -230,7 +230,7 @@ def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
     world.books.roster.hello(ALICE, HELLO, None, T0)
     world.books.acknowledge(ALICE, held(), T0 + 5000)
     world.books.roster.save(T0 + SAVE)
-    assert world.books.roster.rows([])[0].last_seen == T0 + 5000
+    assert world.rows()[0].last_seen == T0 + 5000
 
 
 def test_the_view_holds_no_more_than_a_page_can_show() -> None:

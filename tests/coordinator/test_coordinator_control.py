@@ -114,7 +114,7 @@ def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: 
     desk.world.decide_all()
     verdicts = body(desk.ask("verdicts", encode(VerdictsAsk(leases=[lease.id]))), Verdicts)
     assert verdicts.receipts[0] is not None
-    (row,) = desk.world.books.roster.rows([])
+    (row,) = desk.world.rows()
     assert (row.name, row.version, row.accepted, row.weight, row.points) == ("alice", 0, 1, 140, 140)
     assert (row.rollouts, row.tokens, row.connected) == (2, 18, False)
 
@@ -209,7 +209,7 @@ def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str,
     answer = refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, **changes))))
     assert (answer.code, answer.retry_after) == (code, None)
     assert said in answer.sentence
-    assert desk.world.books.roster.rows([]) == []
+    assert desk.world.rows() == []
 
 
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:

@@ -3,11 +3,13 @@
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coordinator.database import Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema, check
+from coordinator.database import DAY, Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema, check
 from coordinator.schema import SCHEMA_VERSION
 
 
@@ -102,7 +104,7 @@ def test_a_full_disk_rolls_back_and_says_so(tmp_path: Path) -> None:
         database.do(f"PRAGMA max_page_count = {database.value('PRAGMA page_count') + 1}")
         with pytest.raises(DiskFull, match="free disk space"), database.transaction():
             write_much(database)
-        assert database.value("SELECT count(*) FROM facts") == 1
+        assert database.value("SELECT count(*) FROM facts WHERE name LIKE 'fact %'") == 0
         with database.transaction():
             database.set_fact("before", 2)
 
@@ -127,16 +129,73 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
         database.set_fact("x", 1)
 
 
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The checks of whole files that connections make from now on."""
+    made: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **named)
+        connection.set_trace_callback(lambda sql: made.append(sql) if "quick_check" in sql else None)
+        return connection
+
+    monkeypatch.setattr("sqlite3.connect", traced)
+    return made
+
+
+def killed(path: Path) -> None:
+    """A process that writes the file ends without a close."""
+    code = f"""if True:
+        import os, pathlib
+        from coordinator.database import Database
+        Database.open(pathlib.Path({str(path)!r}))
+        os.kill(os.getpid(), 9)"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -9
+
+
+def test_the_whole_file_is_checked_only_after_an_unclean_stop(tmp_path: Path, checks: list[str]) -> None:
+    """Row g. On 439044d each start reads the whole file, however it was stopped."""
+    path = tmp_path / "run.sqlite"
+    Database.open(path).close()
+    checks.clear()
+    Database.open(path).close()
+    assert checks == []
+    killed(path)
+    Database.open(path).close()
+    assert len(checks) == 1
+    Database.open(path).close()
+    assert len(checks) == 1
+
+
+def test_the_whole_file_is_checked_once_a_day(tmp_path: Path, checks: list[str]) -> None:
+    path = tmp_path / "run.sqlite"
+    made = []
+    for now in (0, DAY - 1, DAY, DAY + 1, 3 * DAY, 0):  # at last the clock was set back
+        checks.clear()
+        Database.open(path, now).close()
+        made.append(len(checks))
+    assert made[1:] == [0, 1, 0, 1, 1]
+
+
 def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.sqlite"
     with Database.open(path) as database, database.transaction():
         write_much(database)
     monkeypatch.setattr("coordinator.database.LARGE", 4096)
+    killed(path)
     with Database.open(path) as database:
         assert not database.checked
+    with Database.open(path) as database:
+        assert not database.checked, "nobody has checked it meanwhile"
         check(path)
+        database.found_sound(time.time_ns() // 1_000_000)
+    with Database.open(path) as database:
+        assert database.checked
+    killed(path)
     data = bytearray(path.read_bytes())
-    data[-8192:-4096] = bytes(4096)
+    middle = len(data) // 2 // 4096 * 4096
+    data[middle : middle + 4 * 4096] = bytes(4 * 4096)
     path.write_bytes(data)
     with Database.open(path), pytest.raises(Corrupt, match="restore a backup"):
         check(path)

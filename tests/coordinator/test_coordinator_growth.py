@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from coordinator import measures
-from p2p.messages import Hello, VerdictsAsk
+from coordinator.accounts import node_rows
+from coordinator.rollouts.tokens import WINDOW
+from p2p.messages import Hello, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, T0, World, group
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
@@ -25,12 +27,13 @@ def name(kind: str, number: int, size: int = 16) -> bytes:
 def write_history(world: World, groups: int) -> None:
     """Groups that came, were judged, drawn and confirmed long ago; each tenth receipt was not confirmed."""
     database = world.books.database
+    document = encode(world.lease(name("node", 0, 32)))
     with database.transaction():
         for number in range(groups):
             lease, node, version = name("lease", number), name("node", number % NODES, 32), number // PER_VERSION
             sent = T0 + number * 100
-            held = (lease, node, name("nonce", number), number, 1, version, sent, sent + 20_000, "open", b"", b"")
-            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', '')", held)
+            held = (lease, node, name("nonce", number), number + 1, 1, version, sent, sent + 20_000, "open", document)
+            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '')", held)
             if number % 20 == 0:
                 database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
                 continue
@@ -53,7 +56,7 @@ def write_history(world: World, groups: int) -> None:
         world.books.roster.hello(name("node", number, 32), HELLO, None, T0 + groups * 100)
     world.now = T0 + groups * 100
     world.learner_at(groups // PER_VERSION)
-    while world.books.buffer.drop_payloads([], groups // PER_VERSION, 1, world.now):
+    while forgotten_tokens(world):
         pass
 
 
@@ -104,7 +107,7 @@ def tick(world: World) -> object:
 
 
 def forgotten_tokens(world: World) -> object:
-    return world.books.buffer.drop_payloads([], step_of(world), 1, world.now)
+    return world.books.forget([], step_of(world), 1, world.now + WINDOW)
 
 
 def hello(world: World) -> object:
@@ -116,7 +119,9 @@ def picture(world: World) -> object:
     database = world.books.database
     return (
         measures.counts(world.books.database, world.now),
-        world.books.roster.rows([]),
+        node_rows.page(database, None, 100, [], {}),
+        node_rows.known(database, []),
+        measures.work(database),
         measures.turnaround(database),
         measures.supply(database, world.now),
         world.books.buffered(),
@@ -150,3 +155,19 @@ def test_an_ask_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
     beside = instructions(world, ask)
     world.close()
     assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 open leases"
+
+
+@pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
+def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
+    """Row h. On 439044d each hello sorts all nodes that ever came, and a picture reads them all."""
+    counted = []
+    for folder, keys in (("few", 300), ("many", 3_000)):
+        (tmp_path / folder).mkdir()
+        world = World(tmp_path / folder, batch_groups=100)
+        with world.books.database.transaction():
+            for number in range(keys):
+                world.books.roster.hello(name("key", number, 32), HELLO, None, T0 + number)
+        counted.append(instructions(world, action))
+        world.close()
+    few, many = counted
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"

@@ -177,28 +177,29 @@ def test_points_come_from_the_fund(world: World) -> None:
     assert [account for account, amount in balances.items() if amount < 0] == [FUND]
 
 
+LONG = 3_600_000
+"""Milliseconds beyond the end of any lease here."""
+
+
 def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row A4: no hold above 50 ms. On 439044d one call forgets the tokens of all groups, however long they are."""
     leases = [world.accepted().id for _ in range(5)]
-    world.books.verdicts(ALICE, VerdictsAsk(leases=[], confirmed=leases))
     (size,) = {len(data) for (data,) in world.books.database.all("SELECT payload FROM submissions")}
-    monkeypatch.setattr("coordinator.replay.SLICE_BYTES", 2 * size, raising=False)
-    forgotten = [world.books.buffer.drop_payloads(leases, 0, 1, world.now + 1) for _ in range(4)]
+    monkeypatch.setattr("coordinator.rollouts.tokens.SLICE_BYTES", 2 * size)
+    forgotten = [world.books.tokens.forget(leases, 0, 1, 2, world.now + LONG) for _ in range(4)]
     assert forgotten == [2, 2, 1, 0]
 
 
 def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(world: World) -> None:
-    first, second = world.accepted(), world.accepted()
+    first, _ = world.accepted(), world.accepted()
     world.books.draw()
     world.now += 1000
 
     def dropped(covered: list[bytes], step: int = 0) -> int:
-        return world.books.buffer.drop_payloads(covered, step, 1, world.now)
+        return world.books.tokens.forget(covered, step, 1, 2, world.now + LONG)
 
-    assert dropped([first.id, second.id]) == 0, "the node has not confirmed its receipts"
-    world.books.verdicts(ALICE, VerdictsAsk(leases=[], confirmed=[first.id, second.id]))
     assert dropped([]) == 0, "drawn, but by no durable checkpoint"
-    assert world.books.buffer.drop_payloads([first.id], 0, 1, world.now - 5000) == 0, "the challenge window is open"
+    assert world.books.tokens.forget([first.id], 0, 1, 2, world.now) == 0, "the challenge window is open"
     assert dropped([first.id]) == 1
     world.reopen(drawn=[first.id])
     assert world.books.buffered() == 1

@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.roster import AWAY, SAVE
-from p2p.identity import peer_id, public_bytes
+from p2p.identity import peer_id, public_bytes, public_key
 from p2p.messages import Hello
 from p2p.records import LIFE, Known, Own, trusted
 from tests.coordinator.books_world import ALICE, BOB, RUN, T0, World, group
@@ -17,10 +17,10 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
     roster = world.books.roster
     roster.hello(ALICE, HELLO, None, T0)
     roster.hello(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
-    (row,) = roster.rows([peer_id(ALICE)])
+    (row,) = world.rows([peer_id(ALICE)])
     assert (row.id, row.name, row.last_seen, row.connected, row.version) == (peer_id(ALICE), "b", T0 + 5, True, None)
     world.reopen()
-    assert world.books.roster.rows([peer_id(ALICE)]) == [row]
+    assert world.rows([peer_id(ALICE)]) == [row]
 
 
 def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: World) -> None:
@@ -30,7 +30,7 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
     world.accepted(BOB)
     for _ in range(2):
         world.refused(group(world.lease(ALICE), rollouts=[]))
-    first, second = roster.rows([])
+    first, second = world.rows()
     assert (first.id, first.accepted, first.refused, first.rollouts, first.tokens) == (peer_id(BOB), 1, 0, 2, 18)
     assert (first.weight, first.points, first.version) == (140, 140, 0)
     assert (second.accepted, second.refused, second.refusals) == (0, 2, {"incomplete": 2})
@@ -40,20 +40,20 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
     roster = world.books.roster
     roster.hello(ALICE, HELLO, None, T0)
     roster.saw(ALICE, T0 + 500)
-    assert roster.rows([])[0].last_seen == T0
+    assert world.rows()[0].last_seen == T0
     world.now = T0 + 600
     world.publish(4)
     roster.saw(ALICE, T0 + 700, 4)
-    assert (roster.rows([])[0].last_seen, roster.rows([])[0].version) == (T0 + 700, 4)
+    assert (world.rows()[0].last_seen, world.rows()[0].version) == (T0 + 700, 4)
     roster.save(T0)
     roster.saw(ALICE, T0 + 2000, 4)
     roster.save(T0 + 3000)
-    assert roster.rows([])[0].last_seen == T0 + 700
+    assert world.rows()[0].last_seen == T0 + 700
     roster.save(T0 + SAVE)
-    assert roster.rows([])[0].last_seen == T0 + 2000
+    assert world.rows()[0].last_seen == T0 + 2000
     roster.saw(ALICE, T0 - 5000, 4)  # the clock was set back
     roster.save(T0 - 5000)
-    assert roster.rows([])[0].last_seen == T0 - 5000
+    assert world.rows()[0].last_seen == T0 - 5000
 
 
 def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, m
     saved = []
     for second in range(5):
         roster.save(T0 + SAVE + second)
-        saved.append(sum(row.last_seen == T0 + 500 for row in roster.rows([])))
+        saved.append(sum(row.last_seen == T0 + 500 for row in world.rows()))
     assert saved == [3, 6, 9, 10, 10]
 
 
@@ -117,3 +117,58 @@ def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restar
     assert world.books.roster.record(ALICE, T0 + LIFE + 1) is None
     assert world.books.roster.records(T0 + LIFE + 1) == []
     assert world.books.roster.record(BOB, T0) is None
+
+
+def crowd(world: World, seeds: range, host: str, now: int) -> list[Known]:
+    """Nodes of one machine, or of many, that say hello one after the other. `host`: their address, with a place for a
+    number."""
+    made = []
+    for number in seeds:
+        found = record(number, host.format(number), T0)
+        world.books.roster.hello(public_key(found.peer), HELLO, found, now + number)
+        made.append(found)
+    return made
+
+
+def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_told(world: World) -> None:
+    """Row i. On 439044d 66 keys that say hello fill the list of 64, and no honest node is in it."""
+    honest = crowd(world, range(1, 6), "8.8.{}.1", T0)
+    for known in honest:
+        world.accepted(public_key(known.peer))
+    crowd(world, range(100, 166), "9.9.{}.1", T0 + 1_000)
+    told = world.books.roster.records(T0 + 2_000)
+    assert [known for known in told if known in honest] == honest[::-1], "of them the one seen last first"
+    assert 2 * len(honest) >= len(told) > len(honest)
+
+
+def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
+    """Row i. On 439044d one machine's nodes fill the list."""
+    crowd(world, range(1, 40), "8.8.8.{}", T0)
+    others = crowd(world, range(50, 53), "8.8.{}.1", T0 - 1_000)
+    told = world.books.roster.records(T0 + 2_000)
+    assert len(told) == 2 + len(others)
+    assert set(others) < set(told)
+
+
+def test_what_counts_as_a_subnet_is_an_argument(world: World) -> None:
+    nodes = crowd(world, range(1, 7), "127.0.{}.1", T0)
+    roster = world.books.roster
+    assert len(roster.records(T0 + 2_000)) == len(nodes), "this machine's own addresses are one owner's"
+    assert len(roster.records(T0 + 2_000, subnet_of=lambda ip: "127/8")) == 2
+
+
+def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> None:
+    for seed in range(11, 16):
+        key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+        node = public_bytes(key)
+        through = f"/ip4/8.8.8.8/tcp/4310/p2p/{peer_id(ALICE)}/p2p-circuit/p2p/{peer_id(node)}"
+        world.books.roster.hello(node, HELLO, trusted(Own(key, RUN).sealed([through], T0)), T0 + seed)
+    assert len(world.books.roster.records(T0 + 10)) == 5
+
+
+def test_a_banned_node_with_accepted_work_is_told_to_nobody(world: World) -> None:
+    (known,) = crowd(world, range(1, 2), "8.8.8.{}", T0)
+    node = public_key(known.peer)
+    world.accepted(node)
+    world.books.accounts.remark(node, "node.banned", "poison", T0)
+    assert world.books.roster.records(T0 + 10) == []

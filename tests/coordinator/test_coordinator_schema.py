@@ -80,7 +80,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path
     connection.close()
     with Database.open(older) as migrated:
         check_sums(migrated)
-        for table in ("on_their_way", "sums", "spent", "accounts"):
+        for table in ("on_their_way", "sums", "refused_tokens", "accounts"):
             found = migrated.all(f"SELECT * FROM {table}")
             assert found == world.books.database.all(f"SELECT * FROM {table}")
             assert found

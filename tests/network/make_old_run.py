@@ -1,6 +1,8 @@
-"""Make a run folder of commit 439044d, with that commit's own code: in a checkout of it,
+"""Make a run folder of an old commit, with that commit's own code: in a checkout of it,
 
     python make_old_run.py OUT.tar.xz [--groups 40] [--batch 2]
+
+Commit 439044d made old_run.tar.xz (schema 1), f4ac234 made old_run_schema_2.tar.xz.
 
 A real coordinator and real nodes on an in-memory network, as tests/swarm.py has them. The run is left in the middle:
 with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside the

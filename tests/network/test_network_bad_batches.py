@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from coordinator import measures
 from coordinator.daemon import Coordinator
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
+from coordinator.rollouts.tokens import WINDOW
 from engines.child import ChildDied, ChildError
 from p2p.envelope import peek
 from p2p.messages import Receipt, decode
@@ -137,8 +138,7 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
                 (at - books.terms.staleness,),
             )
             assert total == drawn + len(bad) + books.buffered() + too_old
-            books.database.do("UPDATE verdicts SET confirmed = 1")
-            dropped = books.buffer.drop_payloads([], at, 1, now + 1)
+            dropped = books.forget([], at, 1, now + WINDOW + 3_600_000)
             gone = {row[0] for row in books.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}
             assert dropped > 0
             assert set(bad) <= gone, "nothing can ask for their tokens any more"

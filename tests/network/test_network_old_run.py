@@ -1,4 +1,5 @@
-"""A run folder of commit 439044d is opened by today's coordinator and carried on. make_old_run.py made it.
+"""Run folders of commits 439044d (schema 1) and f4ac234 (schema 2) are opened by today's coordinator and carried on.
+make_old_run.py made them, each with the code of its commit.
 
 The file's clock began where every fake clock begins; so the new life begins a day later.
 """
@@ -11,15 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from coordinator.database import Database
 from coordinator.ledger import Ledger
 from p2p.memory import MemoryNetwork
 from tests.clock import run_fake
+from tests.coordinator.sums import check_sums
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramLearner, BigramScorer, Swarm, accepted, wall, working
 
-OLD = Path(__file__).with_name("old_run.tar.xz")
+FOLDERS = {
+    1: Path(__file__).with_name("old_run.tar.xz"),
+    2: Path(__file__).with_name("old_run_schema_2.tar.xz"),
+}
+EACH = pytest.mark.parametrize("schema", FOLDERS)
 LATER = 24 * 3600.0
 
 
@@ -74,30 +81,34 @@ def told(database: Database, now: int) -> dict[str, Any]:
     }
 
 
-def test_the_old_folder_has_something_of_everything(tmp_path: Path) -> None:
-    unpacked(OLD, tmp_path)
+@EACH
+def test_the_old_folder_has_something_of_everything(tmp_path: Path, schema: int) -> None:
+    unpacked(FOLDERS[schema], tmp_path)
     old = history(tmp_path / "run" / "run.sqlite")
-    assert old["schema"] == 1
+    assert old["schema"] == schema
     assert old["accepted"] >= 40
-    assert old["refused"].keys() == {"not-scorable"}
+    assert old["refused"].keys() == ({"not-scorable"} if schema == 1 else set())
     assert min(old["expired"], old["open"], len(old["receipts"])) >= 1
 
 
-def test_sums_of_a_migrated_file_are_those_of_its_history_and_its_ledger_holds(tmp_path: Path) -> None:
-    unpacked(OLD, tmp_path)
+@EACH
+def test_sums_of_a_migrated_file_are_those_of_its_history_and_its_ledger_holds(tmp_path: Path, schema: int) -> None:
+    unpacked(FOLDERS[schema], tmp_path)
     path = tmp_path / "run" / "run.sqlite"
     old = history(path)
     with Database.open(path) as database:
         new = told(database, 0)
         receipts = dict(database.all("SELECT lease, receipt FROM verdicts"))
+        check_sums(database)
     assert new == {name: old[name] for name in new}
     assert receipts == old["receipts"]
     with Database.open(path) as database:
         assert told(database, 0) == new, "opened a second time, nothing is counted twice"
 
 
-def test_an_old_run_is_carried_on(tmp_path: Path) -> None:
-    swarm = unpacked(OLD, tmp_path)
+@EACH
+def test_an_old_run_is_carried_on(tmp_path: Path, schema: int) -> None:
+    swarm = unpacked(FOLDERS[schema], tmp_path)
     old = history(tmp_path / "run" / "run.sqlite")
     step, drawn = swarm.learner.step_number, set(swarm.learner.drawn)
 

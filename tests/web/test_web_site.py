@@ -21,6 +21,7 @@ from coordinator.web import page, refusals, spread, table
 from coordinator.web.site import STATIC, Site, application, serve_web
 from p2p.errors import LocalFault
 from tests import pictures
+from tests.web.albums import Album
 
 BUDGET = 150_000
 """Bytes, gzipped: the page with all that it loads."""
@@ -38,17 +39,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class Album:
-    """Hands out pictures and counts how often it was asked."""
-
-    def __init__(self, state: RunState) -> None:
-        self.state, self.taken = state, 0
-
-    async def __call__(self) -> RunState:
-        self.taken += 1
-        return self.state
 
 
 def still(state: RunState) -> Album:
@@ -78,7 +68,7 @@ async def fetched(session: ClientSession, path: str, **headers: str) -> tuple[in
         return answer.status, dict(answer.headers), await answer.read()
 
 
-class Page(HTMLParser):
+class Drawn(HTMLParser):
     """What a browser would act on: tags with attributes, and text."""
 
     def __init__(self, html: str) -> None:
@@ -102,13 +92,13 @@ class Page(HTMLParser):
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_the_page_can_be_drawn_in_every_phase(state: RunState) -> None:
-    words = " ".join(Page(page.page(state)).words.split())
+    words = " ".join(Drawn(page.page(state)).words.split())
     assert state.name in words
     assert f"step {state.step} of 40" in words
 
 
 def test_the_page_says_what_a_visitor_looks_for() -> None:
-    words = " ".join(Page(page.page(pictures.BUSY)).words.split())
+    words = " ".join(Drawn(page.page(pictures.BUSY)).words.split())
     for wanted in (
         "brave-otter",
         "3,911",
@@ -124,7 +114,7 @@ def test_the_page_says_what_a_visitor_looks_for() -> None:
 
 
 def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() -> None:
-    words = Page(page.page(pictures.EMPTY)).words
+    words = Drawn(page.page(pictures.EMPTY)).words
     for wanted in (
         "not evaluated yet",
         "The first step is on its way",
@@ -152,16 +142,16 @@ def test_text_from_strangers_is_never_markup(place: str) -> None:
         "fault": {"faults": [HOSTILE]},
         "reason": {"refused": {HOSTILE: 1}},
     }[place]
-    drawn = Page(page.page(msgspec.structs.replace(state, **change)))
+    drawn = Drawn(page.page(msgspec.structs.replace(state, **change)))
     assert HOSTILE in drawn.words
     assert [attrs for tag, attrs in drawn.tags if tag == "script"] == [
-        attrs for tag, attrs in Page(page.page(state)).tags if tag == "script"
+        attrs for tag, attrs in Drawn(page.page(state)).tags if tag == "script"
     ]
 
 
 def test_an_attribute_cannot_be_left() -> None:
     state = msgspec.structs.replace(pictures.BUSY, nodes=[pictures.node(1, id='x" onclick="alert(1)', name="")])
-    assert not [attrs for _, attrs in Page(page.page(state)).tags if "onclick" in attrs]
+    assert not [attrs for _, attrs in Drawn(page.page(state)).tags if "onclick" in attrs]
 
 
 async def test_every_answer_carries_the_security_headers(visit: Visit) -> None:
@@ -187,7 +177,7 @@ async def test_every_answer_carries_the_security_headers(visit: Visit) -> None:
 
 
 def test_the_page_keeps_its_own_policy() -> None:
-    drawn = Page(page.page(pictures.BUSY))
+    drawn = Drawn(page.page(pictures.BUSY))
     for tag, attrs in drawn.tags:
         assert "style" not in attrs, tag
         assert not [name for name in attrs if name.startswith("on")], tag
@@ -304,7 +294,7 @@ async def test_the_picture_is_taken_at_most_once_a_second(visit: Visit) -> None:
 
 async def test_the_script_replaces_exactly_the_parts_that_the_page_has() -> None:
     def parts(html: str) -> list[str | None]:
-        return [attrs.get("id") for _, attrs in Page(html).tags if "data-part" in attrs]
+        return [attrs.get("id") for _, attrs in Drawn(html).tags if "data-part" in attrs]
 
     assert parts(page.live(pictures.BUSY)) == parts(page.page(pictures.BUSY))
     assert len(set(parts(page.live(pictures.BUSY)))) == 9

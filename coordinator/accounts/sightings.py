@@ -1,0 +1,96 @@
+"""What this process remembers of the nodes that it met: when, by which way, with which version. Pure; `now` in ms.
+
+Rules
+1. Keys are free, so what is remembered is bounded: `MOST_WORKED` nodes whose work was accepted, and `MOST_OTHERS`
+   others. Beyond that the one met longest ago is forgotten. Others never push out a node with accepted work.
+2. Remembered is a node that said hello to this process, or that this run knew before. A key that never said hello
+   leaves nothing here.
+3. To be forgotten costs a node little: it counts as newly come, and one write more tells its version.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from p2p.addresses import Way
+from p2p.identity import peer_id
+
+MOST_WORKED: Final = 8192
+MOST_OTHERS: Final = 2048
+LATELY: Final = 120_000
+"""Milliseconds for which a node that asked over HTTPS counts as connected."""
+
+
+@dataclass(slots=True)
+class Sighting:
+    """`seen`: the last sign of life. `since`: when it came; None: it has not said hello to this process. `way`: by
+    which its last request came."""
+
+    seen: int
+    since: int | None = None
+    version: int | None = None
+    way: Way | None = None
+
+
+class Sightings:
+    """By public key."""
+
+    def __init__(self, most_worked: int = MOST_WORKED, most_others: int = MOST_OTHERS) -> None:
+        self._most_worked, self._most_others = most_worked, most_others
+        self._worked: OrderedDict[bytes, Sighting] = OrderedDict()
+        self._others: OrderedDict[bytes, Sighting] = OrderedDict()
+        self._unsaved: dict[bytes, None] = {}
+        self._https: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        """Peer id of those whose last request came over HTTPS, and when: the one that asked longest ago first."""
+
+    def __len__(self) -> int:
+        return len(self._worked) + len(self._others)
+
+    def find(self, node: bytes) -> Sighting | None:
+        """Return what is remembered of a node."""
+        return self._worked.get(node) or self._others.get(node)
+
+    def meet(self, node: bytes, now: int, *, worked: bool) -> Sighting:
+        """Remember a node as met now, and return what is known of it. `worked`: its work was accepted."""
+        kept, other = (self._worked, self._others) if worked else (self._others, self._worked)
+        found = kept.pop(node, None) or other.pop(node, None) or Sighting(now)
+        kept[node] = found
+        if len(kept) > (self._most_worked if worked else self._most_others):
+            gone, _ = kept.popitem(last=False)
+            self._unsaved.pop(gone, None)
+            self._https.pop(gone, None)
+        return found
+
+    def came(self, node: bytes, way: Way, now: int) -> None:
+        """A request of a node came by a way. Nothing is noted of a node that is not remembered (rule 2)."""
+        found = self.find(node)
+        if found is None:
+            return
+        found.way = way
+        before = self._https.pop(node, None)
+        if way == "https":
+            self._https[node] = (peer_id(node) if before is None else before[0], now)
+
+    def over_https(self, now: int) -> set[str]:
+        """Return the peer ids of the nodes that asked over HTTPS lately: they keep no connection that could be seen."""
+        while self._https and not abs(now - next(iter(self._https.values()))[1]) < LATELY:
+            self._https.popitem(last=False)
+        return {peer for peer, _ in self._https.values()}
+
+    def unsaved(self, node: bytes) -> None:
+        """Note that a node's last sign of life is not on disk."""
+        self._unsaved[node] = None
+
+    def to_save(self) -> list[tuple[bytes, int]]:
+        """Return the nodes whose last sign of life is not on disk, and when that was; take them as saved."""
+        unsaved, self._unsaved = self._unsaved, {}
+        return [(node, one.seen) for node in unsaved if (one := self.find(node)) is not None]
+
+    def ways(self) -> dict[bytes, Way]:
+        """Return by which way each node's last request came."""
+        return {node: one.way for node, one in self._all() if one.way is not None}
+
+    def _all(self) -> Iterator[tuple[bytes, Sighting]]:
+        yield from self._worked.items()
+        yield from self._others.items()

@@ -1,0 +1,149 @@
+"""How long the tokens of groups stay in run.sqlite, and how many of those that earned nothing.
+
+Rules
+1. What a group holds (its submission, other bytes that came for its lease, the scorer's log-probabilities, the prompt
+   and seeds of its lease) stays for the challenge window after the lease's end, so that a verdict can be run again.
+2. Of refused groups, and of other bytes, at most `MOST_REFUSED` bytes stay per party (p2p/origin.py). The hash alone is
+   kept of what comes beyond that: forging costs nothing, and disk costs us.
+3. After the window all of it goes (`forget`), whether the node has confirmed its receipt or not. Only tokens that the
+   learner may still draw wait: the room that leases are given by bounds those.
+4. The row of a lease stays for its receipt, with a nonce that no ask can name. A lease that ended without a submission
+   has no receipt: its row goes. The ledger keeps the end of every lease.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import msgspec
+
+from coordinator.database import Database
+from coordinator.rollouts.age import oldest_fresh
+from p2p.messages import Lease, decode, encode
+
+WINDOW: Final = 24 * 3600 * 1000
+"""The challenge window, milliseconds."""
+MOST_REFUSED: Final = 64 << 20
+"""Bytes per party."""
+SLICE: Final = 32
+SLICE_BYTES: Final = 2 << 20
+"""Leases that are forgotten in one transaction, and bytes of their submissions, where that is more than one lease: few
+enough that nothing else waits for it."""
+
+_ENDED = (
+    "SELECT l.id, l.party, s.lease, s.at, v.verdict, b.era, b.version, a.lease FROM leases l"
+    " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
+    " LEFT JOIN buffer b ON b.lease = l.id LEFT JOIN set_aside a ON a.lease = l.id"
+    " WHERE l.state IN ('decided', 'expired') AND l.sealed != x'' AND l.expires < ? ORDER BY l.expires"
+)
+
+
+class _Ended(NamedTuple):
+    """A lease that ended. `submitted`: its submission's key, or None. `era`, `version`: in the buffer, or None."""
+
+    id: bytes
+    party: str
+    submitted: bytes | None
+    at: int | None
+    verdict: str | None
+    era: int | None
+    version: int | None
+    aside: bytes | None
+
+
+class Tokens:
+    """The tokens in run.sqlite."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def room(self, lease: bytes, nbytes: int) -> bool:
+        """Whether so many more bytes of what earned nothing may stay, of the party that asked for this lease. None may
+        where the lease itself was forgotten: they would stay for ever."""
+        row = self._database.one(
+            "SELECT l.sealed = x'', coalesce(r.nbytes, 0) FROM leases l"
+            " LEFT JOIN refused_tokens r ON r.party = l.party WHERE l.id = ?",
+            (lease,),
+        )
+        return row is not None and not row[0] and row[1] + nbytes <= MOST_REFUSED
+
+    def refused(self, lease: bytes) -> None:
+        """A group was refused: keep its tokens or its hash alone (rule 2). Part of the caller's transaction."""
+        query = "SELECT length(payload) FROM submissions WHERE lease = ?"
+        nbytes = self._database.value(query, (lease,))
+        if nbytes is None:
+            return
+        if self.room(lease, nbytes):
+            self._count(lease, nbytes)
+        else:
+            self._database.do("UPDATE submissions SET payload = NULL WHERE lease = ?", (lease,))
+
+    def other_bytes(self, lease: bytes, digest: bytes, data: bytes, now: int) -> None:
+        """Other bytes came for a lease: keep the first of them, or their hash alone (rule 2). Part of the caller's
+        transaction."""
+        kept = data if self.room(lease, len(data)) else b""
+        query = "INSERT OR IGNORE INTO evidence VALUES (?, ?, ?, ?)"
+        if self._database.do(query, (lease, digest, now, kept)):
+            self._count(lease, len(kept))
+
+    def forget(
+        self, covered: Collection[bytes], step: int, era: int, staleness: int, ended_before: int, most: int = SLICE
+    ) -> int:
+        """Forget at most `most` leases whose window is over, the oldest first (rule 3); how many.
+
+        `covered`, `step`: the draws and the step of a *durable* checkpoint: tokens go that were drawn before it or can
+        never be drawn after it (too old, or set aside). `ended_before`: ms. A call reads those that go, and besides
+        them only those that the learner may still draw."""
+        drawn, oldest = frozenset(covered), oldest_fresh(step, staleness)
+
+        def over(one: _Ended) -> bool:
+            if one.at is not None and one.at >= ended_before:
+                return False
+            spent = one.era is None or one.era < era or one.version is None or one.version < oldest
+            return spent or one.id in drawn or one.aside is not None
+
+        with contextlib.closing(self._database.each(_ENDED, (ended_before,))) as rows:
+            gone = list(itertools.islice(filter(over, itertools.starmap(_Ended, rows)), most))
+        forgotten = nbytes = 0
+        with self._database.transaction():
+            for one in gone:
+                nbytes += self._size(one.id)
+                if forgotten and nbytes > SLICE_BYTES:
+                    break
+                self._forget(one)
+                forgotten += 1
+        return forgotten
+
+    def _size(self, lease: bytes) -> int:
+        query = "SELECT length(payload) FROM submissions WHERE lease = ?"
+        return self._database.value(query, (lease,)) or 0
+
+    def _forget(self, one: _Ended) -> None:
+        if one.submitted is None:
+            self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
+            return
+        held = "SELECT length(payload) FROM evidence WHERE lease = ?"
+        nbytes = self._database.value(held, (one.id,)) or 0
+        if one.verdict == "refused":
+            nbytes += self._size(one.id)
+        if nbytes:
+            self._uncount(one.party, nbytes)
+        self._database.do("UPDATE evidence SET payload = x'' WHERE lease = ? AND payload != x''", (one.id,))
+        self._database.do("UPDATE submissions SET payload = NULL, scores = NULL WHERE lease = ?", (one.id,))
+        self._database.do("UPDATE buffer SET behaviour = NULL WHERE lease = ?", (one.id,))
+        document: bytes = self._database.value("SELECT document FROM leases WHERE id = ?", (one.id,))
+        bare = encode(msgspec.structs.replace(decode(document, Lease), prompt=[], seeds=[one.id]))
+        query = "UPDATE leases SET document = ?, sealed = x'', nonce = id WHERE id = ?"
+        self._database.do(query, (bare, one.id))
+
+    def _count(self, lease: bytes, nbytes: int) -> None:
+        self._database.do(
+            "INSERT INTO refused_tokens SELECT party, ? FROM leases WHERE id = ?"
+            " ON CONFLICT DO UPDATE SET nbytes = nbytes + excluded.nbytes",
+            (nbytes, lease),
+        )
+
+    def _uncount(self, party: str, nbytes: int) -> None:
+        self._database.do("UPDATE refused_tokens SET nbytes = nbytes - ? WHERE party = ?", (nbytes, party))
+        self._database.do("DELETE FROM refused_tokens WHERE party = ? AND nbytes <= 0", (party,))

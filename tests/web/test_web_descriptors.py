@@ -1,0 +1,81 @@
+"""The page under a crowd of idle connections: it serves on, and the daemon keeps descriptors for its own files."""
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+FILES = 1024
+IDLE = 1100
+SERVE = """
+import asyncio, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, 2 * (int(sys.argv[1]),))
+from coordinator.web.site import application, serve_web
+from weights.durable import writing
+
+class Shown:
+    async def picture(self): ...
+    def nodes(self, after, most): ...
+
+async def main():
+    site = await serve_web(application(Shown()), "127.0.0.1", 0)
+    print(site.port, flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        try:
+            with writing(Path(line.strip())) as file:
+                file.write(b"a Head")
+            print("written", flush=True)
+        except OSError as error:
+            print(f"the Head is not written: {error.strerror}", flush=True)
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def many_files() -> Iterator[None]:
+    """This process may open as many sockets as the test needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * IDLE), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def healthy(port: int) -> bytes:
+    """What a newcomer is answered; nothing, if it is not answered in time."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as newcomer:
+        try:
+            newcomer.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            return newcomer.recv(1000)
+        except OSError:
+            return b""
+
+
+def test_with_1100_idle_connections_at_1024_descriptors_the_page_answers_and_a_head_is_written(tmp_path: Path) -> None:
+    """Row j. On 439044d the idle connections take every descriptor: no newcomer is answered, no Head written."""
+    argv = [sys.executable, "-c", SERVE, str(FILES)]
+    with (
+        many_files(),
+        ExitStack() as sockets,
+        subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            port = int(child.stdout.readline())
+            for _ in range(IDLE):
+                sockets.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            answered = [healthy(port)[:12] for _ in range(3)]
+            print(tmp_path / "head", file=child.stdin, flush=True)
+            said = child.stdout.readline().strip()
+            taken = len(os.listdir(f"/proc/{child.pid}/fd")) if sys.platform == "linux" else 0
+        finally:
+            child.kill()
+    assert (said, answered) == ("written", [b"HTTP/1.1 200"] * 3), f"{taken} descriptors are taken"
+    assert taken < FILES - 600
