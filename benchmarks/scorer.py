@@ -1,4 +1,5 @@
-"""`python -m benchmarks.scorer [--quick] [--staleness S]`: what a change of version costs the scorer, and S + 1 held.
+"""`python -m benchmarks.scorer [--quick] [--staleness S]`: what a change of version costs the scorer, S + 1 held, and
+what a look at a group costs it (benchmarks/scorer_looks.py).
 
 Three ways of one engine, in turns: a snapshot file loaded anew, as a whole copy of each version wants it; a step by a
 payload; and a step among the versions kept, back and forth. Seconds are CPU time of the thread, and by the clock, which
@@ -7,6 +8,7 @@ changes each weight by one unit of its last place with P = u / ulp(w), u so that
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -15,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import bench
+from benchmarks import bench, scorer_looks
+from tasks.text import EOS, char_tokenizer
 from weights.diff import encode
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
@@ -79,9 +82,11 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     copies = (staleness + 1) * versions[0].nbytes
     held = sum(path.stat().st_size for path in rolling.rglob("*") if path.is_file())
     print(f"{staleness + 1} versions: {copies:,} bytes whole, {held:,} in one folder\n")
+    eos: int = json.loads((model / "config.json").read_text())["eos_token_id"]
     return bench.close([
         bench.Claim("step among them", bench.ratio(found["step among them"], found["loaded anew"]), "loaded anew", 2),
         bench.Claim("bytes on disk", held / copies, "whole copies", 0.5, at_most=True),
+        *scorer_looks.claims(stepping, eos),
     ])  # fmt: skip
 
 
@@ -126,9 +131,10 @@ def _small(folder: Path) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
-        vocab_size=16_384, tie_word_embeddings=True,
+        vocab_size=16_384, tie_word_embeddings=True, eos_token_id=EOS,
     )  # fmt: skip
     folder.mkdir()
+    char_tokenizer().save(str(folder / "tokenizer.json"))
     config.save_pretrained(folder)
     save_model(LlamaForCausalLM(config), folder / "model.safetensors")
 

@@ -15,7 +15,9 @@ from coordinator.rollouts.groups import Group, stored
 from coordinator.turns import Waiting
 from p2p.messages import Lease, decode
 
-_UNDER: Final = "FROM undecided WHERE era = ? AND version = ?"
+_UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
+_FIRST: Final = (-1, b"")
+"""Before every group: (at, lease)."""
 
 
 class Undecided(NamedTuple):
@@ -76,26 +78,24 @@ class Visit:
         return read(self._database, head.lease)
 
     def _oldest(self, party: str) -> Head | None:
-        """Of a party, the group after the last one taken."""
-        columns = f"SELECT party, at, lease, tokens {_UNDER} AND party = ?"
-        if (taken := self._taken.get(party)) is None:
-            row = self._database.one(f"{columns} ORDER BY at, lease LIMIT 1", (*self._under, party))
-        else:
-            row = self._database.one(
-                f"{columns} AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
-            )
+        """Return a party's group that follows the last one taken."""
+        taken = self._taken.get(party, _FIRST)
+        row = self._database.one(
+            f"{_UNDER} AND party = ? AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
+        )
         return None if row is None else Head(*row)
 
     def _after(self, party: str | None) -> Head | None:
-        """Of the next party that has a group left. It passes over parties of which all that wait are at the scorer."""
+        """Return the group of the next party that has one left; parties whose groups are all at the scorer have none.
+        `party`: None: begin with the first one."""
         while True:
-            if party is None:
-                party = self._database.value(f"SELECT min(party) {_UNDER}", self._under)
-            else:
-                party = self._database.value(f"SELECT min(party) {_UNDER} AND party > ?", (*self._under, party))
-            if party is None:
+            where, names = ("", ()) if party is None else (" AND party > ?", (party,))
+            row = self._database.one(f"{_UNDER}{where} ORDER BY party, at, lease LIMIT 1", (*self._under, *names))
+            if row is None:
                 return None
-            if (head := self._oldest(party)) is not None:
+            party = str(row[0])
+            head = self._oldest(party) if party in self._taken else Head(*row)
+            if head is not None:
                 return head
 
 

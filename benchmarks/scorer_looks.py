@@ -1,0 +1,161 @@
+"""What a look at a group costs the scorer: whole, a made-up group whose first sample ends the look, and an honest one
+that is looked at in two passes.
+
+CPU of the engine's own passes over groups that it generated; a made-up group has random tokens of the same lengths.
+What a made-up group may cost, as a share of an honest one of as many tokens: 0.15 where 16 samples have prompts that
+are no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from benchmarks import bench
+from coordinator.admission import EXACT, judge, proof
+from coordinator.rollouts.groups import Claimed, Rollout
+from engines.calls import packed
+from engines.engine import Job, Sample, SampleScore
+from p2p.messages import Segment
+
+TURNS: Final = 5
+FIRST: Final = 3
+"""The sample that is looked at first."""
+
+
+class Shape(NamedTuple):
+    """Tokens of the prompt and of each completion, and samples."""
+
+    prompt: int
+    completion: int
+    samples: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.samples} x ({self.prompt} + {self.completion})"
+
+    @property
+    def bar(self) -> float:
+        if self.samples == 16 and self.prompt <= self.completion:
+            return 0.15
+        return 1.2 * (self.prompt + self.completion) / (self.prompt + self.samples * self.completion)
+
+
+SHAPES: Final = (Shape(64, 64, 16), Shape(32, 128, 16), Shape(128, 32, 16), Shape(64, 64, 8), Shape(256, 64, 4))
+
+
+class Found(NamedTuple):
+    """Of one shape: CPU seconds of an honest group in one pass; shares of that for a made-up group, and for an honest
+    one in two passes; how far log-probabilities of one pass and of two are apart at most, and the largest margin."""
+
+    shape: Shape
+    whole: float
+    made_up: float
+    two: float
+    apart: float
+    margin: float
+
+
+def claims(engine: Any, eos: int) -> list[bench.Claim]:
+    """Measure an engine that holds weights, and print the table. `eos`: the id that ends a turn."""
+    found = [_measured(engine, shape, eos, number) for number, shape in enumerate(SHAPES)]
+    bench.table(
+        ("group", "CPU s, whole", "made up", "bar", "honest, in two passes"),
+        [(one.shape.name, one.whole, one.made_up, one.shape.bar, one.two) for one in found],
+    )
+    apart, margin = max(one.apart for one in found), max(one.margin for one in found)
+    print(f"one pass or two: log-probabilities apart by {apart:.2g} at most, margins {margin:.2g} at most\n")
+    costs = [
+        bench.Claim(f"a made-up group of {one.shape.name}", one.made_up, "an honest one", one.shape.bar, at_most=True)
+        for one in found
+    ]
+    change = apart / EXACT.drift_most
+    return [*costs, bench.Claim("what two passes change", change, "the drift allowed", 0.1, at_most=True)]
+
+
+def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> Found:
+    job, others = _job(shape, eos, seed), [number for number in range(shape.samples) if number != FIRST]
+    honest = engine.generate(job)
+    forged = _made_up(honest, seed)
+
+    def whole() -> list[SampleScore]:
+        return _looked(engine, job, honest, *range(shape.samples))
+
+    def one() -> list[SampleScore]:
+        return _looked(engine, job, forged, FIRST)
+
+    def two() -> list[SampleScore]:
+        first, rest = _looked(engine, job, honest, FIRST), _looked(engine, job, honest, *others)
+        return [*rest[:FIRST], *first, *rest[FIRST:]]
+
+    _check(honest, two(), forged, *one())
+    pairs = list(zip(whole(), two(), strict=True))
+    ways = {"whole": whole, "made up": one, "two": two}
+    costs = bench.take_turns({name: bench.timed(partial(_done, way)) for name, way in ways.items()}, TURNS)
+    return Found(
+        shape,
+        min(one.cpu for one in costs["whole"]),
+        _share(costs["made up"], costs["whole"]),
+        _share(costs["two"], costs["whole"]),
+        max(float(np.abs(np.subtract(a.logprobs, b.logprobs)).max()) for a, b in pairs),
+        max(float(max(*a.margins, *b.margins)) for a, b in pairs),
+    )
+
+
+def _done(way: Callable[[], object]) -> float:
+    way()
+    return 1.0
+
+
+def _job(shape: Shape, eos: int, seed: int) -> Job:
+    rng = np.random.default_rng(seed)
+    return Job(
+        prompt=rng.integers(2, 100, shape.prompt).tolist(),
+        seeds=[rng.bytes(16) for _ in range(shape.samples)],
+        limit=shape.completion,
+        eos=eos,
+        task="reverse",
+        task_version=1,
+        split="train",
+        index=seed,
+    )
+
+
+def _made_up(honest: Sequence[Sample], seed: int) -> list[Sample]:
+    rng = np.random.default_rng(seed)
+    return [
+        Sample(tokens=rng.integers(2, 1000, len(one.tokens)).tolist(), turns=one.turns, logprobs=one.logprobs)
+        for one in honest
+    ]
+
+
+def _looked(engine: Any, job: Job, samples: Sequence[Sample], *numbers: int) -> list[SampleScore]:
+    part = msgspec.structs.replace(job, seeds=[job.seeds[number] for number in numbers])
+    scores: list[SampleScore] = engine.score(part, [samples[number] for number in numbers])
+    return scores
+
+
+def _check(
+    honest: Sequence[Sample], scores: Sequence[SampleScore], forged: Sequence[Sample], first: SampleScore
+) -> None:
+    """Hold the passes to what they are for: the honest group is accepted, the made-up one is refused by one sample."""
+    assert judge(_claimed(honest), scores).accepted
+    looked = [first if number == FIRST else None for number in range(len(forged))]
+    fault = proof(_claimed(forged), looked, kin=False)
+    assert fault is not None
+    assert fault.code == "not-generated"
+
+
+def _claimed(samples: Sequence[Sample]) -> list[Claimed]:
+    segments = [Segment(version=0, root=bytes(32), first=0)]
+    return [
+        Claimed(Rollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
+        for one in packed(samples)
+    ]
+
+
+def _share(one: Sequence[bench.Measured], whole: Sequence[bench.Measured]) -> float:
+    return statistics.median(a.cpu / b.cpu for a, b in zip(one, whole, strict=True))
