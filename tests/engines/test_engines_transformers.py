@@ -102,6 +102,17 @@ def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngi
     assert [sample.tokens for sample in many[1]] == [sample.tokens for sample in together]
 
 
+def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: TransformersEngine) -> None:
+    """So a group may be looked at in two passes (coordinator/rollouts/looks.py)."""
+    asked = job(5, samples=16, limit=20)
+    samples = engine.generate(asked)
+    together = engine.score(asked, samples)
+    for number, (seed, whole) in enumerate(zip(asked.seeds, together, strict=True)):
+        (alone,) = engine.score(msgspec.structs.replace(asked, seeds=[seed]), [samples[number]])
+        assert alone.logprobs == pytest.approx(list(whole.logprobs), abs=DRIFT / 10)
+        assert alone.margins == whole.margins == [0.0] * len(whole.margins)
+
+
 def test_prompts_of_several_lengths_come_back_in_the_order_asked(engine: TransformersEngine) -> None:
     jobs = [job(index, samples=2, task=task) for index in range(3) for task in ("add", "reverse", "guess")]
     assert len({len(asked.prompt) for asked in jobs}) > 1
