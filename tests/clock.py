@@ -42,6 +42,7 @@ class FakeClockLoop(asyncio.SelectorEventLoop):
         selector = _JumpingSelector()
         super().__init__(selector)
         self._now = 1_000_000.0
+        self._clock_resolution = 1e-6  # a nanosecond is lost in a float of years, and a timer that is due never fires
         selector.advance = self._advance
 
     def time(self) -> float:

@@ -93,6 +93,20 @@ def greeted(desk: Desk) -> Desk:
     return desk
 
 
+def test_a_former_recipient_is_told_the_roots_for_a_day_and_greets_at_any_time(greeted: Desk) -> None:
+    control, former, now = greeted.control, b"f" * 32, greeted.world.now
+    ask = encode(greeted.world.ask())
+    assert refusal(greeted.ask("lease", ask, recipient=former)).roots == []
+    control.former, control.told = frozenset({former}), now + 1
+    told = refusal(greeted.ask("lease", ask, recipient=former))
+    assert (told.code, told.roots, told.retry_after) == ("wrong-recipient", [b"root"], None)
+    assert refusal(greeted.ask("lease", ask, recipient=b"x" * 32)).roots == []
+    control.told = now
+    assert refusal(greeted.ask("lease", ask, recipient=former)).roots == []
+    assert body(greeted.ask("hello", encode(HELLO), recipient=former), Welcome).roots == [b"root"]
+    assert refusal(greeted.ask("hello", encode(HELLO), recipient=b"x" * 32)).code == "wrong-recipient"
+
+
 def body(answer: Answer, type_: type[Any]) -> Any:
     assert answer.body is not None, answer.refusal
     return decode(answer.body, type_)

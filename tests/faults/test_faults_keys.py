@@ -1,0 +1,59 @@
+"""Keys of a run are changed while it works, as real processes over libp2p, by the operator's own commands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2p.envelope import peek
+from p2p.messages import Head, Root, decode
+from tests.faults.audit import check_books
+from tests.faults.processes import PATIENCE, ROOT, Run, running, until
+from tests.quickdisk import quick_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def keys(run: Run, *words: str) -> str:
+    """`echo2-coord keys ...` in another process."""
+    argv = [sys.executable, "-m", "coordinator.cli", "keys", *words, "--home", str(run.coordinator.home)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def newest(run: Run) -> Root:
+    files = sorted((run.coordinator.home / "root").glob("*.root"), key=lambda path: int(path.stem))
+    return decode(peek(files[-1].read_bytes()).payload, Root)
+
+
+def test_every_key_of_a_running_coordinator_is_rotated_and_its_node_and_a_newcomer_work_on(template: Path) -> None:
+    with quick_folder() as folder, running(template, folder, "ann") as run:
+        ann, invite = run.volunteers[0], run.coordinator.invite()
+        until("ann has a Receipt", ann.accepted)
+        peer = run.coordinator.state().broadcast.source
+        for serial, role in enumerate(("channel", "ledger", "policy", "root"), start=2):
+            assert f"the running coordinator works under Root {serial}" in keys(run, "rotate", role)
+            until(f"ann holds Root {serial}", lambda s=serial: roots_taken(run, s))
+            before, version = ann.accepted(), run.coordinator.state().version
+            until(f"ann is credited under the new {role} key", lambda b=before: ann.accepted() > b + 1)
+            run.coordinator.past(version + 1)
+        assert (run.coordinator.invite(), run.coordinator.state().broadcast.source) == (invite, peer)
+        head = (run.coordinator.home / "head").read_bytes()
+        assert decode(peek(head).payload, Head).root_serial == 5
+        assert peek(head).signatures[0].key in newest(run).roles["channel"].keys
+        bob = run.volunteer("bob")
+        until("bob has a Receipt", bob.accepted)
+        run.coordinator.kill()
+        run.coordinator.start()
+        before = ann.accepted()
+        until("ann is credited after the coordinator's restart", lambda: ann.accepted() > before)
+        told = [line["reason"] for line in ann.lines() if line.get("event") == "coordinator lost"]
+        assert not any("false" in reason or "Root" in reason for reason in told), told
+        check_books(run)
+
+
+def roots_taken(run: Run, serial: int) -> bool:
+    lines = run.volunteers[0].lines()
+    return any(line.get("event") == "newer Root taken" and line["serial"] == serial for line in lines)
