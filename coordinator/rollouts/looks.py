@@ -30,7 +30,7 @@ from coordinator.processes import Scorer
 from coordinator.rollouts.kinship import Kinship, Known
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.calls import PackedSample
-from engines.child import ChildError
+from engines.child import ChildDied, ChildError
 from engines.engine import Job, SampleScore
 
 
@@ -67,11 +67,19 @@ class Looks:
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
         """Have these samples of a group scored."""
-        found = await self._scorer.score(self._job(group, numbers), [_sample(group, number) for number in numbers])
-        if len(found) != len(numbers):
-            raise ChildError("EngineError", f"it gave {len(found)} scores for {len(numbers)} samples")
+        found = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
         for number, score in zip(numbers, found, strict=True):
             scores[number] = score
+
+    async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        """A score for each sample, by a scorer that still holds its weights: one that died between two passes was
+        followed by one without any."""
+        if self._scorer.held is None:
+            raise ChildDied("scorer", 0, "it went while a group was looked at")
+        found = await self._scorer.score(job, samples)
+        if len(found) != len(samples):
+            raise ChildError("EngineError", f"it gave {len(found)} scores for {len(samples)} samples")
+        return found
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
         """Whether tokens that are mostly wrong may be another version's (rule 3)."""
@@ -79,7 +87,7 @@ class Looks:
         async with self._measuring:
             known = self._kinship.wanted(era, version)
             if known is not None:
-                wrong, _ = wrong_tokens(await self._scorer.score(known.job, [known.sample]), self._calibration)
+                wrong, _ = wrong_tokens(await self._scored(known.job, [known.sample]), self._calibration)
                 self._kinship.take(version, known, wrong)
         return self._kinship.possible(version, self._published(era))
 

@@ -13,7 +13,7 @@ from coordinator.rollouts.kinship import Kinship, Known
 from coordinator.rollouts.looks import Looks
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.calls import PackedSample, packed
-from engines.child import ChildError
+from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample, SampleScore
 from p2p.messages import Receipt
 from tests.coordinator.books_world import ALICE, BOB, SPEC, World, group, opened, rollout
@@ -31,6 +31,8 @@ class Engine:
         """Seeds of the samples of each call."""
         self.margins: Callable[[bytes, int], list[float]] = lambda seed, tokens: [0.0] * tokens
         self.left_out = 0
+        self.held: object | None = self
+        self.dies = False
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         await asyncio.sleep(0)
@@ -40,6 +42,8 @@ class Engine:
             SampleScore(logprobs=[-0.5] * tokens, margins=self.margins(seed, tokens))
             for seed, tokens in zip(job.seeds, lengths, strict=True)
         ]
+        if self.dies:
+            self.held = None
         return scores[self.left_out :]
 
 
@@ -212,6 +216,17 @@ def test_a_scorer_that_gives_too_few_scores_has_failed(world: World, looks: Look
     for first in (None, 0):
         with pytest.raises(ChildError, match="scores for"):
             run(looks.look(waiting(world), first))
+
+
+def test_a_scorer_that_goes_between_two_passes_is_not_asked_for_the_second(
+    world: World, looks: Looks, engine: Engine
+) -> None:
+    """The next one holds no weights yet, and would be taken for one that fails at the group."""
+    engine.dies = True
+    with pytest.raises(ChildDied) as death:
+        run(looks.look(waiting(world), first=2))
+    assert death.value.told, "which counts against no group"
+    assert [len(asked) for asked in engine.asked] == [1]
 
 
 def known(version: int, tokens: int = 40, era: int = 1) -> Known:
