@@ -1,0 +1,281 @@
+"""Can strangers who only connect make a host deaf? `python -m benchmarks.connections [--quick] [--host node]`
+
+A host of the product (`LibP2PTransport`, with the connections of a coordinator or of a node) is a process of its own,
+which takes loopback addresses for foreign ones: each 127.x.y.0/24 is a subnet.
+
+    closed   10,000 connections with a whole handshake are made and closed (--quick: 400), by 16 peers at home; then a
+             newcomer with a new key connects. Bar: descriptors and tasks of the host as before, within ten minutes
+    silent   300 connections a second that never say a word, from one address and then from as many subnets as there
+             are of them a second; meanwhile a newcomer every half second, each from an address and a subnet of its own,
+             for 30 s (--quick: 8). Bar: 95 in 100 get in within 5 s
+"""
+
+import argparse
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Final, NoReturn
+
+import psutil
+import trio
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from benchmarks import bench
+from benchmarks.bench import Claim
+from p2p.errors import Unreachable
+from p2p.identity import generate_key
+from p2p.libp2p import LibP2PTransport
+from p2p.limits.subnets import PeerLimits
+from p2p.peer import Peer
+from runtime import descriptors
+
+PLACES: Final = {"coordinator": 1024, "node": 256}
+HOME: Final = "127.0.0."
+LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
+VISITORS: Final = 16
+LOOKS: Final = 5
+RATE, KEPT = 300, 2_000
+"""Silent connections a second, and those that are kept open."""
+EVERY, WITHIN = 0.5, 5.0
+LONGEST: Final = 600.0
+
+
+def foreign(ip: str) -> str | None:
+    """All of the loopback but the first subnet, from which the host itself is looked at."""
+    return None if ip.startswith(HOME) else f"{ip.rpartition('.')[0]}.0/24"
+
+
+# --- the host --------------------------------------------------------------------------------------------------------
+
+
+async def serve(places: int) -> None:
+    """Be the host, and answer each line of the input with how it stands, until the input ends."""
+    descriptors.raise_limit()
+    transport = LibP2PTransport(generate_key(), [LOOPBACK], limits=PeerLimits(connections=places, subnet_of=foreign))
+    peer = Peer(transport, seed=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.run)
+        await peer.ready()
+        print(json.dumps(transport.addresses()), flush=True)
+        while await trio.to_thread.run_sync(sys.stdin.readline):
+            found = {
+                "descriptors": psutil.Process().num_fds(),
+                "connected": len(transport.peers()),
+                "tasks": trio.lowlevel.current_statistics().tasks_living,
+                "refused": sum(transport.turned_away().values()),
+            }
+            print(json.dumps(found), flush=True)
+        nursery.cancel_scope.cancel()
+
+
+class Host:
+    """The host as a child process."""
+
+    def __init__(self, places: int) -> None:
+        argv = [sys.executable, "-m", "benchmarks.connections", "--serve", str(places)]
+        self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.address = str(self._line()[0])
+        self.cpu = psutil.Process(self._child.pid).cpu_times
+
+    def look(self) -> dict[str, int]:
+        assert self._child.stdin is not None
+        self._child.stdin.write("look\n")
+        self._child.stdin.flush()
+        found: dict[str, int] = self._line()
+        return found
+
+    async def emptied(self) -> dict[str, int]:
+        """How it stands once nobody is connected, or after a while."""
+        with trio.move_on_after(30):
+            while self.look()["connected"]:  # noqa: ASYNC110
+                await trio.sleep(0.2)
+        return self.look()
+
+    def end(self) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(30)
+
+    def _line(self) -> Any:
+        assert self._child.stdout is not None
+        return json.loads(self._child.stdout.readline())
+
+
+@contextlib.contextmanager
+def host(places: int) -> Iterator[Host]:
+    one = Host(places)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+@contextlib.asynccontextmanager
+async def peer_running() -> AsyncIterator[LibP2PTransport]:
+    """A peer with a new key that listens nowhere."""
+    transport = LibP2PTransport(generate_key(), [])
+    peer = Peer(transport, seed=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.run)
+        await peer.ready()
+        yield transport
+        nursery.cancel_scope.cancel()
+
+
+# --- made and closed -------------------------------------------------------------------------------------------------
+
+
+async def closed(host: Host, count: int) -> list[Claim]:
+    made, failed = 0, 0
+
+    async def visit(until: int) -> None:
+        nonlocal made, failed
+        async with peer_running() as transport:
+            while made < until:
+                made += 1
+                try:
+                    await transport.drop(await transport.dial([host.address]))
+                except Unreachable:
+                    failed += 1
+
+    rows, began, share = [], time.perf_counter(), count // LOOKS
+    for part in range(LOOKS + 1):  # the first is short: what is made once is not to be counted
+        async with trio.open_nursery() as nursery:
+            for _ in range(VISITORS):
+                nursery.start_soon(visit, share * part or VISITORS)
+        rows.append((made, *(await host.emptied()).values(), time.perf_counter() - began))
+    async with peer_running() as newcomer:
+        await newcomer.dial([host.address])
+    bench.table(["made", "descriptors", "connected", "tasks", "refused", "seconds"], rows)
+    first, last = rows[0], rows[-1]
+    print(f"{failed} of {made} failed; a newcomer got in afterwards\n")
+    return [
+        Claim(f"descriptors after {made:,} connections", last[1] / first[1], f"after {first[0]}", 1.05, at_most=True),
+        Claim(f"tasks after {made:,} connections", last[3] / first[3], f"after {first[0]}", 1.05, at_most=True),
+        Claim("seconds for all", last[-1] / LONGEST, "ten minutes", 1.0, at_most=True),
+        Claim("connections made", 1 - failed / made, "all", 0.999),
+    ]
+
+
+# --- silent ----------------------------------------------------------------------------------------------------------
+
+
+def attack(port: int, subnets: int) -> NoReturn:
+    """Connect without a word from an address in each of so many subnets, until killed. Those that were opened first are
+    let go."""
+    descriptors.raise_limit()
+    held: deque[socket.socket] = deque()
+    began, made = time.monotonic(), 0
+    while True:
+        while made < (time.monotonic() - began) * RATE:
+            one = socket.socket()
+            one.setblocking(False)
+            one.bind((f"127.{66 + made % subnets // 200}.{made % subnets % 200}.66", 0))
+            with contextlib.suppress(BlockingIOError):
+                one.connect(("127.0.0.1", port))
+            held.append(one)
+            made += 1
+            if len(held) > KEPT:
+                held.popleft().close()
+        time.sleep(1 / RATE)
+
+
+async def came(address: str, source: str) -> float | None:
+    """Seconds until a newcomer from this address is connected; None if it is not within `WITHIN`."""
+    began = time.perf_counter()
+    async with peer_running() as transport:
+        network, target = transport._host.get_network(), ID.from_string(address.rpartition("/p2p/")[2])
+        while (now := time.perf_counter()) < began + WITHIN:
+            try:
+                with trio.fail_after(began + WITHIN - now):
+                    await network.dial_addr(Multiaddr(address), target, (source, 0))
+                return time.perf_counter() - began
+            except Exception:  # upstream has a dozen errors for a connection that was closed
+                await trio.sleep(0.2)
+    return None
+
+
+async def newcomers(host: Host, seconds: float, first: int) -> list[float | None]:
+    found: list[float | None] = []
+
+    async def one(number: int) -> None:
+        found.append(await came(host.address, f"127.{first + number // 200}.{number % 200}.7"))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(round(seconds / EVERY)):
+            nursery.start_soon(one, number)
+            await trio.sleep(EVERY)
+    return found
+
+
+async def silent(host: Host, seconds: float) -> list[Claim]:
+    rows, shares = [], []
+    for name, first, subnets in (("calm", 100, 0), ("from one address", 150, 1), ("from 300 subnets", 200, RATE)):
+        attacker = None
+        if subnets:
+            port = host.address.split("/")[4]
+            argv = [sys.executable, "-m", "benchmarks.connections", "--attack", port, str(subnets)]
+            attacker = subprocess.Popen(argv)  # noqa: ASYNC220
+            await trio.sleep(3)
+        before, refused = host.cpu(), host.look()["refused"]
+        began = time.perf_counter()
+        found = await newcomers(host, seconds, first)
+        used, lasted = host.cpu(), time.perf_counter() - began
+        stands = host.look()
+        if attacker is not None:
+            attacker.kill()
+            attacker.wait()
+        came_in = sorted(time for time in found if time is not None)
+        shares.append(len(came_in) / len(found))
+        cpu = used.user + used.system - before.user - before.system
+        middle = came_in[len(came_in) // 2] if came_in else float("nan")
+        turned_away = (stands["refused"] - refused) / lasted
+        rows.append((name, len(found), shares[-1], middle, cpu / lasted, turned_away, stands["descriptors"]))
+    bench.table(
+        [
+            "300 silent ones a second",
+            "newcomers",
+            "within 5 s",
+            "median s",
+            "CPU of the host",
+            "refused a second",
+            "descriptors",
+        ],
+        rows,
+    )
+    return [
+        Claim("newcomers beside 300 silent connections a second from one address", shares[1], "all", 0.95),
+        Claim("newcomers beside 300 silent connections a second from 300 subnets", shares[2], "all", 0.95),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Connections that come and go, and silent ones.")
+    parser.add_argument("--quick", action="store_true", help="400 connections, 8 s of silence")
+    parser.add_argument("--host", choices=PLACES, default="coordinator", help="whose number of connections")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--attack", type=int, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve is not None:
+        trio.run(serve, options.serve)
+        return 0
+    if options.attack is not None:
+        attack(*options.attack)
+    bench.header(f"connections: a {options.host}'s host", ["libp2p"])
+    places = PLACES[options.host]
+    with host(places) as one:
+        claims = trio.run(closed, one, 400 if options.quick else 10_000)
+    with host(places) as one:
+        claims += trio.run(silent, one, 8.0 if options.quick else 30.0)
+    return bench.close(claims)
+
+
+if __name__ == "__main__":
+    bench.one_thread()
+    sys.exit(main())
