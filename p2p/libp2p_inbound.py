@@ -7,19 +7,25 @@ host stops: after 256 nodes had come and gone, a host was deaf for good. Its ref
 2. One that is refused is closed before its handshake, counted, and said in the log. Of one that is given up for another
    the socket is closed, at which its handshake fails. No handshake is cancelled: upstream would not give back what it
    took for it.
-3. A relayed connection, which no listener accepts, is held to the same number once it is open
+3. The handshake begins with the first byte, which is the dialler's, and which comes within `FIRST_BYTE` seconds: one
+   that says nothing costs a sixth of the time that a handshake begun in vain does.
+4. A relayed connection, which no listener accepts, is held to the same number once it is open
    (p2p/libp2p_connections.py).
 """
 
 import logging
 from typing import Any
 
+import trio
 from libp2p.abc import IHost
 from libp2p.io.abc import ReadWriteCloser
 from libp2p.network.connection.raw_connection import RawConnection
 from multiaddr import Multiaddr
 
 from p2p.libp2p_connections import Connections
+from p2p.libp2p_socket import readable
+
+FIRST_BYTE = 10.0
 
 log = logging.getLogger("p2p")
 
@@ -38,6 +44,8 @@ class Inbound:
             await stream.close()
             return
         try:
+            with trio.fail_after(FIRST_BYTE):
+                await readable(stream)
             muxed = await self._network.upgrade_inbound_raw_conn(RawConnection(stream, False), address)
             self._connections.places.shook_hands(stream)
             await self._connections.ended(muxed)

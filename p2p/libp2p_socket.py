@@ -12,6 +12,7 @@ import os
 
 import trio
 from libp2p.abc import IRawConnection
+from libp2p.io.abc import ReadWriteCloser
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 
@@ -90,6 +91,13 @@ def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
             return None
         stream._cached_remote_address = str(host).partition("%")[0], int(port)
     return stream._cached_remote_address
+
+
+async def readable(stream: ReadWriteCloser) -> None:
+    """Wait until something has arrived, or the other side has closed; at once where there is no TCP socket. Raises
+    `trio.ClosedResourceError` where this side closes it."""
+    if isinstance(stream, TrioTCPStream):
+        await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]
 
 
 def install() -> None:
