@@ -22,11 +22,11 @@ from p2p.limits.slots import ALL
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-HEARD = 64
+HEARD = 10
 """Gossip messages that are judged at once."""
 CALLS = ALL + HEARD
-"""All requests that p2p/limits/slots.py lets in: none waits here. The daemon decides which it answers first, and knows
-those that crossed."""
+"""With all requests that p2p/limits/slots.py lets in: none waits here, and a flood of gossip takes no request's place.
+The daemon decides which it answers first, and knows those that crossed."""
 
 
 class TrioThread:

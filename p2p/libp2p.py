@@ -53,6 +53,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
 from p2p import libp2p_socket
+from p2p.bridge import HEARD
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
@@ -187,6 +188,7 @@ class LibP2PTransport:
                 self._host,
                 self._router,
                 strict_signing=True,
+                max_concurrent_validator_count=HEARD,
                 validation_timeout=VALIDATION_TIMEOUT,
                 max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
             )

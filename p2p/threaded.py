@@ -1,8 +1,7 @@
 """The network plane of an asyncio daemon over libp2p: `Peer` on a trio thread, each call bridged.
 
 1. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
-2. Handlers are called in the asyncio loop, those of gossip at most `HEARD` at once a topic: a flood of gossip takes no
-   request's place on the bridge.
+2. Handlers are called in the asyncio loop, at most `bridge.CALLS` at once.
 3. The thread's death is an error of `run`.
 """
 
@@ -14,7 +13,7 @@ from typing import TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.bridge import HEARD, TrioThread
+from p2p.bridge import TrioThread
 from p2p.errors import LocalFault, Unreachable
 from p2p.groups import one_error
 from p2p.identity import peer_id, public_bytes
@@ -193,7 +192,7 @@ class ThreadedPeer:
         for method, handler, limit in self._methods:
             peer.serve(method, _in_asyncio(thread, handler), limit=limit)
         for topic, hear in self._topics:
-            peer.subscribe(topic, _heard(thread, hear))
+            peer.subscribe(topic, _in_asyncio(thread, hear))
         return peer
 
 
@@ -204,17 +203,6 @@ def _in_asyncio(
         return await thread.call_back(handler, peer, data)
 
     return bridged
-
-
-def _heard(thread: TrioThread, handler: GossipHandler) -> GossipHandler:
-    """Rule 2."""
-    places, bridged = trio.CapacityLimiter(HEARD), _in_asyncio(thread, handler)
-
-    async def hear(peer: str, data: bytes) -> bool:
-        async with places:
-            return await bridged(peer, data)
-
-    return hear
 
 
 def _libp2p_transport(

@@ -72,6 +72,8 @@ def clipped(identity: str) -> str:
 _LIMITS = {
     "connections": "all places were taken (network.connections)",
     "subnet": "one public subnet had its share (network.subnet_connections), or connected too often",
+    "address": "one address had half of its subnet's share of handshakes, or connected too often",
+    "silent": "a handshake took longest when others came",
     "banned": "the peer had broken the protocol",
     "https": "all places over HTTPS were taken (https.connections)",
     "https-address": "one address had its share over HTTPS (https.address_connections)",

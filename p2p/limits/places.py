@@ -8,8 +8,8 @@
 3. At most a quarter of the places, at least `SHAKING`, are in their handshakes. One more takes the place of one of the
    address that has most of them, the one that has been longest in its handshake: silence fills nothing. So it is where
    no place is free at all, if that one has been at it for `SILENCE`.
-4. A quarter of the places is kept for the addresses of parties with accepted work, as many as there are such: who has
-   none cannot keep them out.
+4. A quarter of the places is kept for the addresses of parties with accepted work, as many as there are such: strangers
+   cannot keep them out.
 """
 
 from collections import Counter
