@@ -257,13 +257,18 @@ def _against(number: int, rollout: Rollout | Claimed, score: SampleScore, calibr
 
 
 def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
-    """(tokens that are wrong by more than the margin, tokens scored)."""
+    """Count the tokens that are wrong by more than the margin, and the tokens scored."""
     margins = [_values(score.margins) for score in scores if score is not None]
     return sum(int((one > calibration.margin).sum()) for one in margins), sum(map(len, margins))
 
 
+def right_tokens(score: SampleScore, calibration: Calibration = EXACT) -> int:
+    """Count the tokens of a sample that are right within the margin; what is not a number is none."""
+    return int((_values(score.margins) <= calibration.margin).sum())
+
+
 def mostly_wrong(wrong: int, tokens: int) -> bool:
-    """Whether nothing of a group was generated under its version."""
+    """Say whether so many wrong tokens, of those scored, are too many for a group generated under its version."""
     return tokens >= ENOUGH and wrong >= MOSTLY * tokens
 
 

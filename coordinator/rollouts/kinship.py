@@ -1,19 +1,18 @@
 """Whether tokens that are wrong under one version may be the right ones of another version. Pure.
 
 A node that held another version by mistake is no forger. To score its group under each of the S others would cost S
-passes, and S changes of the scorer's weights, for every group that a forger makes up. One pass for each version tells
-as much.
+passes, and S changes of the scorer's weights, for every made-up group. One pass for each version tells enough.
 
 Rules
-1. Of each version one sample is remembered whose tokens were all right under it: the shortest of those that came with
-   at least `ENOUGH` sampled tokens.
-2. The first group under a version that is mostly wrong has the scorer look at one such sample under that version: of
-   the farthest other version, at most S steps away. What it says holds for all groups under that version.
-3. A token that is right under one version and wrong under another has changed at a step between them. So the share of
-   tokens that changes in D steps is at most D / d times the share of d steps, for steps of like size.
-4. Where the share for the farthest version published is at most `HALF`, tokens of another version would be right at
-   half of the positions, and a group that is wrong at 9 of 10 is none of theirs. Where no sample is remembered, nothing
-   is said. Where no other version was published, there is nothing to be said.
+1. Of each version one sample is remembered whose tokens were all right under it: the shortest one of the accepted
+   groups with at least `ENOUGH` sampled tokens.
+2. At the first group under a version that is mostly wrong, the scorer looks at one such sample under that version: the
+   one of the farthest other version, at most S steps away. Its result holds for all groups under that version.
+3. A token that is right under one version and wrong under another has changed at a step between them. So D steps
+   change at most D / d times the share of tokens that d steps of like size change.
+4. Take D for the farthest version published, at most S steps away. Where that share is at most `HALF`, tokens of
+   another version would be right at half of the positions: a group that is wrong at 9 of 10 is of no version. It is
+   also of no version where no other one was published. Where no sample is remembered it may be of another version.
 """
 
 from collections.abc import Iterable
@@ -47,12 +46,12 @@ class Kinship:
         """By version, the share of tokens that changes in one step from there."""
 
     def wants(self, version: int, tokens: int) -> bool:
-        """Whether a sample of so many sampled tokens is worth keeping (rule 1)."""
+        """Say whether a sample of so many sampled tokens is to be remembered (rule 1)."""
         before = self._known.get(version)
         return tokens >= ENOUGH and (before is None or tokens < before.tokens)
 
     def remember(self, known: Known) -> None:
-        """Keep a sample that was right. What is known of versions out of reach goes."""
+        """Remember a sample that was right, and forget versions that are out of reach."""
         self._known[known.version] = known
         oldest = max(self._known) - 2 * self._staleness
         self._known = {at: one for at, one in self._known.items() if at >= oldest}
@@ -70,7 +69,8 @@ class Kinship:
         self._changed[version] = wrong / known.tokens / abs(known.version - version)
 
     def possible(self, version: int, published: Iterable[int]) -> bool:
-        """Whether tokens of another version may be mostly wrong under this one (rule 4). `published`: of its era."""
+        """Say whether tokens of another version may be mostly wrong under this one (rule 4). `published`: versions of
+        its era."""
         steps = max((self._steps(other, version) for other in published), default=0)
         return steps > 0 and self._changed.get(version, 1.0) * steps > HALF
 

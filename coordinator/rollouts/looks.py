@@ -2,10 +2,12 @@
 
 Rules
 1. A group of a key that is known and has no strike is looked at whole, in one pass.
-2. Of a group whose key is new or has a strike one sample is looked at first. `Books.first_look` draws it when the
-   scorer comes to the group: nobody can know it when the group is made. A proof against this sample ends the look.
-   Otherwise the other samples are looked at together; none is looked at twice, and the prompt is computed twice.
-3. Where a group turns out to be mostly wrong, `kinship` says whether its tokens may be another version's; at most one
+2. Of a group whose key is new, has a strike or is suspended, one sample is looked at first. `Books.first_look` draws
+   it when the scorer comes to the group, so that a forger cannot know it. A proof against this sample ends the look.
+   Otherwise the other samples are looked at together: no sample twice, the prompt twice.
+3. A group that came before its key was suspended is judged on its own worth, as the rules of verdicts say. Later ones
+   are not taken (coordinator/control.py).
+4. Where a group is mostly wrong, `kinship` says whether its tokens may be another version's. That takes at most one
    further pass for each version.
 
 The caller has the scorer under the version of the group, and keeps it there until `look` returns. Errors are the
@@ -15,6 +17,8 @@ scorer's.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from coordinator.admission import (
     ENOUGH,
     EXACT,
@@ -23,6 +27,7 @@ from coordinator.admission import (
     judge,
     mostly_wrong,
     proof,
+    right_tokens,
     sampled_tokens,
     wrong_tokens,
 )
@@ -72,8 +77,8 @@ class Looks:
             scores[number] = score
 
     async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
-        """A score for each sample, by a scorer that still holds its weights: one that died between two passes was
-        followed by one without any."""
+        """Ask for a score of each sample. A scorer that died between two passes was followed by one without weights:
+        raises `ChildDied` instead of asking that one."""
         if self._scorer.held is None:
             raise ChildDied("scorer", 0, "it went while a group was looked at")
         found = await self._scorer.score(job, samples)
@@ -82,13 +87,13 @@ class Looks:
         return found
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
-        """Whether tokens that are mostly wrong may be another version's (rule 3)."""
+        """Find out whether tokens that are mostly wrong may be another version's (rule 4)."""
         era, version = group.lease.era, group.lease.version
         async with self._measuring:
             known = self._kinship.wanted(era, version)
             if known is not None:
-                wrong, _ = wrong_tokens(await self._scored(known.job, [known.sample]), self._calibration)
-                self._kinship.take(version, known, wrong)
+                (score,) = await self._scored(known.job, [known.sample])
+                self._kinship.take(version, known, known.tokens - right_tokens(score, self._calibration))
         return self._kinship.possible(version, self._published(era))
 
     def _remember(self, group: Undecided) -> None:
@@ -97,6 +102,7 @@ class Looks:
         tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
         if self._kinship.wants(group.lease.version, tokens):
             job, sample = self._job(group, [number]), _sample(group, number)
+            sample = msgspec.structs.replace(sample, packed=sample.packed.copy())  # and not the whole submission
             self._kinship.remember(Known(group.lease.era, group.lease.version, tokens, job, sample))
 
     def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:

@@ -43,7 +43,7 @@ class WaitingGroups:
         )
 
     def versions(self) -> list[Waiting]:
-        """The versions of groups that wait, oldest first."""
+        """Return the versions of groups that wait, oldest first."""
         rows = self._database.all(
             "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
             " FROM on_their_way o WHERE received > 0 AND since NOT NULL ORDER BY era, version"
@@ -61,7 +61,7 @@ class WaitingGroups:
 
 
 class Visit:
-    """What waits under one version, also what comes meanwhile. No group is taken twice."""
+    """The groups that wait under one version, with those that come meanwhile. None is taken twice."""
 
     def __init__(self, database: Database, order: FairOrder, under: Waiting) -> None:
         self._database, self._order = database, order
@@ -70,7 +70,7 @@ class Visit:
         """By party, the last group taken: (at, lease)."""
 
     def take(self) -> Undecided | None:
-        """The group that is next by `fair_order`, None where none is left."""
+        """Take the group that is next by `fair_order`, None where none is left."""
         head = self._order.next(self._oldest, self._after)
         if head is None:
             return None

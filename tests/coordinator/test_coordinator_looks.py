@@ -201,6 +201,16 @@ def test_made_up_groups_show_beside_versions_that_change_few_tokens(world: World
     assert look(world, looks, waiting(world, b"c" * 32, version=1)).code == "not-generated"
 
 
+def test_a_sample_that_cannot_be_scored_tells_nothing_of_another_version(
+    world: World, looks: Looks, engine: Engine
+) -> None:
+    right = waiting(world)
+    assert look(world, looks, right).verdict == "accepted"
+    world.learner_at(1)
+    engine.margins = lambda seed, tokens: [float("nan") if seed in right.lease.seeds else WRONG] * tokens
+    assert look(world, looks, waiting(world, BOB, version=1)).code == "seeded-choice"
+
+
 def test_where_no_sample_tells_how_versions_differ_a_made_up_group_is_a_strike(
     world: World, looks: Looks, engine: Engine
 ) -> None:
