@@ -32,10 +32,13 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="The run's keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+nodes_app = typer.Typer(help="Nodes, how far each is trusted, and what you say of them.", no_args_is_help=True)
+app.add_typer(nodes_app, name="nodes")
 policy_app = typer.Typer(help="The published versions in the run's store.", no_args_is_help=True)
 app.add_typer(policy_app, name="policy")
 
 Home = Annotated[Path, typer.Option("--home", envvar="ECHO2_COORD_HOME", help="The run folder.")]
+Peer = Annotated[str, typer.Argument(metavar="NODE", help="Its peer id: 12D3Koo...", show_default=False)]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any setting, as often as needed.")
 ]
@@ -271,6 +274,71 @@ def keys_install(
     print("\n".join(keys_commands.install(home, signed, secret=keys.passphrase())))
 
 
+@nodes_app.command("ls")
+@edged
+def nodes_ls(
+    home: Home = Path("."),
+    rank: Annotated[Literal["new", "known", "proven"] | None, typer.Option(help="Only these.")] = None,
+    out: Annotated[Literal["suspended", "banned"] | None, typer.Option(help="Only these.")] = None,
+    most: Annotated[int, typer.Option(min=1, max=10_000, help="Nodes a page.")] = 50,
+    page: Annotated[int, typer.Option(min=1, help="Which page.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """List nodes and their standing, the one seen last first. Reads the database beside a running coordinator."""
+    import msgspec
+
+    from coordinator.accounts import report
+    from coordinator.folder import RunFolder
+
+    rows = report.listed(RunFolder(home).database, _now(), most, page, rank, out)
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(report.lines(rows)))
+
+
+@nodes_app.command("show")
+@edged
+def nodes_show(
+    node: Peer,
+    home: Home = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
+) -> None:
+    """Show one node: standing, reasons of its last groups, strikes, suspensions with their evidence."""
+    import msgspec
+
+    from coordinator.accounts import report
+    from coordinator.folder import RunFolder
+
+    found = report.shown(RunFolder(home).database, node, _now())
+    print(msgspec.json.encode(found).decode() if as_json else "\n".join(report.report_lines(found)))
+
+
+@nodes_app.command("vouch")
+@edged
+def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
+    """Vouch for a node: it counts as known from now on, as after 3 accepted groups."""
+    _remark(home, "vouch", node, why)
+
+
+@nodes_app.command("ban")
+@edged
+def nodes_ban(node: Peer, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")) -> None:
+    """Ban a node until you lift it. What it earned before stays its own."""
+    _remark(home, "ban", node, why)
+
+
+@nodes_app.command("unban")
+@edged
+def nodes_unban(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
+    """Lift a node's ban, or end its suspension."""
+    _remark(home, "unban", node, why)
+
+
+@nodes_app.command("note")
+@edged
+def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
+    """Note something of a node. The ledger keeps it for ever, for everybody who reads the ledger."""
+    _remark(home, "note", node, text)
+
+
 @policy_app.command("ls")
 @edged
 def policy_ls(
@@ -317,6 +385,12 @@ def version() -> None:
     except importlib.metadata.PackageNotFoundError:
         release = "from source, not installed"
     print(f"echo2 {release}, protocol {PROTOCOL}")
+
+
+def _remark(home: Path, word: str, node: str, why: str) -> None:
+    from coordinator.accounts import remarks
+
+    print(remarks.tell(home, word, node, why, _now()))
 
 
 def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:

@@ -22,13 +22,12 @@ Everything but `serve` is plain code with the time as an argument.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Protocol
 
 import blake3
 import msgspec
 
-from coordinator.accounts.standing import Accounts, Standing
+from coordinator.accounts.standing import Accounts, Standing, minute
 from coordinator.leases import admitted
 from coordinator.reasons import refusal
 from coordinator.rollouts.request_queue import RequestQueue
@@ -252,8 +251,7 @@ def _out(standing: Standing, until: int, now: int) -> Refusal:
     """Why a key that is banned or suspended gets nothing."""
     if standing.code == "banned":
         return refusal("banned", why=standing.why)
-    ends = datetime.fromtimestamp(until / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return refusal("suspended", retry_after=until - now, until=ends, reason=standing.code)
+    return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 
 def _encoded(result: msgspec.Struct | bytes, verdicts: VerdictsAnswer | None = None) -> bytes:

@@ -25,6 +25,7 @@ import anyio.to_thread
 import structlog
 
 from coordinator import keys, modelfolder, status
+from coordinator.accounts import remarks
 from coordinator.admission import submission_limit
 from coordinator.authority import ends_soon
 from coordinator.books import Again, Books
@@ -122,7 +123,7 @@ class Coordinator:
             started=self._now(),
             clock=clock,
         )
-        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew)
+        self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
         uplink = run.config.network.uplink
         self.feeding = Feeding(
             network,
@@ -169,6 +170,12 @@ class Coordinator:
             group.create_task(self._tick(), name="tick")
             group.create_task(self.operator.run(), name="operator")
             group.create_task(self._check(), name="check")
+
+    async def remark(self, word: str, peer: str, why: str) -> str:
+        """Write what the operator says of a key; return what is so then, in words. Raises `LocalFault`."""
+        said = remarks.remark(self.books.accounts, word, peer, why, self._now())
+        await self.books.durable()
+        return said
 
     async def renew(self) -> int:
         """Take the newest Root of the run's folder, and go on under its keys; its serial. Raises `LocalFault`."""

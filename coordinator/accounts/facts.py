@@ -90,21 +90,21 @@ Change = Callable[[Account], Account]
 def changes(entry: Entry) -> list[tuple[str, Change]]:
     """Return what an entry changes, as (peer id, change of its account)."""
     read = _READ.get(entry.kind)
-    return [] if read is None else read(entry.facts)
+    return [] if read is None else read(entry)
 
 
-def _accepted(facts: bytes) -> list[tuple[str, Change]]:
-    node = msgspec.msgpack.decode(facts, type=_End).node
+def _accepted(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=_End).node
     return [(node, lambda account: account._replace(accepted=account.accepted + 1, groups=account.groups + 1))]
 
 
-def _refused(facts: bytes) -> list[tuple[str, Change]]:
-    end = msgspec.msgpack.decode(facts, type=_End)
+def _refused(entry: Entry) -> list[tuple[str, Change]]:
+    end = msgspec.msgpack.decode(entry.facts, type=_End)
     return [(end.node, _counted(1, int(end.code in WRONG)))]
 
 
-def _ended(facts: bytes) -> list[tuple[str, Change]]:
-    counts = msgspec.msgpack.decode(facts, type=Ended).counts
+def _ended(entry: Entry) -> list[tuple[str, Change]]:
+    counts = msgspec.msgpack.decode(entry.facts, type=Ended).counts
     return [(one.node, _counted(one.refused, one.wrong)) for one in counts if one.refused]
 
 
@@ -116,31 +116,31 @@ def _counted(refused: int, wrong: int) -> Change:
     return change
 
 
-def _suspended(facts: bytes) -> list[tuple[str, Change]]:
-    if "rules" not in msgspec.msgpack.decode(facts):
-        ban = msgspec.msgpack.decode(facts, type=_EarlierBan)
+def _suspended(entry: Entry) -> list[tuple[str, Change]]:
+    if "rules" not in msgspec.msgpack.decode(entry.facts):
+        ban = msgspec.msgpack.decode(entry.facts, type=_EarlierBan)
         return [(ban.node, lambda account: account._replace(banned=ban.why))]
-    fact = msgspec.msgpack.decode(facts, type=Suspended)
+    fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
     term = {"code": fact.code, "since": fact.since, "until": fact.until}
     return [(fact.node, lambda account: account._replace(**term))]
 
 
-def _vouched(facts: bytes) -> list[tuple[str, Change]]:
-    node = msgspec.msgpack.decode(facts, type=Remark).node
+def _vouched(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=Remark).node
     return [(node, lambda account: account._replace(vouched=True))]
 
 
-def _banned(facts: bytes) -> list[tuple[str, Change]]:
-    remark = msgspec.msgpack.decode(facts, type=Remark)
+def _banned(entry: Entry) -> list[tuple[str, Change]]:
+    remark = msgspec.msgpack.decode(entry.facts, type=Remark)
     return [(remark.node, lambda account: account._replace(banned=remark.why))]
 
 
-def _unbanned(facts: bytes) -> list[tuple[str, Change]]:
-    node = msgspec.msgpack.decode(facts, type=Remark).node
-    return [(node, lambda account: account._replace(banned=None))]
+def _unbanned(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=Remark).node
+    return [(node, lambda account: account._replace(banned=None, until=min(account.until, entry.at)))]
 
 
-_READ: dict[str, Callable[[bytes], list[tuple[str, Change]]]] = {
+_READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
     "lease.accepted": _accepted,
     "lease.refused": _refused,
     "leases.ended": _ended,

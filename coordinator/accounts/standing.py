@@ -3,7 +3,8 @@
 Rules
 1. A key is *known* after `KNOWN` accepted groups, or once the operator vouches for it. It is *proven* after `PROVEN`
    accepted groups, as long as the scorer's pass (T1 to T3) refused none of its last `CLEAN`. Every other key is *new*.
-2. A suspension ends by itself, at the time that its entry names. A ban ends when the operator lifts it.
+2. A suspension ends by itself, at the time that its entry names. A ban ends when the operator lifts it; that ends a
+   suspension, too.
 3. Standing follows from the ledger alone: `standing` reads the entries, `Accounts.of` a row that is kept in the
    transaction of each entry. Both say the same (tests/coordinator/test_coordinator_standing.py).
 4. Rank decides how much room a key gets (coordinator/leases.py) and how closely its groups are looked at
@@ -11,6 +12,7 @@ Rules
 """
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -68,6 +70,20 @@ def rank(account: Account) -> Rank:
     if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
         return "proven"
     return "known" if account.accepted >= KNOWN or account.vouched else "new"
+
+
+def in_words(standing: Standing) -> str:
+    """Return a standing for people: "known", "new, suspended until 2026-11-22 10:00 UTC (drift)"."""
+    if standing.suspended_until is None:
+        return standing.rank
+    if standing.code == "banned":
+        return f"{standing.rank}, banned: {standing.why}"
+    return f"{standing.rank}, suspended until {minute(standing.suspended_until)} ({standing.code})"
+
+
+def minute(at: int) -> str:
+    """Return a time in ms for people."""
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 class Accounts:

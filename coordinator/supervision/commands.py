@@ -1,4 +1,5 @@
-"""The operator's commands to a running coordinator, over the run folder's local socket: `pause`, `resume`, `keys`.
+"""The operator's commands to a running coordinator, over the run folder's local socket: `pause`, `resume`, `keys`,
+`remark`.
 
 The page is for anybody who can open it; this socket is for the owner of the run folder alone.
 """
@@ -17,15 +18,24 @@ MOST_WHY = 300
 
 
 class OperatorSocket:
-    """Serves the commands. `home`: the run folder. `renew`: take the folder's newest Root; its serial."""
+    """Serves the commands. `home`: the run folder. `renew`: take the folder's newest Root; its serial. `remark`: write
+    what the operator says of a key (coordinator/accounts/remarks.py): word, peer id, reason; what is so then."""
 
-    def __init__(self, home: Path, watch: Watch, renew: Callable[[], Awaitable[int]] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        watch: Watch,
+        renew: Callable[[], Awaitable[int]] | None = None,
+        remark: Callable[[str, str, str], Awaitable[str]] | None = None,
+    ) -> None:
         self._watch = watch
         self._renew = renew
+        self._remark = remark
         commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "keys": self._keys,
+            "remark": self._remarked,
         }
         self.server = ControlServer(socket_path(home), commands, logger="coordinator")
 
@@ -54,6 +64,15 @@ class OperatorSocket:
             raise ValueError("this program does not take other keys while it runs")
         try:
             return {"serial": await self._renew()}
+        except LocalFault as error:
+            raise ValueError(str(error)) from error
+
+    async def _remarked(self, asked: dict[str, Any]) -> dict[str, Any]:
+        words = [asked.get(name) for name in ("word", "node", "why")]
+        if self._remark is None or not all(isinstance(word, str) for word in words):
+            raise ValueError("a remark is a word, a node's peer id and a reason")
+        try:
+            return {"said": await self._remark(*map(str, words))}
         except LocalFault as error:
             raise ValueError(str(error)) from error
 
