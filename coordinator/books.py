@@ -88,6 +88,7 @@ class Books:
         self.leases.beat(now)
         self.roster.save(now)
         self.told.tell(now)
+        self.told.forget(now)
         return self.ends.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:

@@ -88,6 +88,8 @@ class Intake:
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
         if stored is not None:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
+        if self._verdicts.forgotten(held):
+            return refusal("unknown-lease")
         if held.state == "expired" or now > held.expires:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)

@@ -13,7 +13,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 class NodeRow(View, frozen=True, kw_only=True, gc=False):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
     `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
-    how others reach it, by what it announced last (direct, relay); None: nobody can."""
+    how others reach it, by what it announced last (direct, relay); None: nobody can. `rank`: new, known or proven.
+    `suspended_until`: ms, also of a suspension that is over; None: there was none. `suspended_for`: its refusal code,
+    or banned."""
 
     id: str
     name: str
@@ -31,6 +33,9 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     last_seen: int
     way: str | None = None
     reached: str | None = None
+    rank: str = "new"
+    suspended_until: int | None = None
+    suspended_for: str = ""
 
 
 class StepPoint(View, frozen=True, kw_only=True):

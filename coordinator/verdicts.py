@@ -167,11 +167,18 @@ class Verdicts:
         if held.state == "open":
             self._leases.move(lease.id, "expired")
             return self._append_unpaid(now, "lease.expired", self._end(held, None, "expired"), lease.node)
-        entry = self._ledger.find(_key(lease.id))
-        place = self._ends.find(lease.id) if entry is None else Place(entry.seq, entry.hash)
+        place = self._place(lease.id)
         if place is None:
-            raise LookupError(f"lease {lease.id.hex()} is {held.state}, and the ledger says nothing of it")
+            raise LookupError(f"lease {lease.id.hex()} is {held.state}, and nothing is known of its end")
         return place
+
+    def forgotten(self, held: Held) -> bool:
+        """Whether a lease ended so long ago that nothing can be said of it any more (coordinator/accounts/ends.py)."""
+        return held.state == "expired" and self._place(held.lease.id) is None
+
+    def _place(self, lease: bytes) -> Place | None:
+        entry = self._ledger.find(_key(lease))
+        return self._ends.find(lease) if entry is None else Place(entry.seq, entry.hash)
 
     def receipt(self, lease: bytes) -> bytes | None:
         """The sealed Receipt, once there is one."""

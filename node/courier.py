@@ -26,6 +26,8 @@ BATCH: Final = 256
 SHORTEST: Final = 0.25
 LONGEST: Final = 8.0
 """Seconds between two rounds, shortest and longest."""
+MOST_PAUSE: Final = 600.0
+"""Seconds that a refusal puts it off, at most: a suspension of days may be lifted."""
 RIDE: Final = 30.0
 
 _log = structlog.get_logger("node")
@@ -100,7 +102,7 @@ class Courier:
         except Unreachable as error:
             _log.info("submissions wait", reason=str(error))
         except Refused as error:
-            pause = (error.refusal.retry_after or 1000) / 1000
+            pause = min(MOST_PAUSE, (error.refusal.retry_after or 1000) / 1000)
             _log.info("submissions wait", reason=str(error), seconds=pause)
             await asyncio.sleep(pause)
         except PeerFault as error:

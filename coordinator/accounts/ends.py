@@ -10,7 +10,8 @@ Rules
    their leases' ids, and what they came to by key.
 3. A receipt cannot name an entry that is still to come: it names entry 0, and its `entry_hash` is the hash of the leaf
    that its LeaseEnd is in that tree. It stays so when the entry is there.
-4. A row is what proves rule 3: it stays as long as its lease's row does.
+4. The rows are what proves rule 3. Those of one entry go together, `KEPT` after it; its root and counts stay. A group
+   that comes for such a lease then is answered like one for a lease that never was.
 """
 
 import hashlib
@@ -27,6 +28,8 @@ from p2p import merkle
 
 TOGETHER = 60_000
 """Milliseconds."""
+KEPT = 24 * 3600 * 1000
+"""Milliseconds: the challenge window, as for tokens (coordinator/rollouts/tokens.py)."""
 MOST = 4096
 """Ends of one entry: few enough that nothing else waits for it."""
 
@@ -97,3 +100,11 @@ class Ends:
             for lease, _ in rows:
                 self._database.do("UPDATE ends SET entry = ? WHERE lease = ?", (entry.seq, lease))
         return len(rows)
+
+    def forget(self, now: int) -> int:
+        """Remove the rows of the oldest entry that has any, if it is old enough (rule 4); how many. Call every
+        second or so."""
+        entry = self._database.value("SELECT min(entry) FROM ends WHERE entry IS NOT NULL")
+        if entry is None or now - self._database.value("SELECT at FROM entries WHERE seq = ?", (entry,)) < KEPT:
+            return 0
+        return self._database.do("DELETE FROM ends WHERE entry = ?", (entry,))

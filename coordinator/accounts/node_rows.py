@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+from coordinator.accounts.standing import account_of, at
 from coordinator.database import Database
 from coordinator.ledger import accrued
 from coordinator.state import NodeRow
@@ -107,6 +108,7 @@ def _row(
             refusals[code] = sums[0]
         else:
             accepted, rollouts, tokens = accepted + sums[0], rollouts + sums[1], tokens + sums[2]
+    standing = at(account_of(database, key), 0)  # with its last suspension, also one that is over
     return NodeRow(
         id=node,
         name=name,
@@ -124,6 +126,9 @@ def _row(
         last_seen=last_seen,
         way=ways.get(key),
         reached=_reached(sealed),
+        rank=standing.rank,
+        suspended_until=standing.suspended_until,
+        suspended_for=standing.code,
     )
 
 

@@ -77,13 +77,20 @@ def in_words(standing: Standing) -> str:
     if standing.suspended_until is None:
         return standing.rank
     if standing.code == "banned":
-        return f"{standing.rank}, banned: {standing.why}"
+        return f"{standing.rank}, banned" + (f": {standing.why}" if standing.why else "")
     return f"{standing.rank}, suspended until {minute(standing.suspended_until)} ({standing.code})"
 
 
 def minute(at: int) -> str:
     """Return a time in ms for people."""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def account_of(database: Database, node: bytes) -> Account:
+    """Return what the ledger's entries of a key, 32 bytes, add up to."""
+    query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?"
+    row = database.one(query, (node,))
+    return Account() if row is None else Account(*row)._replace(vouched=bool(row[3]))
 
 
 class Accounts:
@@ -99,10 +106,7 @@ class Accounts:
 
     def account(self, node: bytes) -> Account:
         """Return what the ledger's entries of a key add up to."""
-        row = self._database.one(
-            "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?", (node,)
-        )
-        return Account() if row is None else Account(*row)._replace(vouched=bool(row[3]))
+        return account_of(self._database, node)
 
     def take(self, entry: Entry) -> None:
         """Bring accounts up to date with an entry that was just appended, in its transaction."""

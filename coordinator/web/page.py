@@ -5,11 +5,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coordinator.accounts.node_rows import Page
+from coordinator.accounts.standing import Rank, Standing, in_words
 from coordinator.state import NodeRow, RunState
 from coordinator.web import charts, refusals, spread, words
 from coordinator.web.charts import Bar, Chart, Series
@@ -29,13 +30,15 @@ _SMOOTH = 5  # steps
 
 @dataclass(frozen=True)
 class Volunteer:
-    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind, None: holds none."""
+    """A row of the ranking. `share`: of all accepted work, 0..1. `lag`: versions behind, None: holds none. `standing`:
+    how far it is trusted, in words."""
 
     rank: int
     node: NodeRow
     share: float
     lag: int | None
     seen: float
+    standing: str
 
 
 def live(state: RunState) -> str:
@@ -161,7 +164,15 @@ def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunte
         share=node.weight / total if total else 0.0,
         lag=None if node.version is None else max(0, state.version - node.version),
         seen=max(0.0, (state.now - node.last_seen) / 1000),
+        standing=_standing(node, state.now),
     )
+
+
+def _standing(node: NodeRow, now: int) -> str:
+    """How far a node is trusted, in words."""
+    if node.suspended_until is None or node.suspended_until <= now:
+        return node.rank
+    return in_words(Standing(cast(Rank, node.rank), node.suspended_until, node.suspended_for))
 
 
 def _missing(state: RunState) -> int:

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.ends import MOST, TOGETHER, sha256
+from coordinator.accounts.ends import KEPT, MOST, TOGETHER, sha256
 from coordinator.accounts.facts import Ended
 from coordinator.ledger import Entry
 from coordinator.verdicts import LeaseEnd
 from p2p import merkle
 from p2p.identity import peer_id
-from p2p.messages import VerdictsAsk
+from p2p.messages import Refusal, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, BOB, World, group
 
 
@@ -130,3 +130,25 @@ def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
     world.now += TOGETHER
     assert [world.books.told.tell(world.now) for _ in range(3)] == [MOST, 1, 0]
     assert [facts(entry).ends for entry in world.books.ledger.entries()] == [MOST, 1]
+
+
+def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world: World) -> None:
+    receipt = world.refused(group(world.lease(), rollouts=[]))
+    expired = world.lease(BOB)
+    world.now = expired.expires + 1
+    world.books.tick(world.now)
+    world.now += TOGETHER
+    world.books.tick(world.now)
+    assert len(rows(world)) == 2
+    world.now += KEPT - 1
+    world.books.tick(world.now)
+    assert len(rows(world)) == 1, "the refused group's, told of 300 s earlier, is gone"
+    world.now += 1
+    world.books.tick(world.now)
+    assert rows(world) == []
+    assert sum(facts(entry).ends for entry in world.books.ledger.entries()) == 2
+    world.books.ledger.verify()
+    assert world.books.verdicts(ALICE, VerdictsAsk(leases=[receipt.lease])).receipts[0] is not None
+    answer = world.books.submit(BOB, encode(group(expired)), world.now)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "unknown-lease"

@@ -36,3 +36,11 @@ def test_a_place_in_the_order_reads_back_as_it_was() -> None:
     assert Cursor.read(str(cursor)) == cursor
     with pytest.raises(Malformed, match="no place"):
         Cursor.read("-1--")
+
+
+def test_a_row_says_how_far_a_node_is_trusted(world: World) -> None:
+    world.books.roster.hello(ALICE, HELLO, None, T0)
+    world.books.accounts.remark(ALICE, "node.vouched", "", T0)
+    world.books.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)
+    (row,) = node_rows.page(world.books.database, None, 3, [], {}).rows
+    assert (row.rank, row.suspended_until, row.suspended_for) == ("known", T0 + 5, "drift")

@@ -388,6 +388,26 @@ def test_a_node_that_is_not_wanted_ends_with_the_reason(tmp_path: Path, code: st
     run_fake(main)
 
 
+@pytest.mark.parametrize("method", ["hello", "submit"])
+def test_a_suspended_node_stays_and_goes_on_soon_after_the_operator_lifts_it(tmp_path: Path, method: str) -> None:
+    """On 439044d it leaves its groups unsent for as long as it was told, whatever happens meanwhile."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        sentence, week = "This node is suspended until 2026-11-29 10:00 UTC.", 7 * 24 * 3_600_000
+        coordinator.refusals[method] = Refusal(code="suspended", sentence=sentence, retry_after=week)
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with at_work(node):
+                await anyio.sleep(120)
+                assert node.daemon.outbox.counts().get("accepted", 0) == 0
+                del coordinator.refusals[method]
+                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 1, 700)
+
+    run_fake(main)
+
+
 def test_an_invite_to_another_root_ends_with_a_trust_failure(tmp_path: Path) -> None:
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")

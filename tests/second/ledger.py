@@ -70,6 +70,10 @@ class Replay:
     def together(self, seq: int, told: Map) -> None:
         """An entry over ends that have none of their own."""
         mine = [(lease, document) for lease, document, entry in self.rest if entry == seq]
+        for node, _, refused, wrong in told["counts"]:
+            self.groups.setdefault(node, []).extend(["?"] * (refused - wrong) + ["drift"] * wrong)
+        if not mine:
+            return  # its ends are forgotten
         check(tree([sha256(b"\x00" + document) for _, document in mine]) == told["root"], f"entry {seq}: other ends")
         counts = Counter[tuple[str, str]]()
         for lease, document in mine:
@@ -81,7 +85,6 @@ class Replay:
         for node, expired, refused, wrong in told["counts"]:
             of = (counts.pop((node, kind), 0) for kind in ("expired", "refused", "wrong"))
             check(tuple(of) == (expired, refused, wrong), f"entry {seq} counts other ends than it has")
-            self.groups.setdefault(node, []).extend(["?"] * (refused - wrong) + ["drift"] * wrong)
         check(not counts and told["ends"] == len(mine), f"entry {seq} counts other ends than it has")
 
     def rank(self, node: str) -> str:

@@ -113,6 +113,16 @@ def test_the_page_says_what_a_visitor_looks_for() -> None:
         assert wanted in words
 
 
+@pytest.mark.parametrize(
+    ("later", "words"), [(-1, "known, suspended until 2023-11-14 22:13 UTC (drift)"), (0, "known")]
+)
+def test_the_page_says_how_far_a_node_is_trusted_and_whether_it_is_suspended(later: int, words: str) -> None:
+    until = 1_700_000_000_000
+    node = msgspec.structs.replace(pictures.BUSY.nodes[0], rank="known", suspended_until=until, suspended_for="drift")
+    html = page.page(msgspec.structs.replace(pictures.BUSY, now=until + later, nodes=[node]))
+    assert f"<small>{words}</small>" in html
+
+
 def test_a_run_without_steps_shows_empty_charts_and_no_numbers_from_nowhere() -> None:
     words = Drawn(page.page(pictures.EMPTY)).words
     for wanted in (
