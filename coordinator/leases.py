@@ -1,7 +1,8 @@
 """Leases: who may generate which group, under which version, until when.
 
 Rules
-1. A lease is durable before it is sent. The same ask (node and nonce) gets the same lease again.
+1. A lease is durable before it is sent. The same ask (node and nonce) gets the same lease again: that is looked up
+   first, costs one search in an index, and counts against nobody.
 2. A lease names exactly the version that the node holds, if that is fresh enough and there is room for it:
    room(p) = (S + p + 1 - step) * batch - buffered - undecided - running, in groups. All of it is what is live at the
    ask: the table `on_their_way` counts open and received leases per version, in the transaction that moves them, and
@@ -9,23 +10,25 @@ Rules
    stand still for good.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
-5. A node holds a bounded number of open leases; how long a lease lasts follows from how long its groups took.
-6. A position for which the task gives no prompt is left out, and said in the log. After `_MOST_LEFT_OUT` in a row there
-   is no lease for `_NO_PROMPT`, and no task code runs for any ask; then the positions after them are tried.
+5. A node holds a bounded number of open leases. Who gets a part of the room is decided in rollouts/shares.py, how long
+   a lease lasts in rollouts/lifetime.py, how many leases may expire in rollouts/budgets.py, and which prompt a lease is
+   for in rollouts/positions.py.
+6. Every refusal says why, and but for a finished run and an engine of another class when to ask again.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-import structlog
 
-from coordinator.capacity import quantile
 from coordinator.database import Database
-from coordinator.prompts import Prompt, Prompts
+from coordinator.prompts import Prompts
 from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
+from coordinator.rollouts.lifetime import Bounds
+from coordinator.rollouts.positions import NO_PROMPT, Place, Positions
 from coordinator.rollouts.retries import Retries
+from coordinator.rollouts.sharing import Ask, Rank, Sharing, Standings, by_groups
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
 from tasks.task import TaskFault
@@ -35,15 +38,8 @@ Seal = Callable[[str, bytes], bytes]
 Entropy = Callable[[int], bytes]
 State = Literal["open", "received", "decided", "expired"]
 
-_SAMPLE = 20
-_LOOKED_AT = 4 * _SAMPLE
-"""Last leases of a node among which its groups are looked for."""
-_ENOUGH = 3
-_MOST_LEFT_OUT = 15
-_NO_PROMPT = 60_000
-"""Milliseconds."""
-
-log = structlog.get_logger("coordinator")
+LATE: Final = 1.25
+"""By so much longer than it was told a node may wait, and a second: it spreads its asks itself."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     `staleness`: S. `batch_groups`: groups a step of the learner draws. `engines`: classes admitted, prefixes of
     "<engine>/<dtype>/<device>". `per_node`: most open leases of a node. `first_ms`: how long a lease lasts while a node
-    is not measured; `least_ms`, `most_ms`: bounds of every lease. `retry_ms`: how soon after a
+    is not measured and too few are proven; `least_ms`, `most_ms`: bounds of every lease. `retry_ms`: how soon after a
     refusal a node may ask again, at least (coordinator/rollouts/retries.py)."""
 
     staleness: int
@@ -99,13 +95,6 @@ def room(progress: Progress, terms: Terms, version: int, buffered: int, load: Lo
     return wanted - buffered - load.undecided - load.running
 
 
-def duration(turnarounds: Sequence[int], terms: Terms) -> int:
-    """How long the next lease lasts, ms: three times the p90 of a node's last turnarounds and 5 s, within bounds."""
-    if len(turnarounds) < _ENOUGH:
-        return max(terms.least_ms, min(terms.first_ms, terms.most_ms))
-    return max(terms.least_ms, min(int(3 * quantile(turnarounds, 0.9)) + 5_000, terms.most_ms))
-
-
 def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
     """Whether an engine "<engine>/<dtype>/<device>" belongs to one of the classes, part by part."""
     return any(f"{engine}/".startswith(f"{one.rstrip('/')}/") for one in admitted_classes)
@@ -114,15 +103,25 @@ def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
 class Leases:
     """The lease table."""
 
-    def __init__(self, database: Database, terms: Terms, prompts: Prompts, seal: Seal, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        database: Database,
+        terms: Terms,
+        prompts: Prompts,
+        seal: Seal,
+        entropy: Entropy,
+        standings: Standings | None = None,
+    ) -> None:
+        """`standings`: of keys; None: by their accepted groups."""
         self._database = database
         self.terms = terms
-        self._prompts = prompts
         self._seal = seal
         self._entropy = entropy
-        self._retries = Retries()
-        self._without_prompt = (0, 0)
-        """The first position that may have a prompt, and when it is tried (rule 6)."""
+        self.positions = Positions(database, prompts)
+        bounds = Bounds(terms.first_ms, terms.least_ms, terms.most_ms)
+        self._sharing = Sharing(database, bounds, terms.staleness == 0, standings or by_groups(database))
+        self._retries = {"new": Retries(), "known": Retries()}
+        """Apart, so that a crowd of new keys makes nobody else's wait longer."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
         """From now on nodes may hold this version. The same again is nothing new."""
@@ -146,20 +145,37 @@ class Leases:
     ) -> bytes | Refusal:
         """The sealed Lease, durable; or why there is none. `buffered`: groups that may still be drawn. `origin`: where
         the ask came from."""
-        refused = self._refused(node, ask, progress, buffered, now)
-        if refused is None:
-            try:
-                with self._database.transaction():
-                    given = self._write(node, ask, now, origin)
-                self._retries.given(node, now)
-                return given
-            except TaskFault:
-                refused = refusal("no-prompt", retry_after=_NO_PROMPT)
-        if (again := self._given(node, ask.nonce)) is not None:
-            return again
-        if refused.retry_after is None:
-            return refused
-        return msgspec.structs.replace(refused, retry_after=self._retries.after(node, now, refused.retry_after))
+        if (given := self._given(node, ask.nonce)) is not None:
+            return given
+        rank = self._sharing.rank(node, now)
+        look: Ask | None = None
+        refused = self._unfit(node, ask, progress, now)
+        if refused is None and progress is not None:
+            look = self._sharing.look(node, rank, origin, now)
+            refused = self._crowded(look, ask.version, progress, buffered, now)
+            if refused is None:
+                try:
+                    return self._issued(look, ask, now)
+                except TaskFault:
+                    refused = refusal("no-prompt", retry_after=NO_PROMPT)
+        assert refused is not None
+        if refused.retry_after is not None:
+            party = origin.party if rank == "new" else ""
+            wait = self._line(rank).after(node, now, refused.retry_after, party)
+            refused = msgspec.structs.replace(refused, retry_after=wait)
+            if look is not None:
+                self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000)
+        return refused
+
+    def _line(self, rank: Rank) -> Retries:
+        return self._retries["new" if rank == "new" else "known"]
+
+    def _issued(self, look: Ask, ask: LeaseAsk, now: int) -> bytes:
+        with self._database.transaction():
+            sealed = self._write(look, ask, now)
+        self._sharing.given(look, now)
+        self._line(look.rank).given(look.asker.node, now)
+        return sealed
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """The sealed Lease that this ask was answered with before."""
@@ -168,7 +184,8 @@ class Leases:
         )
         return found
 
-    def _refused(self, node: bytes, ask: LeaseAsk, at: Progress | None, buffered: int, now: int) -> Refusal | None:
+    def _unfit(self, node: bytes, ask: LeaseAsk, at: Progress | None, now: int) -> Refusal | None:
+        """Why this ask would get no lease of an empty room either."""
         terms, again = self.terms, self.terms.retry_ms
         if at is None:
             return refusal("not-ready", retry_after=again)
@@ -188,64 +205,55 @@ class Leases:
         held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))  # index leases_open_of_node
         if held >= terms.per_node:
             return refusal("too-many-leases", retry_after=again, held=held, most=terms.per_node)
-        if 0 < (wait := self._without_prompt[1] - now) <= _NO_PROMPT:
+        if wait := self.positions.wait(now):
             return refusal("no-prompt", retry_after=wait)
-        return self._crowded(ask.version, at, buffered, now)
+        return None
 
-    def _crowded(self, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
-        load = self.load(at, now)
-        if room(at, self.terms, version, buffered, load) > 0:
+    def _crowded(self, look: Ask, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
+        if (halted := self._sharing.halted(look, now)) is not None:
+            no, wait = halted
+            return refusal(no.code, retry_after=wait, **no.facts)
+        terms, load = self.terms, self.load(at, now)
+        left = room(at, terms, version, buffered, load)
+        if left <= 0 < room(at, terms, at.version, buffered, load):
+            return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
+        whole = (terms.staleness + 1) * terms.batch_groups
+        crowded = self._sharing.crowded(look, whole, left, self._oldest(at), now)
+        if crowded is None:
             return None
-        if room(at, self.terms, at.version, buffered, load) > 0:
-            return refusal("newer-version", retry_after=self.terms.retry_ms, version=version, wanted=at.version)
-        return refusal("no-room", retry_after=self.terms.retry_ms, version=version, step=at.step)
+        facts = {"version": version, "step": at.step} | crowded.facts
+        return refusal(crowded.code, retry_after=terms.retry_ms, **facts)
 
-    def _next_prompt(self, now: int) -> tuple[int, Prompt]:
-        """The next position that has a prompt, and it (rule 6). Raises `TaskFault`."""
-        first = max(self._without_prompt[0], self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
-        fault: TaskFault | None = None
-        for position in range(first, first + _MOST_LEFT_OUT + 1):
-            try:
-                prompt = self._prompts.at(position)
-            except TaskFault as error:
-                fault = error
-                continue
-            if fault is not None:
-                log.error("prompts left out", first=first, count=position - first, reason=str(fault))
-            return position, prompt
-        assert fault is not None
-        self._without_prompt = (first + _MOST_LEFT_OUT + 1, now + _NO_PROMPT)
-        log.error("no lease: the task gives no prompt", first=first, count=_MOST_LEFT_OUT + 1, reason=str(fault))
-        raise fault
+    def _write(self, look: Ask, ask: LeaseAsk, now: int) -> bytes:
+        node, origin = look.asker.node, look.asker.origin
+        place = self.positions.take(node, origin, now)
+        lease = self._lease(place, node, ask, now, now + look.life.lasts)
+        document = encode(lease)
+        sealed = self._seal("lease", document)
+        row = (lease.id, node, ask.nonce, place.position, ask.era, ask.version, now, lease.expires, document, sealed)
+        self._database.do(
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, ?, ?, ?)", (*row, place.attempt, *origin)
+        )
+        self._sharing.lend(look, lease.id, ask.era, ask.version, place.reasons, now)
+        return sealed
 
-    def _write(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes:
-        position, prompt = self._next_prompt(now)
-        lease = Lease(
+    def _lease(self, place: Place, node: bytes, ask: LeaseAsk, now: int, expires: int) -> Lease:
+        return Lease(
             id=self._entropy(16),
             node=node,
             nonce=ask.nonce,
-            task=prompt.task,
-            task_version=prompt.task_version,
-            index=prompt.index,
-            prompt=prompt.tokens,
+            task=place.prompt.task,
+            task_version=place.prompt.task_version,
+            index=place.prompt.index,
+            prompt=place.prompt.tokens,
             seeds=[self._entropy(16) for _ in range(self.terms.group_size)],
             limit=self.terms.limit,
             era=ask.era,
             version=ask.version,
             root=ask.root,
             sent=now,
-            expires=now + duration(self.turnarounds(node), self.terms),
+            expires=expires,
         )
-        document = encode(lease)
-        sealed = self._seal("lease", document)
-        written = self._database.do(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open', ?, ?, 0, ?, ?)"
-            " ON CONFLICT (node, nonce) DO NOTHING",
-            (lease.id, node, ask.nonce, position, ask.era, ask.version, now, lease.expires, document, sealed, *origin),
-        )
-        given = sealed if written else self._given(node, ask.nonce)
-        assert given is not None
-        return given
 
     def find(self, lease: bytes) -> Held | None:
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
@@ -255,15 +263,30 @@ class Leases:
         """Part of the caller's transaction. A final state cannot be left (trigger)."""
         self._database.do("UPDATE leases SET state = ? WHERE id = ?", (state, lease))
 
+    def fail(self, lease: bytes, state: State, code: str, now: int) -> None:
+        """`move` to the end of a lease that earned nothing: its position goes out again, and an expiry is counted.
+        `code`: of the refusal, or "expired"."""
+        lent = self._sharing.lent(lease)
+        self.move(lease, state)
+        if lent is None:
+            return
+        position, attempt = self._database.all("SELECT position, attempt FROM leases WHERE id = ?", (lease,))[0]
+        self.positions.ended(position, attempt, lent.reasons, code, now)
+        if code == "expired":
+            self._sharing.expired(lent, now)
+
     def load(self, progress: Progress, now: int) -> Load:
         """What is on its way and not too old already, of the learner's era."""
-        oldest = (progress.era, oldest_fresh(progress.step, self.terms.staleness))
+        oldest = self._oldest(progress)
         running, undecided = self._database.all(
             "SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way"
             " WHERE era = ? AND version >= ?",
             oldest,
         )[0]
         return Load(undecided, running - self._overdue(now, oldest))
+
+    def _oldest(self, at: Progress) -> tuple[int, int]:
+        return at.era, oldest_fresh(at.step, self.terms.staleness)
 
     def _overdue(self, now: int, oldest: tuple[int, int]) -> int:
         """Of the open leases those whose time is over: as few as expired since the last tick."""
@@ -278,16 +301,6 @@ class Leases:
     def oldest_in_use(self) -> tuple[int, int] | None:
         """(era, version) of the oldest version that an open lease or an undecided submission names."""
         return self._database.one("SELECT era, version FROM on_their_way ORDER BY era, version LIMIT 1")
-
-    def turnarounds(self, node: bytes) -> list[int]:
-        """Milliseconds from lease sent to submission received, of a node's last groups."""
-        rows = self._database.all(
-            "SELECT s.at - l.sent FROM"
-            " (SELECT id, sent FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"
-            " JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC LIMIT ?",
-            (node, _LOOKED_AT, _SAMPLE),
-        )
-        return [row[0] for row in rows]
 
     def beat(self, now: int) -> None:
         """Note that the coordinator is here. Call every second or so."""
@@ -305,6 +318,7 @@ class Leases:
             query = "UPDATE leases SET sent = ?, expires = expires - sent + ? WHERE state = 'open' AND sent > ?"
             self._database.do(query, (now, now, now))
             self.beat(now)
+            self._sharing.start(now)
         return away
 
     def _count(self, where: str, parameters: tuple[Any, ...]) -> int:

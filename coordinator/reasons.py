@@ -64,6 +64,46 @@ REASONS: dict[str, Reason] = {
         "No more rollouts of version {version} will be used in time; hold version {wanted}.", "nobody", True
     ),
     "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True),
+    "new-share": Reason(
+        "Nodes with too few accepted groups to be known share {share} of {whole} groups while known ones ask, and"
+        " others among them ask too: ask again.",
+        "nobody",
+        True,
+    ),
+    "new-connection": Reason(
+        "Over this connection {held} groups are out or wait for their verdict; it gets no more until one of them is"
+        " decided, or the node is known by its accepted groups.",
+        "nobody",
+        True,
+    ),
+    "slow-share": Reason(
+        "A group takes this node much longer than the others: such nodes share {share} of {whole} groups, and all of"
+        " these are out.",
+        "nobody",
+        True,
+    ),
+    "rate-share": Reason(
+        "Room is short: this node holds {held} groups, and its share of the room by what it delivers is {share}.",
+        "nobody",
+        True,
+    ),
+    "undecided": Reason(
+        "Of this node {held} groups wait for their verdict, the most is {most}: the next lease comes after one.",
+        "nobody",
+        True,
+    ),
+    "expiries": Reason(
+        "Within the hour {expired} leases of this node or its connection expired: the next one is given in {wait} s."
+        " Leave the node running until its group is handed in.",
+        "node",
+        True,
+    ),
+    "too-slow": Reason(
+        "A group takes this node {own} s, and the longest lease of this run lasts {most} s: a faster engine or device"
+        " is needed. The node may try again in {wait} s.",
+        "node",
+        True,
+    ),
     # --- a submission that is not taken
     "unknown-lease": Reason("There is no such lease.", "node"),
     "not-owner": Reason("This lease was given to another node.", "node"),

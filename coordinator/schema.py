@@ -340,6 +340,49 @@ INSERT INTO refused_tokens SELECT party, sum(nbytes) FROM (
 ) GROUP BY party;
 """,
     ),
+    Part(
+        "who holds the room, and which positions go out again",
+        """
+CREATE TABLE lent (
+    lease BLOB PRIMARY KEY, share TEXT NOT NULL CHECK (share IN ('new', 'known', 'slow')), node BLOB NOT NULL,
+    connection TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, reasons TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lent_to_node ON lent (node);
+CREATE TABLE shares (
+    share TEXT NOT NULL, era INTEGER NOT NULL, version INTEGER NOT NULL, groups INTEGER NOT NULL,
+    PRIMARY KEY (share, era, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE lent_over (connection TEXT PRIMARY KEY, groups INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TRIGGER a_lease_is_lent AFTER INSERT ON lent
+BEGIN
+    INSERT INTO shares VALUES (NEW.share, NEW.era, NEW.version, 1) ON CONFLICT DO UPDATE SET groups = groups + 1;
+    INSERT INTO lent_over SELECT NEW.connection, 1 WHERE NEW.share = 'new' AND NEW.connection != ''
+        ON CONFLICT DO UPDATE SET groups = groups + 1;
+END;
+CREATE TRIGGER a_lent_lease_ends AFTER DELETE ON lent
+BEGIN
+    UPDATE shares SET groups = groups - 1 WHERE share = OLD.share AND era = OLD.era AND version = OLD.version;
+    DELETE FROM shares WHERE share = OLD.share AND era = OLD.era AND version = OLD.version AND groups = 0;
+    UPDATE lent_over SET groups = groups - 1 WHERE OLD.share = 'new' AND connection = OLD.connection;
+    DELETE FROM lent_over WHERE connection = OLD.connection AND groups = 0;
+END;
+CREATE TRIGGER a_lease_is_over AFTER UPDATE OF state ON leases WHEN NEW.state IN ('decided', 'expired')
+BEGIN
+    DELETE FROM lent WHERE lease = NEW.id;
+END;
+INSERT INTO lent SELECT id, 'known', node, '', era, version, '' FROM leases WHERE state = 'open';
+INSERT INTO lent SELECT id, 'known', node, '', era, version, '' FROM leases WHERE state = 'received';
+CREATE TABLE again (
+    position INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, reasons TEXT NOT NULL, at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE skipped (reasons TEXT PRIMARY KEY, positions INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE budgets (
+    holder BLOB PRIMARY KEY, hour INTEGER NOT NULL, expired INTEGER NOT NULL, until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX budgets_by_hour ON budgets (hour);
+CREATE TABLE paces (node BLOB PRIMARY KEY, p90 INTEGER NOT NULL, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -141,7 +141,7 @@ class Verdicts:
         (at,) = self._submission(lease.id, "at")
         end = self._end(held, at, code)
         place = self._append_unpaid(now, "lease.refused", end, lease.node)
-        self._leases.move(lease.id, "decided")
+        self._leases.fail(lease.id, "decided", code, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
         return sealed
@@ -165,7 +165,7 @@ class Verdicts:
     def _expire(self, held: Held, now: int) -> Place:
         lease = held.lease
         if held.state == "open":
-            self._leases.move(lease.id, "expired")
+            self._leases.fail(lease.id, "expired", "expired", now)
             return self._append_unpaid(now, "lease.expired", self._end(held, None, "expired"), lease.node)
         place = self._place(lease.id)
         if place is None:

@@ -1,14 +1,17 @@
 """When a refused node asks for a lease again. Pure; times in milliseconds.
 
 Rules
-1. All nodes that wait ask together at most about `RATE` times a second: the n-th that waits is told to come back after
-   n / RATE seconds. So whatever a version leaves over is found soon, and a crowd costs no more than a few nodes.
+1. The nodes of one party that wait ask together at most about `RATE` times a second, and so do all parties that wait
+   with one node each: the n-th is told to come back after n / RATE seconds, n = other parties that wait + nodes of its
+   own party that do. So whatever a version leaves over is found soon, a crowd costs no more than a few nodes, and a
+   crowd of one party does not make the wait of another longer.
 2. A node waits at least `LEAST`, and at least a half of the time for which no lease was given, that up to `LONGEST`.
    Where work comes and goes every few seconds a node finds it at once, and no node asks every second for a night.
 3. A node that asks early, because a new Head woke it, counts once.
 """
 
 import heapq
+from collections import Counter
 from typing import Final
 
 RATE: Final = 5
@@ -20,26 +23,30 @@ LONGEST: Final = 10_000
 
 
 class Retries:
-    """Which nodes wait, each by its public key, and until when."""
+    """Which nodes wait, each by its public key, of which party, and until when."""
 
     def __init__(self) -> None:
-        self._due: dict[bytes, int] = {}
+        self._due: dict[bytes, tuple[int, str]] = {}
+        self._parties: Counter[str] = Counter()
         self._queue: list[tuple[int, bytes]] = []
         self._given: int | None = None
 
     def given(self, node: bytes, now: int) -> None:
         """A node was given a lease."""
-        self._due.pop(node, None)
+        self._drop(node)
         self._given = now
 
-    def after(self, node: bytes, now: int, least: int = LEAST) -> int:
+    def after(self, node: bytes, now: int, least: int = LEAST, party: str = "") -> int:
         """How long a node waits that is refused now. `least`: by the kind of its refusal."""
         if self._given is None or self._given > now:
             self._given = now
-        self._due.pop(node, None)
+        self._drop(node)
         self._forget(now)
-        wait = max(least, min((now - self._given) // 2, LONGEST), 1000 * (len(self._due) + 1) // RATE)
-        self._due[node] = now + wait
+        others = len(self._parties) - (party in self._parties)
+        place = others + self._parties.get(party, 0) + 1
+        wait = max(least, min((now - self._given) // 2, LONGEST), 1000 * place // RATE)
+        self._due[node] = now + wait, party
+        self._parties[party] += 1
         heapq.heappush(self._queue, (now + wait, node))
         return wait
 
@@ -47,9 +54,17 @@ class Retries:
         """Leave out what is over, and what was told to a node before it was told something else."""
         while self._queue:
             due, node = self._queue[0]
-            told_since = self._due.get(node) != due
+            told_since = node not in self._due or self._due[node][0] != due
             if not told_since and due + GRACE >= now:
                 return
             heapq.heappop(self._queue)
             if not told_since:
-                del self._due[node]
+                self._drop(node)
+
+    def _drop(self, node: bytes) -> None:
+        told = self._due.pop(node, None)
+        if told is None:
+            return
+        self._parties[told[1]] -= 1
+        if not self._parties[told[1]]:
+            del self._parties[told[1]]

@@ -9,11 +9,11 @@ import pytest
 
 from coordinator.reasons import REASONS, refusal, sentence
 
-USED = re.compile(r'(?:refusal|_fault|sentence|Verdict)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE)
+USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bNo)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE)
 
 
 def used(repository: Path) -> set[str]:
-    sources = [path.read_text() for path in (repository / "coordinator").glob("*.py") if path.name != "reasons.py"]
+    sources = [path.read_text() for path in (repository / "coordinator").rglob("*.py") if path.name != "reasons.py"]
     return {one or two for source in sources for one, two in USED.findall(source)}
 
 
