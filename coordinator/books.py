@@ -63,8 +63,8 @@ class Books:
         self.paused = False
         self.asked: Counter[str] = Counter()
         self.ledger = Ledger(database)
-        self.leases = Leases(database, terms, prompts, seal, entropy)
         self.accounts = Accounts(database, self.ledger)
+        self.leases = Leases(database, terms, prompts, seal, entropy, self.accounts)
         self.strikes = Strikes(database, self.accounts)
         self.told = Ends(database, self.ledger, self.accounts)
         self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run)

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.prompts import Prompts
 from coordinator.reasons import refusal
@@ -28,7 +29,7 @@ from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.lifetime import Bounds
 from coordinator.rollouts.positions import NO_PROMPT, Place, Positions
 from coordinator.rollouts.retries import Retries
-from coordinator.rollouts.sharing import Ask, Rank, Sharing, Standings, by_groups
+from coordinator.rollouts.sharing import Ask, Sharing
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
 from tasks.task import TaskFault
@@ -110,16 +111,15 @@ class Leases:
         prompts: Prompts,
         seal: Seal,
         entropy: Entropy,
-        standings: Standings | None = None,
+        accounts: Accounts,
     ) -> None:
-        """`standings`: of keys; None: by their accepted groups."""
         self._database = database
         self.terms = terms
         self._seal = seal
         self._entropy = entropy
         self.positions = Positions(database, prompts)
         bounds = Bounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        self._sharing = Sharing(database, bounds, terms.staleness == 0, standings or by_groups(database))
+        self._sharing = Sharing(database, bounds, terms.staleness == 0, accounts)
         self._retries = {"new": Retries(), "known": Retries()}
         """Apart, so that a crowd of new keys makes nobody else's wait longer."""
 

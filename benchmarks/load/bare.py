@@ -21,7 +21,7 @@ from coordinator.processes import Scorer, ScorerChild, Supervised
 from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.errors import Unreachable
-from p2p.limits.origin import Origin
+from p2p.limits.origin import NOWHERE, Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from weights.store import Store
 
@@ -72,7 +72,7 @@ class BareNetwork:
         self.handlers[method] = handler
 
     def origin(self, peer: str) -> Origin:
-        return Origin(peer, peer)
+        return NOWHERE
 
     def keep_places(self, parties: Collection[str]) -> None: ...
 

@@ -48,7 +48,7 @@ class Positions:
 
     def __init__(self, database: Database, prompts: Prompts) -> None:
         self._database = database
-        self._prompts = prompts
+        self.prompts = prompts
         self._without_prompt = (0, 0)
         """The first position that may have a prompt, and when it is tried (rule 4)."""
 
@@ -63,7 +63,7 @@ class Positions:
             position, attempt, reasons = found
             self._database.do("DELETE FROM again WHERE position = ?", (position,))
             try:
-                return Place(position, attempt, reasons, self._prompts.at(position))
+                return Place(position, attempt, reasons, self.prompts.at(position))
             except TaskFault:
                 self._skip(f"{reasons},no-prompt")
         position, prompt = self._new(now)
@@ -100,7 +100,7 @@ class Positions:
         fault: TaskFault | None = None
         for position in range(first, first + MOST_LEFT_OUT + 1):
             try:
-                prompt = self._prompts.at(position)
+                prompt = self.prompts.at(position)
             except TaskFault as error:
                 fault = error
                 continue

@@ -35,6 +35,15 @@ class Rounds:
         else:
             del self._below[path[0]]
 
+    def anyone(self, now: int) -> bool:
+        """Return whether anybody waits."""
+        while self._below:
+            name, below = next(iter(self._below.items()))
+            if below.until >= now:
+                return True
+            del self._below[name]
+        return False
+
     def turn(self, path: Sequence[Hashable], free: int, now: int) -> bool:
         """Return whether it is the turn of `path`, where `free` places are given out now."""
         level: Rounds | None = self

@@ -39,8 +39,8 @@ Share = Literal["new", "known", "slow"]
 
 
 class Asker(NamedTuple):
-    """Of one ask. `held`: the node's leases and undecided groups; of a new key those of its connection. `undecided`: its
-    undecided groups. `rate`: groups a millisecond."""
+    """Of one ask. `held`: the node's leases and undecided groups; those of its connection, if its key is new.
+    `undecided`: the node's undecided groups. `rate`: groups a millisecond."""
 
     node: bytes
     share: Share
@@ -80,16 +80,16 @@ class Shares:
     def __init__(self) -> None:
         self._here = 0
         """Until then known keys count as present, milliseconds."""
-        self._known_want = self._new_want = 0
-        """Until then one of them waits for room."""
         self._rates = Rates()
-        self._rounds = Rounds()
+        self._new_wait, self._known_wait = Rounds(), Rounds()
+        """Keys that were refused for want of room, and will ask again."""
 
     def refused(self, asker: Asker, room: Room, now: int) -> No | None:
         """Return why an ask gets nothing now; None: it gets a lease."""
         if asker.share == "new":
             return self._new(asker, room, now)
         self._rates.note(asker.node, asker.rate, now)
+        self._new_wait.served(_path(asker))  # where it waited as a new one
         if asker.share == "known":
             self.here(now)
         return self._known(asker, room, now)
@@ -100,16 +100,11 @@ class Shares:
 
     def waits(self, asker: Asker, until: int) -> None:
         """An asker was refused for want of room (`WAITS`), and comes back by `until`."""
-        if asker.share == "new":
-            self._new_want = max(until, self._new_want)
-            self._rounds.wait(_path(asker), until)
-        else:
-            self._known_want = max(until, self._known_want)
+        (self._new_wait if asker.share == "new" else self._known_wait).wait(_path(asker), until)
 
     def served(self, asker: Asker) -> None:
         """An asker was given a lease."""
-        if asker.share == "new":
-            self._rounds.served(_path(asker))
+        (self._new_wait if asker.share == "new" else self._known_wait).served(_path(asker))
 
     def _new(self, asker: Asker, room: Room, now: int) -> No | None:
         free = room.left
@@ -117,14 +112,14 @@ class Shares:
             return No("no-room", {})
         if self._known_here(now):
             free = room.tenth - room.new
-            if self._known_want < now:
+            if not self._known_wait.anyone(now):
                 free = max(free, room.left - (0 if room.sequential else room.tenth))
             free = min(free, room.left)
         if free <= 0:
             return No("new-share", {"share": room.tenth, "whole": room.whole})
         if asker.origin.connection and asker.held >= max(1, free // THRESHOLD):
             return No("new-connection", {"held": asker.held})
-        if not self._rounds.turn(_path(asker), free, now):
+        if not self._new_wait.turn(_path(asker), free, now):
             return No("new-share", {"share": room.tenth, "whole": room.whole})
         return None
 
@@ -133,7 +128,7 @@ class Shares:
         if asker.undecided >= most:
             return No("undecided", {"held": asker.undecided, "most": most})
         left = room.left + (min(room.new, room.tenth) if room.sequential else 0)
-        if self._new_want >= now and not room.sequential:
+        if self._new_wait.anyone(now) and not room.sequential:
             left -= max(0, room.tenth - room.new)
         if left <= 0:
             return No("no-room", {})
@@ -142,7 +137,7 @@ class Shares:
             held = room.slow >= most and self._known_here(now)
             return No("slow-share", {"share": room.tenth, "whole": room.whole}) if held else None
         share = max(1, int(room.whole * self._rates.part(asker.node)))
-        if self._known_want >= now and asker.held >= share:
+        if self._known_wait.anyone(now) and asker.held >= share:
             return No("rate-share", {"held": asker.held, "share": share})
         return None
 

@@ -6,9 +6,9 @@ Rules
 2. An ask reads rows of its own node, connection and version, and no others.
 """
 
-from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from coordinator.accounts.standing import Accounts, Rank
 from coordinator.capacity import quantile
 from coordinator.database import Database
 from coordinator.rollouts.budgets import Budgets
@@ -21,34 +21,6 @@ VERDICTS: Final = 64
 """Last accepted groups by which the time of a verdict is measured."""
 MEASURED_FOR: Final = 1_000
 """Milliseconds for which that measurement holds."""
-
-Rank = Literal["new", "known", "proven"]
-
-
-class Ranked(Protocol):
-    """What is asked of a key's standing."""
-
-    @property
-    def rank(self) -> Rank: ...
-
-
-Standings = Callable[[bytes, int], Ranked]
-"""(node, now) -> its standing."""
-
-
-class _ByGroups(NamedTuple):
-    rank: Rank
-
-
-def by_groups(database: Database) -> Standings:
-    """Return standings by accepted groups alone."""
-
-    def of(node: bytes, now: int) -> Ranked:
-        query = "SELECT coalesce(sum(groups), 0) FROM sums WHERE node = ? AND verdict = 'accepted'"
-        groups = database.value(query, (node,))
-        return _ByGroups("proven" if groups >= 30 else "known" if groups >= 3 else "new")
-
-    return of
 
 
 class Ask(NamedTuple):
@@ -73,12 +45,12 @@ class Lent(NamedTuple):
 class Sharing:
     """Use from the thread of the database."""
 
-    def __init__(self, database: Database, bounds: Bounds, sequential: bool, standings: Standings) -> None:
+    def __init__(self, database: Database, bounds: Bounds, sequential: bool, accounts: Accounts) -> None:
         """`sequential`: S = 0."""
         self._database = database
         self._bounds = bounds
         self._sequential = sequential
-        self._standings = standings
+        self._accounts = accounts
         self._shares = Shares()
         self._fleet = Fleet()
         self._budgets = Budgets(database)
@@ -94,7 +66,7 @@ class Sharing:
 
     def rank(self, node: bytes, now: int) -> Rank:
         """Return how far a key is trusted."""
-        return self._standings(node, now).rank
+        return self._accounts.of(node, now).rank
 
     def look(self, node: bytes, rank: Rank, origin: Origin, now: int) -> Ask:
         """Return what is known of an ask."""

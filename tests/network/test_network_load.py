@@ -18,7 +18,7 @@ from coordinator.database import DiskFull
 from engines.calls import PackedSample
 from engines.engine import Job, SampleScore
 from p2p.envelope import seal
-from p2p.identity import generate_key, public_bytes
+from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
 from p2p.network import RequestHandler
 from p2p.peer import Peer
@@ -73,7 +73,7 @@ class Volunteer:
         recipient, expires = public_bytes(self.run.keys.channel), int(wall() * 1000) + 60_000
         request = Request(recipient=recipient, id=secrets.token_bytes(16), method=method, expires=expires, body=body)
         sealed = seal("request", self.run.id, encode(request), self.key)
-        return decode(await self.handlers[method]("peer", sealed), Answer)
+        return decode(await self.handlers[method](peer_id(public_bytes(self.key)), sealed), Answer)
 
     async def hello(self) -> Answer:
         task = self.run.task
