@@ -7,7 +7,8 @@ Rules
 2. A node that has handed in groups, and whose p90 would take more than two thirds of the fleet's time, is *slow*. It
    keeps its own life, 3 x its p90 + 5 s, and all slow nodes share a tenth of the room (coordinator/rollouts/shares.py).
    So no honest node is expired for being slower than the others, and no slow one holds the room of the others.
-3. A node whose p90 is above the longest life is told `too-slow`. After `TRY_AGAIN` without a lease it may try again.
+3. A node of which the last `ENOUGH` groups and more all came late, each after more than the longest life, is told
+   `too-slow`. After `TRY_AGAIN` without a lease it may try again.
 4. A proven node counts among the fleet for `REMEMBERED` after its last lease.
 """
 
@@ -63,10 +64,10 @@ def fleets_time(fleet: int | None, bounds: Bounds) -> int:
     return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
 
 
-def too_slow(turnarounds: Sequence[int], last: int, now: int, bounds: Bounds) -> bool:
-    """Return whether rule 3 refuses a node. `last`: when its last lease was sent."""
-    measured = len(turnarounds) >= ENOUGH and quantile(turnarounds, 0.9) > bounds.most
-    return measured and 0 <= now - last < TRY_AGAIN
+def too_slow(late: Sequence[int], last: int, now: int, bounds: Bounds) -> bool:
+    """Return whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when
+    its last lease was sent."""
+    return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
 
 
 class Fleet:

@@ -1,4 +1,7 @@
-"""What a node has handed in lately: how long a group takes it, and how many it delivers. Read from run.sqlite."""
+"""What a node has handed in lately: how long a group takes it, and how many it delivers. Read from run.sqlite.
+
+A group that came late tells how long the node needs only where none came in time: a node that was cut off for a while
+is no slow one."""
 
 from typing import Final, NamedTuple
 
@@ -11,20 +14,26 @@ LOOKED_AT: Final = 4 * SAMPLE
 
 
 class Record(NamedTuple):
-    """`turnarounds`: milliseconds from lease sent to group received, the newest first. `rate`: groups a millisecond
-    while the node holds leases. `last`: when the lease of its newest group was sent; 0: it has none."""
+    """`turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these came
+    after their leases' ends. `rate`: groups a millisecond while the node holds leases. `last`: when the lease of its
+    newest group was sent; 0: it has none."""
 
     turnarounds: list[int]
+    late: bool
     rate: float
     last: int
 
 
 def record_of(database: Database, node: bytes) -> Record:
     """Return the record of a node's last `SAMPLE` groups."""
-    rows: list[tuple[int, int]] = database.all(
-        "SELECT l.sent, s.at FROM (SELECT id, sent FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"
+    rows: list[tuple[int, int, int]] = database.all(
+        "SELECT l.sent, s.at, l.expires FROM"
+        " (SELECT id, sent, expires FROM leases WHERE node = ? ORDER BY sent DESC, id LIMIT ?) l"
         " JOIN submissions s ON s.lease = l.id ORDER BY l.sent DESC LIMIT ?",
         (node, LOOKED_AT, SAMPLE),
     )
-    busy = union(rows)
-    return Record([at - sent for sent, at in rows], len(rows) / busy if busy > 0 else 0.0, rows[0][0] if rows else 0)
+    last = rows[0][0] if rows else 0
+    in_time = [row for row in rows if row[1] <= row[2]]
+    busy = union((sent, at) for sent, at, _ in rows)
+    rate = len(in_time) / busy if busy > 0 else 0.0
+    return Record([at - sent for sent, at, _ in in_time or rows], not in_time, rate, last)

@@ -6,9 +6,10 @@ Rules
 1. New keys have a tenth of the whole, one group at least, while known ones ask for the rest. What known ones leave they
    may use too, but never the last tenth. While new ones wait, known ones leave them their tenth.
 2. Where no known key has asked for `HERE`, as in a fresh run, new keys have all of it.
-3. One connection of new keys holds one lease; where much is free, an eighth of what is free (a dynamic threshold, as
-   Choudhury and Hahne share a switch's buffer, 1998). A group that waits for its verdict counts as a lease. So a crowd
-   of keys on one connection holds a ninth of an empty room, and one lease of a room in demand.
+3. One connection of new keys holds one lease; two where more than half of the whole is free to it, and an eighth of
+   what is free, if that is more (a dynamic threshold, as Choudhury and Hahne share a switch's buffer, 1998). A group
+   that waits for its verdict counts as a lease. So a crowd of keys on one connection holds a ninth of an empty room,
+   and one lease of a room in demand.
 4. Where more new ones wait than there is room for, it goes round by subnet, connection and key (rounds.py).
 5. Slow nodes (lifetime.py) have a tenth of the whole, or a quarter of what is free, while others ask.
 6. A known node has at most `UNDECIDED` groups waiting for their verdict, or twice what it hands in within the p90 of
@@ -117,7 +118,8 @@ class Shares:
             free = min(free, room.left)
         if free <= 0:
             return No("new-share", {"share": room.tenth, "whole": room.whole})
-        if asker.origin.connection and asker.held >= max(1, free // THRESHOLD):
+        most = max(1 + (2 * free > room.whole), free // THRESHOLD)
+        if asker.origin.connection and asker.held >= most:
             return No("new-connection", {"held": asker.held})
         if not self._new_wait.turn(_path(asker), free, now):
             return No("new-share", {"share": room.tenth, "whole": room.whole})

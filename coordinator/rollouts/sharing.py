@@ -85,7 +85,7 @@ class Sharing:
         if debt is not None:
             return No("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
         record = ask.record
-        if too_slow(record.turnarounds, record.last, now, self._bounds):
+        if record.late and too_slow(record.turnarounds, record.last, now, self._bounds):
             wait = TRY_AGAIN - (now - record.last)
             own, most = quantile(record.turnarounds, 0.9) / 1000, self._bounds.most / 1000
             return No("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait

@@ -163,7 +163,7 @@ def test_shed_groups_make_room_again_for_ever(world: World) -> None:
         world.learner_at(step)
         for node in (ALICE, BOB) * 3:
             world.submit(group(world.lease(node, step)), node)
-        assert world.refusal(step, b"C" * 32).code == "no-room"
+        assert world.refusal(step).code in ("no-room", "undecided")
         world.decide_all()
     assert world.books.draw() is not None
 

@@ -123,6 +123,19 @@ def test_a_node_that_cannot_finish_in_the_longest_lease_is_told_so(tmp_path: Pat
     world.close()
 
 
+def test_a_node_that_was_cut_off_for_a_while_is_no_slow_one(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=20, least_ms=10_000, most_ms=60_000)
+    for _ in range(3):
+        world.accepted()
+    cut_off = [world.lease() for _ in range(3)]
+    world.now += 600_000
+    world.books.tick(world.now)
+    assert [world.refused(group(lease)).code for lease in cut_off] == ["late"] * 3
+    lease = world.lease()
+    world.close()
+    assert lease.expires - lease.sent == 10_000
+
+
 def test_new_nodes_get_a_tenth_beside_known_ones_and_never_the_last_tenth(tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=10)
     for _ in range(4):
