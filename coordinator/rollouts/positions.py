@@ -96,7 +96,7 @@ class Positions:
         )
 
     def _new(self, now: int) -> tuple[int, Prompt]:
-        first = max(self._without_prompt[0], self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
+        first = max(self._without_prompt[0], self._next())
         fault: TaskFault | None = None
         for position in range(first, first + MOST_LEFT_OUT + 1):
             try:
@@ -106,8 +106,15 @@ class Positions:
                 continue
             if fault is not None:
                 log.error("prompts left out", first=first, count=position - first, reason=str(fault))
+            self._database.set_fact("next_position", position + 1)
             return position, prompt
         assert fault is not None
         self._without_prompt = (first + MOST_LEFT_OUT + 1, now + NO_PROMPT)
         log.error("no lease: the task gives no prompt", first=first, count=MOST_LEFT_OUT + 1, reason=str(fault))
         raise fault
+
+    def _next(self) -> int:
+        """The first position that never went out."""
+        given = int(self._database.value("SELECT coalesce(max(position) + 1, 0) FROM leases"))
+        # Leases that nobody answered are forgotten after a while, also where no newer one was given since.
+        return max(given, self._database.fact("next_position") or 0)

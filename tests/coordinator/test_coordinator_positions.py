@@ -67,6 +67,20 @@ def test_after_a_minute_it_goes_to_the_same_key_too(tmp_path: Path) -> None:
     world.close()
 
 
+def test_a_run_that_stood_for_days_gives_no_new_position_twice(tmp_path: Path) -> None:
+    """A lease that ended without a group is forgotten after a day, the newest one too."""
+    world = World(tmp_path, batch_groups=10)
+    dropped = [world.lease(key("node", number)) for number in range(2)]
+    world.now += 3 * 86_400_000
+    world.books.tick(world.now)
+    assert world.books.forget([], 0, 1, world.now) == 2
+    assert world.books.database.value("SELECT count(*) FROM leases") == 0
+    again = [world.lease(key("node", number)) for number in range(4)]
+    assert len({lease.index for lease in again}) == 4
+    assert {lease.index for lease in again[:2]} == {lease.index for lease in dropped}
+    world.close()
+
+
 def test_it_is_leased_again_under_the_version_that_the_asking_node_names(tmp_path: Path) -> None:
     world = World(tmp_path)
     dropped = world.lease(ALICE)
