@@ -225,7 +225,7 @@ WITH last AS (
     SELECT node, max(entry) AS entry FROM verdicts
     WHERE code IN ('seeded-choice', 'close-choices', 'drift', 'drift-median') GROUP BY node
 ), number AS (
-    SELECT v.node AS node, count(*) AS wrong FROM verdicts v JOIN last ON last.node = v.node
+    SELECT v.node AS node, count(*) AS wrong FROM verdicts v CROSS JOIN last ON last.node = v.node
     WHERE v.entry <= last.entry AND v.code != 'late' GROUP BY v.node
 ) UPDATE accounts SET wrong = number.wrong FROM number WHERE number.node = accounts.node;
 INSERT INTO accounts SELECT key, 0, 0, 0, 0, banned, '', 0, 0 FROM nodes WHERE banned IS NOT NULL

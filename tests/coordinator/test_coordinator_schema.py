@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,40 @@ def test_a_long_part_tells_how_far_it_is(older: Path, monkeypatch: pytest.Monkey
     connection.close()
     assert set(told) <= {part.what for parts in schema.MIGRATIONS for part in parts}
     assert told
+
+
+def long_history(path: Path, groups: int) -> None:
+    """A file of schema 1 in which every tenth group of each node was refused by the scorer."""
+    numbered = f"WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < {groups - 1})"
+    node = "CAST('node' || (i / 10) AS BLOB)"
+    lease = "CAST('lease' || i AS BLOB)"
+    code = "iif(i % 10 = 7, 'drift', 'ok')"
+    verdict = "iif(i % 10 = 7, 'refused', 'accepted')"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(f"""{OLDER} PRAGMA user_version = 1;
+            INSERT INTO nodes {numbered} SELECT {node}, '', '', 'x', '', x'', i, i, NULL, NULL FROM n WHERE i % 10 = 0;
+            INSERT INTO leases {numbered}
+                SELECT {lease}, {node}, {lease}, i, 1, 0, i, i, 'decided', x'00', x'00' FROM n;
+            INSERT INTO entries {numbered} SELECT i + 1, i, 'k', 'k' || i, x'90', x'', x'00' FROM n;
+            INSERT INTO submissions {numbered} SELECT {lease}, x'00', i, x'0000', NULL, NULL, 0 FROM n;
+            INSERT INTO verdicts {numbered}
+                SELECT {lease}, {node}, {verdict}, {code}, 0, 7, 0, 0, i + 1, i, x'00', i % 2 FROM n;""")
+    connection.close()
+
+
+def test_a_migration_takes_twice_as_long_for_twice_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million groups once took hours: for each node the verdicts of all were read."""
+    monkeypatch.setattr(schema, "PATIENCE", 0.0)
+    monkeypatch.setattr(schema, "_OPCODES", 100)
+    steps = []
+    for groups in (1_000, 4_000):
+        path = tmp_path / f"{groups}.sqlite"
+        long_history(path, groups)
+        told: Counter[str] = Counter()
+        connection = sqlite3.connect(path, isolation_level=None)
+        schema.migrate(connection, 1, lambda what, seconds, told=told: told.update([what]))  # type: ignore[misc]
+        assert connection.execute("SELECT sum(weight), sum(groups) FROM nodes").fetchone() == (7 * groups, groups)
+        assert connection.execute("SELECT nbytes FROM refused_tokens").fetchone() == (2 * groups // 10,)
+        connection.close()
+        steps.append(told.total())
+    assert steps[1] <= 6 * steps[0], f"{100 * steps[0]} instructions for 1,000 groups, {100 * steps[1]} for 4,000"
