@@ -26,7 +26,7 @@ def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Pat
         assert database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 9, (
             "the last undrawn ones never are"
         )
-        assert all(known.addresses for known in Roster(database, ledger).records(NOW))
+        assert all(known.addresses for known in Roster(database).records(NOW))
         for document, payload in database.all(
             "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id"
         ):
