@@ -65,7 +65,8 @@ class Contacts:
         self.link = CoordinatorLink(
             network, key, records, clock,
             run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
-            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed, search=self.search,
+            hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed,
+            search=self.search, learn=follower.search,
         )  # fmt: skip
         self.reach = Reach(
             network, relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,

@@ -5,7 +5,8 @@ Rules
 2. Verdicts are asked for, and receipts confirmed, beside asks for leases and submissions: two requests per group. They
    get a request of their own where no other went for `RIDE` seconds, where the outbox is full or the node finishes, and
    where the coordinator does not answer them beside others.
-3. An answer that the run's keys did not sign changes nothing; the line is then given up and found anew.
+3. An answer that the run's keys did not sign changes nothing. Where the run has a later Root than the one held, the
+   question is repeated under that; else the line is given up and found anew.
 4. With nothing to send and nothing undecided it sleeps until the outbox gets something.
 """
 
@@ -96,6 +97,7 @@ class Courier:
     async def _round(self) -> bool:
         """Send what is queued, ask for what is undecided; whether anything moved."""
         await self._link.connected()
+        serial = self._records.serial
         try:
             sent = await self._send()
             return await self._ask() or sent
@@ -106,6 +108,8 @@ class Courier:
             _log.info("submissions wait", reason=str(error), seconds=pause)
             await asyncio.sleep(pause)
         except PeerFault as error:
+            if await self._link.behind(serial):
+                return True
             self._link.distrust(f"a false answer to a submission: {error}")
         return False
 

@@ -12,7 +12,8 @@ Rules
 4. Questions for verdicts go beside asks for leases and submissions, and need no request of their own (`rider`).
 5. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
 6. A refusal that brings newer Roots of the run (its channel key was changed) is answered by the same request under the
-   new key; one that brings none, by a greeting, whose answer has all Roots.
+   new key; one that brings none, by a greeting, whose answer has all Roots. An answer that the keys of the newest Root
+   held did not sign is no lie where the run has a later one: that is asked first (`behind`), and the question repeated.
 """
 
 import asyncio
@@ -89,15 +90,16 @@ class CoordinatorLink:
         reconsider: Callable[[Refusal], Awaitable[bool]],
         welcomed: Callable[[str, Welcome], Awaitable[None]],
         search: Callable[[], Awaitable[None]],
+        learn: Callable[[], Awaitable[None]],
         seed: int,
         via: Sequence[Way] = WAYS,
     ) -> None:
         """`via`: ways to go, the first one first. `hello` makes the greeting; `reconsider` says whether another one is
         worth a try after a refusal; `welcomed` takes the answer once its Root and RunSpec hold; `search` asks other
-        peers for news while the line is down."""
+        peers for news while the line is down; `learn` asks a few and the coordinator for Heads and Roots."""
         self._network, self._key, self._records, self._clock, self._run = network, key, records, clock, run
         self._invited, self._hello, self._reconsider = addresses, hello, reconsider
-        self._welcomed, self._search = welcomed, search
+        self._welcomed, self._search, self._learn = welcomed, search, learn
         self._random, self._via = random.Random(seed), list(via)
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
@@ -141,7 +143,7 @@ class CoordinatorLink:
 
     async def call(self, method: str, body: msgspec.Struct | bytes) -> bytes:
         """The answer's body. Raises `Refused`, and `Unreachable` once the request has expired."""
-        content = body if isinstance(body, bytes) else encode(body)
+        content, serial = body if isinstance(body, bytes) else encode(body), self._records.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
         sealed = self._sealed(method, content, riding)
@@ -157,17 +159,17 @@ class CoordinatorLink:
                     except Refused as error:
                         if error.refusal.code not in _GREET_AGAIN:
                             raise
-                        if not self._renewed(error.refusal):
+                        if not self._renewed(error.refusal, serial):
                             self.lost(str(error))
                             await self.connected()
-                        sealed = self._sealed(method, content, riding)
+                        sealed, serial = self._sealed(method, content, riding), self._records.serial
                     except Busy:
                         await asyncio.sleep(BUSY_AGAIN)
                     except Unreachable as error:
                         if peer == self.peer:
                             self.lost(str(error))
                     except PeerFault as error:
-                        if peer == self.peer:
+                        if peer == self.peer and not await self.behind(serial):
                             self.distrust(str(error))
         except TimeoutError:
             raise Unreachable(f"the coordinator did not answer {method} within {REQUEST_LIFE:g} s") from None
@@ -192,15 +194,20 @@ class CoordinatorLink:
         )
         return seal("request", self._run, encode(request), self._key)
 
-    def _renewed(self, refusal: Refusal) -> bool:
-        """Take the Roots of a refusal; whether there was a newer one (rule 6)."""
-        before = self._records.serial
+    async def behind(self, serial: int | None) -> bool:
+        """Return whether the run has a later Root than that of `serial`, under which a question was asked (rule 6)."""
+        if self._records.serial == serial:
+            await self._learn()
+        return self._records.serial != serial
+
+    def _renewed(self, refusal: Refusal, serial: int | None) -> bool:
+        """Take the Roots of a refusal; whether a newer one than that of `serial` is held then (rule 6)."""
         try:
             if refusal.roots:
                 self._records.update_roots(refusal.roots, self._clock.now())
         except P2PError as error:
             self.distrust(f"the Roots of a refusal do not hold: {error}")
-        return self._records.serial != before
+        return self._records.serial != serial
 
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
@@ -270,12 +277,12 @@ class CoordinatorLink:
         return False
 
     async def _greet(self, peer: str) -> bool:
-        asked = self._clock.local()
+        asked, serial = self._clock.local(), self._records.serial
         try:
             sealed = self._sealed("hello", encode(await self._hello()))
             welcome = decode(await self._ask(peer, "hello", sealed), Welcome)
         except Refused as error:
-            if self._renewed(error.refusal) or await self._reconsider(error.refusal):
+            if self._renewed(error.refusal, serial) or await self._reconsider(error.refusal):
                 return await self._greet(peer)
             if error.refusal.retry_after is None:
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error

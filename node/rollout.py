@@ -112,7 +112,7 @@ class Rollouts:
     async def _turn(self) -> float | None:
         """Leases of one version, worked off; or the seconds to wait before the next question."""
         async with self._engine.turn():
-            held = self._engine.held
+            held, serial = self._engine.held, self._records.serial
             if held is None or self._switch.idle:
                 return 0.0
             try:
@@ -130,8 +130,9 @@ class Rollouts:
                 self.blocked = str(error)
                 _log.warning("lease dropped", reason=str(error))
             except PeerFault as error:
-                self.blocked = f"a false lease: {error}"
-                self._link.distrust(self.blocked)
+                if not await self._link.behind(serial):
+                    self.blocked = f"a false lease: {error}"
+                    self._link.distrust(self.blocked)
             finally:
                 self.working = False
         return self._random.uniform(0.5, 1.5)

@@ -173,6 +173,26 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
     run_fake(main)
 
 
+@pytest.mark.parametrize("role", ["channel", "ledger"])
+def test_an_answer_under_a_key_that_a_node_has_not_heard_of_is_no_lie(role: str, tmp_path: Path) -> None:
+    """The new Root's Head is not there yet when the first answer under its keys comes."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        node = life_of(swarm, "node", generate_key())
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            announce = coordinator.publisher.announce
+            coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
+            await changed(swarm, role, coordinator)
+            await at_work(node, groups=4)
+            assert serial(node) == 2
+            coordinator.publisher.announce = announce  # type: ignore[method-assign]
+            await at_work(node)
+
+    run_fake(main)
+
+
 async def heard_nothing(peer: str, sealed: bytes) -> bool:
     return False
 
