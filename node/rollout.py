@@ -5,8 +5,9 @@ Rules
    So that the engine need not wait for the coordinator, the next lease is asked for in the same turn, shortly before
    the group at hand is done (node/ahead.py), unless somebody waits for the engine: a newer version comes first. Who
    asks for it later waits for one group more, at most.
-2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, and when the run is
-   finished. A lease that was asked for ahead is worked off before an end, and kept over a pause while it fits.
+2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, when the run is
+   finished, and while the newest Root known here has expired. A lease that was asked for ahead is worked off before an
+   end, and kept over a pause while it fits.
 3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
    long as it has not expired: the tokens are the same.
 4. A refusal is waited out as long as the coordinator says and up to a fifth longer, at random, or until a newer version
@@ -43,6 +44,7 @@ MOST_WAIT: Final = 1800.0
 UNSAID: Final = 30.0
 """Seconds where the refusal does not say how long."""
 STARTING: Final = "starting"
+EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 _ENDS: Final = {"banned", "engine", "task-version", "protocol"}
 """Codes of refusals after which asking again is pointless."""
 _CROWDED: Final = "busy"
@@ -99,6 +101,7 @@ class Rollouts:
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
                 (self._switch.paused, self._switch.why_paused, self._switch.until_resumed),
                 (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
+                (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
                 (self._follower.held is None, missing, lambda: self._nap(0.2)),
                 (self._link.peer is None, self._link.trouble, self._line),
             ]
@@ -109,11 +112,15 @@ class Rollouts:
             await self._switch.unless_finishing(blocking[2]())
         return False
 
+    def _expired(self) -> bool:
+        root = self._records.trusted.root
+        return root is not None and self._clock.now() >= root.expires
+
     async def _turn(self) -> float | None:
         """Leases of one version, worked off; or the seconds to wait before the next question."""
         async with self._engine.turn():
             held, serial = self._engine.held, self._records.serial
-            if held is None or self._switch.idle:
+            if held is None or self._switch.idle or self._expired():
                 return 0.0
             try:
                 lease: Lease | None = self._fitting(held) or await self._ask(held)
@@ -180,7 +187,7 @@ class Rollouts:
             async with asyncio.timeout(self._ahead.wait):
                 await done.wait()
                 return None
-        if self._engine.wanted or self._switch.idle or self._outbox.full:
+        if self._engine.wanted or self._switch.idle or self._outbox.full or self._expired():
             return None
         try:
             return await self._ask(held)

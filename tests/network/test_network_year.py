@@ -18,6 +18,7 @@ from coordinator.web import page
 from node.link import Refused
 from node.outbox import Outbox
 from node.receipts import verified
+from node.rollout import EXPIRED
 from node.trust import TrustedSet
 from p2p.envelope import peek
 from p2p.errors import LocalFault
@@ -257,6 +258,25 @@ def test_a_coordinator_takes_no_root_that_its_folder_cannot_stand_on(tmp_path: P
                 await coordinator.renew()
             await at_work(node)
             assert serial(node) == 1
+
+    run_fake(main)
+
+
+def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renewed(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        await anyio.sleep(365 * DAY - 60)
+        node = life_of(swarm, "node", generate_key())
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            await anyio.sleep(90)
+            told = (await node.daemon.report.why({}))["blocked"]
+            done = node.daemon.rollouts.done
+            await anyio.sleep(60)
+            assert (told, node.daemon.rollouts.done) == (EXPIRED, done)
+            assert "ended on" in coordinator.painter.paint().root_ends
+            await changed(swarm, None, coordinator)
+            await at_work(node)
 
     run_fake(main)
 
