@@ -27,7 +27,7 @@ BATCH: Final = 256
 SHORTEST: Final = 0.25
 LONGEST: Final = 8.0
 """Seconds between two rounds, shortest and longest."""
-MOST_PAUSE: Final = 600.0
+MOST_PAUSE: Final = 60.0
 """Seconds that a refusal puts it off, at most: a suspension of days may be lifted."""
 RIDE: Final = 30.0
 

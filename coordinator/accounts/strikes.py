@@ -15,10 +15,10 @@ from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 
 STRIKES = frozenset((
-    # nobody generated these: found at receipt (T0)
+    # found at receipt (T0)
     "malformed", "too-large", "not-owner", "other-bytes", "version-lie", "incomplete", "turns", "tokens", "end",
     "segments", "logprobs", "transcript",
-    # found by the scorer's pass (T1, T2)
+    # found by the scorer (T1, T2)
     "seeded-choice", "close-choices", "drift", "drift-median",
 ))  # fmt: skip
 AT_ONCE = frozenset(("not-generated",))

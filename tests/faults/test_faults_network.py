@@ -140,8 +140,7 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
     try:
         mallory.start(run.coordinator.invite())
         refusals = until("it was refused for each of its lies", lambda: _refusals(mallory))
-        assert set(refusals) == {"drift", "drift-median", "incomplete"}
-        assert refusals["drift"] == "Sample 0, sampled token 0: log-probability off by 0.0100, the most is 0.0010."
+        assert set(refusals) == {"drift-median", "incomplete"}
         assert refusals["drift-median"].startswith("Sample 0: log-probabilities off by 0.0005")
         assert refusals["incomplete"] == "A group of 4 rollouts was leased, 3 came."
         until("its honest groups are taken", mallory.accepted)
@@ -152,8 +151,8 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
 
 
 def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
-    """Code -> sentence, once each of three was said; a group that is incomplete is refused before any is scored."""
-    if len({line.get("code") for line in volunteer.lines() if line.get("event") == "group refused"}) < 3:
+    """Code -> sentence, once each of two was said; a group that is incomplete is refused before any is scored."""
+    if len({line.get("code") for line in volunteer.lines() if line.get("event") == "group refused"}) < 2:
         return None
     return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 

@@ -14,8 +14,10 @@ from typing import Any
 import anyio
 import pytest
 
+from coordinator.accounts.standing import Accounts, standing
 from coordinator.database import Database
 from coordinator.ledger import Ledger
+from p2p.identity import public_key
 from p2p.memory import MemoryNetwork
 from tests.clock import run_fake
 from tests.coordinator.sums import check_sums
@@ -104,6 +106,21 @@ def test_sums_of_a_migrated_file_are_those_of_its_history_and_its_ledger_holds(t
     assert receipts == old["receipts"]
     with Database.open(path) as database:
         assert told(database, 0) == new, "opened a second time, nothing is counted twice"
+
+
+@EACH
+def test_bans_and_standing_of_an_old_run_are_those_of_its_ledger(tmp_path: Path, schema: int) -> None:
+    unpacked(FOLDERS[schema], tmp_path)
+    path = tmp_path / "run" / "run.sqlite"
+    with closing(sqlite3.connect(path)) as old:
+        banned = dict(old.execute("SELECT key, banned FROM nodes WHERE banned IS NOT NULL"))
+    assert banned
+    with Database.open(path) as database:
+        ledger = Ledger(database)
+        accounts, told = Accounts(database, ledger), standing(ledger.entries(), 0)
+        assert {node: accounts.of(public_key(node), 0) for node in told} == told
+        assert {node: accounts.of(node, 0).why for node in banned} == banned
+    assert "known" in {one.rank for one in told.values()}
 
 
 @EACH

@@ -403,7 +403,7 @@ def test_a_suspended_node_stays_and_goes_on_soon_after_the_operator_lifts_it(tmp
                 await anyio.sleep(120)
                 assert node.daemon.outbox.counts().get("accepted", 0) == 0
                 del coordinator.refusals[method]
-                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 1, 700)
+                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 1, 300)
 
     run_fake(main)
 

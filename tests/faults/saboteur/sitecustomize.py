@@ -1,4 +1,4 @@
-"""Put on PYTHONPATH, it makes the engine process of a node lie in turns. Its daemon is honest, and knows nothing."""
+"""Put on PYTHONPATH, it makes the engine process of a node lie twice. Its daemon is honest, and knows nothing."""
 
 import sys
 
@@ -11,7 +11,7 @@ if "engines.host" in sys.orig_argv:
     from engines.transformers import TransformersEngine
 
     honest = TransformersEngine.generate
-    turns = itertools.cycle(("drift", "drift-median", "incomplete", "ok"))
+    turns = itertools.chain(("drift-median", "incomplete"), itertools.repeat("ok"))  # a third lie suspends its key
 
     def lying(self: TransformersEngine, job: Job) -> list[Sample]:
         """Samples, of which the first says too little of its log-probabilities; or one too few."""
@@ -19,7 +19,7 @@ if "engines.host" in sys.orig_argv:
         code = next(turns)
         if code == "incomplete":
             return others
-        by = {"drift": 0.01, "drift-median": 5e-4, "ok": 0.0}[code]
+        by = {"drift-median": 5e-4, "ok": 0.0}[code]
         lower = [value - by for value in first.logprobs]
         return [msgspec.structs.replace(first, logprobs=lower), *others]
 
