@@ -5,7 +5,7 @@
     forged      CPU of the scorer for a made-up group against an honest one's, G = 16
     greetings   CPU of a hello after 100,000 keys, and whom a newcomer is told of
     doors       silent connections, tiny questions and idle visitors, at a coordinator process over libp2p and HTTP
-    wires       the attacks on room again: coordinator, honest crowd and strangers as processes over libp2p; not --quick
+    wires       the main attacks on room again: coordinator, honest nodes and strangers as processes; not with --quick
 
 The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flood.churn`.
 """
@@ -23,7 +23,7 @@ from benchmarks import bench
 bench.one_thread()
 
 from benchmarks.bench import Claim  # noqa: E402
-from benchmarks.flood import cost, doors, forged, greetings, world  # noqa: E402
+from benchmarks.flood import cost, doors, forged, greetings, wires, world  # noqa: E402
 from benchmarks.flood.catalogue import CASES, Case  # noqa: E402
 from benchmarks.flood.world import Outcome  # noqa: E402
 
@@ -31,6 +31,8 @@ HELLO: Final = 2.0
 """Milliseconds."""
 KEYS: Final = 100_000
 CALM: Final = "calm"
+SECONDS: Final = 60.0
+"""Of a run over real connections."""
 
 
 def room_claims(quick: bool) -> list[Claim]:
@@ -106,12 +108,28 @@ def door_claims(quick: bool) -> list[Claim]:
     ]
 
 
+def wire_claims(quick: bool) -> list[Claim]:
+    if quick:
+        return []
+    found = wires.compared(SECONDS)
+    print(f"over libp2p, {SECONDS:.0f} s each; milliseconds of the main process's CPU a second")
+    rows = [
+        (name, calm.steps, one.steps, one.steps / calm.steps, calm.cpu, one.cpu) for name, (calm, one) in found.items()
+    ]
+    bench.table(["attack", "steps, calm", "steps", "of calm", "CPU, calm", "CPU"], rows)
+    return [
+        Claim(f"steps over libp2p: {name}", one.steps / calm.steps, "calm beside it", CASES[name].bar)
+        for name, (calm, one) in found.items()
+    ]
+
+
 PARTS: Final[dict[str, Callable[[bool], list[Claim]]]] = {
     "room": room_claims,
     "requests": request_claims,
     "forged": forged_claims,
     "greetings": greeting_claims,
     "doors": door_claims,
+    "wires": wire_claims,
 }
 
 

@@ -14,8 +14,8 @@ from typing import Final
 import anyio
 
 from benchmarks.flood.engine import honest, made_up, nothing
-from benchmarks.flood.keys import Key, now_ms
-from benchmarks.flood.world import World
+from benchmarks.flood.keys import Key
+from benchmarks.flood.place import Place
 from p2p.messages import Lease, Refusal, decode
 
 RATE: Final = 8.0
@@ -31,7 +31,7 @@ class Crowd:
     lines: int
     parties: int
 
-    async def run(self, world: World) -> None:
+    async def run(self, world: Place) -> None:
         """Ask until cancelled (rule 1)."""
         over = [await world.line(f"stranger {number % self.parties}") for number in range(self.lines)]
         waiting = deque(world.key(over[number % self.lines]) for number in range(self.keys))
@@ -43,18 +43,18 @@ class Crowd:
             greeted.add(key.number)
             await anyio.sleep(1 / RATE)
 
-    async def _turn(self, world: World, key: Key, greeted: bool) -> None:
+    async def _turn(self, world: Place, key: Key, greeted: bool) -> None:
         if not greeted:
             await key.hello()
         answer = await key.lease(world.terms())
         if not isinstance(answer, Refusal):
             await self.use(world, key, answer)
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         """Do what this idea does with a lease."""
         raise NotImplementedError
 
-    def said(self, world: World) -> dict[str, float]:
+    def said(self, world: Place) -> dict[str, float]:
         """Return how many leases were given, and how many groups were decided: of all keys, and of one at the most."""
         taken = [_decided(world, key) for key in world.attackers]
         return {
@@ -67,21 +67,21 @@ class Crowd:
 class Hoarders(Crowd):
     """Take leases, as many as they get, and return nothing."""
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         return None
 
 
 class Forgers(Crowd):
     """Hand in groups of which nothing was generated, without end and without delay."""
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await key.submit(made_up(lease))
 
 
 class Returners(Crowd):
     """Give each lease back at once, by a group that is refused at receipt."""
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         await key.submit(nothing(lease))
 
 
@@ -92,7 +92,7 @@ class Turncoats(Crowd):
     groups: int = 3
     seconds: float = 4.0
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         if _accepted(world, key) < self.groups:
             await anyio.sleep(self.seconds)
             await key.submit(honest(lease))
@@ -105,7 +105,7 @@ class Sleepers(Crowd):
     groups: int = 3
     seconds: float = 4.0
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         if _accepted(world, key) < self.groups:
             await anyio.sleep(self.seconds)
             await key.submit(honest(lease))
@@ -119,8 +119,8 @@ class LastSecond(Crowd):
 
     share: float = 0.99
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
-        await anyio.sleep(self.share * (lease.expires - now_ms()) / 1000)
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
+        await anyio.sleep(self.share * (lease.expires - world.now()) / 1000)
         await key.submit(honest(lease))
 
 
@@ -136,7 +136,7 @@ class Pickers(Crowd):
     every: int = 10
     dropped: int = field(default=0, init=False)
 
-    async def use(self, world: World, key: Key, lease: Lease) -> None:
+    async def use(self, world: Place, key: Key, lease: Lease) -> None:
         if not self.unwanted(lease.index):
             await anyio.sleep(self.seconds * world.random.uniform(0.85, 1.15))
             await key.submit(honest(lease))
@@ -149,26 +149,26 @@ class Pickers(Crowd):
         """Return whether a prompt is of the class that is dropped."""
         return index % self.every == 0
 
-    def said(self, world: World) -> dict[str, float]:
+    def said(self, world: Place) -> dict[str, float]:
         return {"dropped": self.dropped, "learned": learned(world, self.unwanted, SETTLED), **super().said(world)}
 
 
-def learned(world: World, of_class: Callable[[int], bool], settled: float) -> float:
+def learned(world: Place, of_class: Callable[[int], bool], settled: float) -> float:
     """Return the share of the prompts of a class that were accepted to be learned from, of those that were leased more
     than `settled` seconds ago. A prompt that was leased again counts once."""
-    rows = world.coordinator.books.database.all(
+    rows = world.rows(
         "SELECT l.position, l.sent, l.document, coalesce(v.trainable, 0) FROM leases l"
         " LEFT JOIN verdicts v ON v.lease = l.id"
     )
-    since = now_ms() - 1000 * settled
+    since = world.now() - 1000 * settled
     old = {at for at, sent, document, _ in rows if sent < since and of_class(decode(document, Lease).index)}
     done = {at for at, _, _, trainable in rows if trainable}
     return len(old & done) / max(1, len(old))
 
 
-def _decided(world: World, key: Key) -> int:
+def _decided(world: Place, key: Key) -> int:
     return int(world.value("SELECT count(*) FROM verdicts WHERE node = ?", key.public))
 
 
-def _accepted(world: World, key: Key) -> int:
+def _accepted(world: Place, key: Key) -> int:
     return int(world.value("SELECT count(*) FROM verdicts WHERE node = ? AND verdict = 'accepted'", key.public))

@@ -46,6 +46,14 @@ def nothing(lease: Lease) -> Submission:
     return _group(lease, [])
 
 
+def scored(root: bytes, seeds: list[bytes], tokens: list[int]) -> SampleScore:
+    """Score one sample. A look at some of a group may come with the seeds of all: the one that fits best is its own."""
+    submitted = np.array(tokens)
+    wrong = min((np.array(right(root, seed, len(tokens))) != submitted for seed in seeds), key=lambda one: one.sum())
+    values = np.full(len(tokens), LOGPROB, np.float32)
+    return SampleScore(logprobs=values, margins=np.where(wrong, WRONG, 0.0).astype(np.float32))
+
+
 def _root(weights: Path) -> bytes:
     return Rolling(weights).root if weights.is_dir() else Snapshot(weights).root
 
@@ -90,22 +98,13 @@ class StandInScorer:
             self.tokens += tokens
             await anyio.sleep(self._per_token * tokens)
             root = self._holds().root
-            return [self._score(root, job.seeds, one) for one in samples]
+            return [scored(root, job.seeds, one.sample().tokens) for one in samples]
 
     async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
         return [[Sample(tokens=[job.eos], turns=[1], logprobs=[LOGPROB]) for _ in job.seeds] for job in jobs]
 
     async def renew(self) -> None:
         self._held = None
-
-    def _score(self, root: bytes, seeds: list[bytes], packed: PackedSample) -> SampleScore:
-        tokens = packed.sample().tokens
-        # A first look may come with the seeds of the whole group: the nearest is the sample's own.
-        wrong = min(
-            (np.array(right(root, seed, len(tokens))) != np.array(tokens) for seed in seeds), key=lambda one: one.sum()
-        )
-        values = np.full(len(tokens), LOGPROB, np.float32)
-        return SampleScore(logprobs=values, margins=np.where(wrong, WRONG, 0.0).astype(np.float32))
 
     def _holds(self) -> Loaded:
         assert self._held is not None, "forward, go and score come after load"

@@ -1,27 +1,24 @@
 """A key that asks the coordinator over a connection that it may share: what honest nodes and attackers have in common.
 
-Requests are signed by the product's own types. Time is the event loop's.
+Requests are signed by the product's own types.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode, Terms, lease_of
 from p2p.errors import P2PError
 from p2p.identity import public_bytes
-from p2p.messages import Answer, Lease, Refusal, Submission, VerdictsAsk, decode, encode
+from p2p.messages import Answer, Lease, Refusal, Submission, Verdicts, VerdictsAsk, decode, encode
 from p2p.network import Network
 
 _TIMEOUT = 30.0
 _AGAIN = 1.0
 """Seconds after which what was not answered is asked again."""
-
-
-def now_ms() -> int:
-    """Milliseconds since the Unix epoch, as the whole world here has them."""
-    return int(anyio.current_time() * 1000)
 
 
 @dataclass
@@ -42,12 +39,13 @@ class Line:
 
 @dataclass
 class Key:
-    """One identity. `given`: leases it was given; `taken`: of its groups those that were taken in for a verdict;
+    """One identity. `clock`: ms. `given`: leases it was given; `taken`: of its groups those that were taken in;
     `refused`: refusals by code."""
 
     line: Line
     terms: Terms
     number: int
+    clock: Callable[[], int]
     given: int = 0
     taken: int = 0
     refused: dict[str, int] = field(default_factory=dict)
@@ -56,7 +54,7 @@ class Key:
 
     def __post_init__(self) -> None:
         secret = Ed25519PrivateKey.from_private_bytes(self.number.to_bytes(32, "big"))
-        self._light = LightNode(self.terms, clock=now_ms, key=secret)
+        self._light = LightNode(self.terms, clock=self.clock, key=secret)
 
     @property
     def public(self) -> bytes:
@@ -88,6 +86,13 @@ class Key:
             self.taken += 1
             self.undecided.append(group.lease)
         return refused
+
+    async def ask_verdicts(self) -> None:
+        """Ask what became of the groups that are undecided, and confirm the receipts that came."""
+        asked = self._beside()
+        answer = await self.line.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
+        if self._counted(answer) is None and answer.body is not None:
+            self._take(asked, msgspec.structs.replace(answer, verdicts=decode(answer.body, Verdicts)))
 
     def _beside(self) -> VerdictsAsk:
         return VerdictsAsk(leases=self.undecided[:256], confirmed=self._confirmed[:256])

@@ -3,14 +3,12 @@
 Rules
 1. Nothing here takes time but what is slept: generating, scoring, a step. So a run is repeated exactly, and what an
    attack costs is room, turns and leases. What it costs in CPU is measured apart (benchmarks/flood/cost.py).
-2. Honest nodes hear of a version at once, work on one group at a time, and ask again when they were told to, or when
-   a new version comes, as node/leasework.py does.
+2. Honest nodes hear of a version at once, and work on one group at a time.
 3. A run first goes `Setting.before` seconds without the attack; in a fresh run that is none. Steps are then counted
    for `Setting.seconds`.
 """
 
 import logging
-import random
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,8 +21,9 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
-from benchmarks.flood.engine import StandInLearner, StandInScorer, honest
-from benchmarks.flood.keys import Key, Line
+from benchmarks.flood.engine import StandInLearner, StandInScorer
+from benchmarks.flood.keys import Line
+from benchmarks.flood.place import Place
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
@@ -33,15 +32,12 @@ from coordinator.processes import Scorer
 from coordinator.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork
-from p2p.messages import Lease, Refusal
 from p2p.peer import Peer
 from tests.clock import run_fake
 from weights.store import Store
 
 T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")
-_LONGEST: Final = 60.0
-"""Seconds that an honest node waits at the most before it asks again."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,9 @@ class Setting:
 class Attack(Protocol):
     """What strangers do. It is given the world, and runs until it is cancelled."""
 
-    async def run(self, world: "World") -> None: ...
+    async def run(self, world: Place) -> None: ...
 
-    def said(self, world: "World") -> dict[str, float]:
+    def said(self, world: Place) -> dict[str, float]:
         """Return what is to be told of it afterwards."""
 
 
@@ -81,8 +77,10 @@ class Outcome(NamedTuple):
     said: dict[str, float]
 
 
-class World:
-    """A run under way. `honest`: its honest keys."""
+class World(Place):
+    """A run under way, simulated."""
+
+    tasks: TaskGroup
 
     def __init__(
         self,
@@ -92,69 +90,48 @@ class World:
         coordinator: Coordinator,
         learner: StandInLearner,
     ) -> None:
-        self.setting, self.run_, self.network = setting, run, network
+        super().__init__(setting.seed, first=1)
+        self.setting, self.run, self.network = setting, run, network
         self.coordinator, self.learner = coordinator, learner
-        self.random = random.Random(setting.seed)
-        self.honest: list[Key] = []
-        self.attackers: list[Key] = []
-        self.tasks: TaskGroup
-        self._keys = self._peers = 0
+        self._peers = 0
+
+    def now(self) -> int:
+        """See `Place`."""
+        return int(anyio.current_time() * 1000)
 
     def terms(self) -> Terms:
-        """Return the facts about the newest version."""
+        """See `Place`."""
         latest = self.coordinator.publisher.latest
         assert latest is not None
-        return terms_of(self.run_, latest.version, latest.root, self.setting.tokens)
+        return terms_of(self.run, latest.version, latest.root, self.setting.tokens)
 
     async def line(self, party: str = "") -> Line:
-        """Make a connection of its own. `party`: whose; none: its own (p2p/limits/origin.py)."""
+        """See `Place`."""
         self._peers += 1
         name = f"peer-{self._peers}"
         peer = Peer(self.network.transport(name), seed=self._peers)
         self.network.origins[name] = Origin(name, party or name)
         self.tasks.start_soon(peer.run)
         await peer.ready()
-        return Line(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run_.peer_id}"]))
+        return Line(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run.peer_id}"]))
 
-    def key(self, line: Line) -> Key:
-        """Make an attacker's key over a connection."""
-        self._keys += 1
-        key = Key(line, self.terms(), 10_000 + self._keys)
-        self.attackers.append(key)
-        return key
+    def hang_up(self, line: Line) -> None:
+        """End a connection, and the peer at its other end, for good."""
+        name = line.network.peer_id
+        self.network.kill(name)
+        self.network.origins.pop(name, None)
 
-    async def lease(self, key: Key, *, longest: float = _LONGEST) -> Lease:
-        """Ask until there is a lease (rule 2)."""
-        while True:
-            terms = self.terms()
-            answer = await key.lease(terms)
-            if not isinstance(answer, Refusal):
-                return answer
-            until = anyio.current_time() + min(longest, (answer.retry_after or 60_000) / 1000)
-            while anyio.current_time() < until and self.terms().version == terms.version:  # noqa: ASYNC110
-                await anyio.sleep(min(0.5, max(0.001, until - anyio.current_time())))
-
-    def value(self, query: str, *parameters: Any) -> Any:
-        """Return the first value that run.sqlite gives to a query."""
-        return self.coordinator.books.database.value(query, parameters)
-
-    async def volunteer(self, number: int, seconds: float) -> None:
-        """Work honestly until cancelled."""
-        key = Key(await self.line(), self.terms(), 1 + number)
-        self.honest.append(key)
-        await key.hello()
-        while True:
-            lease = await self.lease(key)
-            await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
-            await key.submit(honest(lease))
+    def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+        """See `Place`."""
+        return self.coordinator.books.database.all(query, parameters)
 
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
     """Carry a run to its end, with an attack or calm."""
 
     async def main(world: World) -> Outcome:
-        for number, seconds in enumerate(setting.nodes):
-            world.tasks.start_soon(world.volunteer, number, seconds)
+        for seconds in setting.nodes:
+            world.tasks.start_soon(world.volunteer, seconds)
         await anyio.sleep(setting.before)
         before, began = _accepted(world), anyio.current_time()
         if attack is not None:

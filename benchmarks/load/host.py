@@ -8,7 +8,8 @@ stdin and answers with one:
     {"say": "forget"}                 forget the longest hold
 
 Options: `--commit-milliseconds` is added to each commit of run.sqlite; `--watch` times every callback of the loop;
-`--foreign-loopback` takes each 127.x.y.0/24 but the first for a foreign subnet.
+`--scorer` names a module in place of the stub; `--foreign-loopback` takes each 127.x.y.0/24 but the first for a foreign
+subnet.
 """
 
 import argparse
@@ -104,13 +105,14 @@ def with_foreign_loopback() -> None:
     names["connection_limits"] = limits
 
 
-def with_stubs() -> None:
-    """Let the daemon start the stubs in place of the model processes."""
+def with_stubs(scorer: str | None) -> None:
+    """Let the daemon start the stubs in place of the model processes. `scorer`: another module than the stub."""
     names = vars(daemon)
     real = names["Supervised"]
+    stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
 
     def supervised(argv: list[str], **named: Any) -> Any:
-        return real([_STUBS.get(part, part) for part in argv], **named)
+        return real([stubs.get(part, part) for part in argv], **named)
 
     names["Supervised"] = supervised
 
@@ -179,6 +181,7 @@ def main() -> None:
     parser.add_argument("--descriptors", type=int, help="the soft limit of open files")
     parser.add_argument("--watch", action="store_true")
     parser.add_argument("--foreign-loopback", action="store_true")
+    parser.add_argument("--scorer", help="a module in place of the stub scorer")
     options = parser.parse_args()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -190,7 +193,7 @@ def main() -> None:
         slow_commits(options.commit_milliseconds / 1000)
     if options.foreign_loopback:
         with_foreign_loopback()
-    with_stubs()
+    with_stubs(options.scorer)
     asyncio.run(serve(options.folder, options.web_port))
 
 

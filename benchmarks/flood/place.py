@@ -1,0 +1,86 @@
+"""Where honest nodes and strangers meet a coordinator: one that is simulated, or one over real connections."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import anyio
+
+from benchmarks.flood.engine import honest
+from benchmarks.flood.keys import Key, Line
+from benchmarks.load.light import Terms
+from p2p.messages import Lease, Refusal
+
+LONGEST: Final = 60.0
+"""Seconds that an honest node waits at the most before it asks again."""
+
+
+class Tasks(Protocol):
+    """A task group of anyio, or a nursery of trio."""
+
+    def start_soon(self, task: Any, *arguments: Any) -> Any: ...
+
+
+class Place(ABC):
+    """`honest`, `attackers`: the keys that were made here so far. `tasks`: those of all of them."""
+
+    tasks: Tasks
+
+    def __init__(self, seed: int, first: int) -> None:
+        """`first`: number of the first key; the same number is the same key."""
+        self.random = random.Random(seed)
+        self.honest: list[Key] = []
+        self.attackers: list[Key] = []
+        self._next = first
+
+    @abstractmethod
+    def now(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+
+    @abstractmethod
+    def terms(self) -> Terms:
+        """Return the facts about the newest version."""
+
+    @abstractmethod
+    async def line(self, party: str = "") -> Line:
+        """Make a connection of its own. `party`: whose; none: its own (p2p/limits/origin.py)."""
+
+    @abstractmethod
+    def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+        """Return what run.sqlite gives to a query."""
+
+    def value(self, query: str, *parameters: Any) -> Any:
+        """Return the first value that run.sqlite gives to a query."""
+        rows = self.rows(query, *parameters)
+        return rows[0][0] if rows else None
+
+    def key(self, line: Line) -> Key:
+        """Make an attacker's key over a connection."""
+        self.attackers.append(self._made(line))
+        return self.attackers[-1]
+
+    async def lease(self, key: Key) -> Lease:
+        """Ask until there is a lease: again when told to, or when a new version comes, as node/leasework.py does."""
+        while True:
+            terms = self.terms()
+            answer = await key.lease(terms)
+            if not isinstance(answer, Refusal):
+                return answer
+            until = anyio.current_time() + min(LONGEST, (answer.retry_after or 60_000) / 1000)
+            while anyio.current_time() < until and self.terms().version == terms.version:  # noqa: ASYNC110
+                await anyio.sleep(min(0.5, max(0.001, until - anyio.current_time())))
+
+    async def volunteer(self, seconds: float) -> None:
+        """Work honestly until cancelled, on one group at a time. `seconds`: that a group takes."""
+        key = self._made(await self.line())
+        self.honest.append(key)
+        await key.hello()
+        while True:
+            lease = await self.lease(key)
+            await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
+            await key.submit(honest(lease))
+
+    def _made(self, line: Line) -> Key:
+        self._next += 1
+        return Key(line, self.terms(), self._next, self.now)

@@ -1,0 +1,39 @@
+"""`python -m benchmarks.flood.stub_scorer`: the engine's process with an engine that knows the one right completion.
+
+As benchmarks/load/stub_scorer.py, but groups are judged as benchmarks/flood/engine.py says, and a token takes
+`PER_TOKEN` seconds.
+"""
+
+import time
+from typing import Final
+
+from benchmarks.flood.engine import scored
+from benchmarks.load.stub_scorer import StubEngine, StubHost
+from engines.calls import ProbeCall, Probed
+from engines.child import Pipe
+from engines.engine import Job, Sample, SampleScore
+
+PER_TOKEN: Final = 0.4 / 166
+"""Seconds: 0.4 for a group of 4 samples of 40 tokens, as commit 439044d needed."""
+
+
+class JudgingEngine(StubEngine):
+    """`engines.engine.Engine` without a model that tells an honest group from a made-up one."""
+
+    def score(self, job: Job, samples: list[Sample]) -> list[SampleScore]:
+        time.sleep(PER_TOKEN * (len(job.prompt) + sum(len(one.tokens) for one in samples)))
+        root = self._folder().root
+        return [scored(root, job.seeds, one.tokens) for one in samples]
+
+
+class JudgingHost(StubHost):
+    """The host, which makes this engine."""
+
+    def probe(self, call: ProbeCall) -> Probed:
+        probed = super().probe(call)
+        self._held = JudgingEngine()
+        return probed
+
+
+if __name__ == "__main__":
+    Pipe().serve(JudgingHost().handlers())

@@ -1,0 +1,76 @@
+"""The flood benchmark: a short run, its attackers, and strangers that come and go."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.flood import churn
+from benchmarks.flood.attackers import Forgers, Hoarders
+from benchmarks.flood.catalogue import CASES
+from benchmarks.flood.engine import honest, made_up, scored
+from benchmarks.flood.world import Setting, went
+from coordinator.admission import judge
+from coordinator.rollouts.groups import read
+from p2p.messages import Lease, encode
+
+SHORT = Setting(nodes=(4.0, 5.0, 6.0), before=60.0, seconds=60.0)
+
+
+def lease(root: bytes) -> Lease:
+    return Lease(
+        id=bytes(16),
+        node=bytes(32),
+        nonce=bytes(16),
+        task="reverse",
+        task_version=1,
+        index=0,
+        prompt=[5, 6, 7],
+        seeds=[bytes([number]) * 16 for number in range(4)],
+        limit=40,
+        era=0,
+        version=0,
+        root=root,
+        sent=0,
+        expires=1,
+    )
+
+
+def test_the_stand_in_scorer_tells_an_honest_group_from_a_made_up_one_and_from_another_versions() -> None:
+    asked, other = lease(bytes(32)), lease(b"\x01" * 32)
+    for group, good in ((honest(asked), True), (made_up(asked), False), (honest(other), False)):
+        scores = [scored(asked.root, asked.seeds, list(one.tokens)) for one in group.rollouts]
+        assert judge(read(encode(group)).rollouts, scores).accepted == good
+
+
+def test_a_calm_run_is_repeated_exactly() -> None:
+    first = went(SHORT)
+    assert first == went(SHORT)
+    assert first.steps > 5
+    assert first.accepted >= 4 * (first.steps - 1)
+
+
+def test_one_key_that_forges_does_not_keep_the_learner_from_its_steps() -> None:
+    attacked = went(SHORT, Forgers(1, 1, 1))
+    assert attacked.said["decided"] > 0, "the stranger must have been taken seriously at least once"
+    assert attacked.steps >= 0.9 * went(SHORT).steps
+
+
+def test_keys_that_take_leases_and_return_nothing_leave_room_for_nodes_that_are_known() -> None:
+    attacked = went(SHORT, Hoarders(60, 1, 1))
+    assert attacked.said["leases"] > 0, "the strangers must have got some room"
+    assert attacked.steps >= 0.9 * went(SHORT).steps
+
+
+@pytest.mark.parametrize("sentence", CASES)
+def test_each_attack_stands_beside_a_calm_run_that_makes_a_hundred_steps(sentence: str) -> None:
+    setting = CASES[sentence].setting
+    rate = sum(1 / seconds for seconds in setting.nodes) / setting.batch_groups
+    assert rate * setting.seconds >= 100
+
+
+def test_strangers_that_come_and_go_leave_no_task_behind() -> None:
+    samples = churn.measured(hours=0.5, identities=60)
+    first, last = samples[len(samples) // 3], samples[-1]
+    assert last.came == 60
+    assert last.tasks <= first.tasks + 2
+    assert last.rows["versions"] > first.rows["versions"], "the run goes on meanwhile"
