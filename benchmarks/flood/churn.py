@@ -62,8 +62,8 @@ class Sample(NamedTuple):
         return sum(count for table, count in self.rows.items() if table not in LASTING)
 
 
-def measured(hours: float, identities: int) -> list[Sample]:
-    """Let so many strangers come and go; samples at equal times."""
+def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample]:
+    """Let so many strangers come and go; `count` samples at equal times."""
     setting = replace(SETTING, seconds=3600 * hours)
 
     async def main(world: World) -> list[Sample]:
@@ -73,7 +73,7 @@ def measured(hours: float, identities: int) -> list[Sample]:
         for number in range(identities):
             world.tasks.start_soon(_visit, world, number)
             await anyio.sleep(pause)
-            if (number + 1) % max(1, identities // SAMPLES) == 0:
+            if (number + 1) % max(1, identities // count) == 0:
                 samples.append(_sample(world, number + 1))
         return samples
 
