@@ -46,6 +46,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def say(self, **message: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message) + "\n")

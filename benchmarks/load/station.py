@@ -100,6 +100,8 @@ def station(
     try:
         until = time.monotonic() + START_WITHIN
         while not head.exists() or head.stat().st_mtime_ns == before:
+            if host.ended:
+                raise StationFault("the coordinator ended before its first Head")
             if time.monotonic() > until:
                 raise StationFault(f"no Head within {START_WITHIN:.0f} s")
             time.sleep(0.05)
