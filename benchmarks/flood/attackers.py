@@ -154,15 +154,12 @@ class Pickers(Crowd):
 
 
 def learned(world: Place, of_class: Callable[[int], bool], settled: float) -> float:
-    """Return the share of the prompts of a class that were accepted to be learned from, of those that were leased more
-    than `settled` seconds ago. A prompt that was leased again counts once."""
-    rows = world.rows(
-        "SELECT l.position, l.sent, l.document, coalesce(v.trainable, 0) FROM leases l"
-        " LEFT JOIN verdicts v ON v.lease = l.id"
-    )
+    """Return the share of the prompts of a class that were accepted to be learned from, of those that an attacker was
+    given more than `settled` seconds ago. A prompt that was leased again counts once."""
     since = world.now() - 1000 * settled
-    old = {at for at, sent, document, _ in rows if sent < since and of_class(decode(document, Lease).index)}
-    done = {at for at, _, _, trainable in rows if trainable}
+    old = {index for key in world.attackers for sent, index in key.prompts if sent < since and of_class(index)}
+    rows = world.rows("SELECT l.document FROM leases l JOIN verdicts v ON v.lease = l.id WHERE v.trainable = 1")
+    done = {decode(document, Lease).index for (document,) in rows}
     return len(old & done) / max(1, len(old))
 
 

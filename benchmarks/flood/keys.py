@@ -39,7 +39,8 @@ class Line:
 
 @dataclass
 class Key:
-    """One identity. `clock`: ms. `given`: leases it was given; `taken`: of its groups those that were taken in;
+    """One identity. `clock`: ms. `given`: leases it was given, `prompts`: (sent, index) of
+    each; `taken`: of its groups those that were taken in;
     `refused`: refusals by code."""
 
     line: Line
@@ -47,6 +48,7 @@ class Key:
     number: int
     clock: Callable[[], int]
     given: int = 0
+    prompts: list[tuple[int, int]] = field(default_factory=list)
     taken: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     undecided: list[bytes] = field(default_factory=list)
@@ -75,7 +77,9 @@ class Key:
             return refused
         assert answer.body is not None
         self.given += 1
-        return lease_of(answer.body)
+        lease = lease_of(answer.body)
+        self.prompts.append((lease.sent, lease.index))
+        return lease
 
     async def submit(self, group: Submission) -> Refusal | None:
         """Hand a group in; None where it was taken in, or its receipt came at once."""
