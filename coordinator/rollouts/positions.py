@@ -3,8 +3,9 @@
 Rules
 1. A position is a prompt of one pass over the task (coordinator/prompts.py). When its lease expires, or its group is
    refused, it goes out again, with a new lease and new seeds, under the version that the next asking node names.
-2. It goes to another key and another connection than any before, if one asks within `ELSEWHERE`, and else to any. So a
-   node that drops prompts which it does not like takes nothing out of what is learned.
+2. It goes to another key and another connection than any before, none of whose own last leases came back, if one asks
+   within `ELSEWHERE`, and else to any. So nodes that drop prompts which they do not like take nothing out of what is
+   learned, also where they are most: a prompt is not handed from one of them to the next.
 3. A position goes out again at most `MOST` times, `MOST_OURS` times where the end was the operator's fault. Then it is
    skipped, and counted by the reasons of its ends (`skipped`).
 4. A new position for which the task gives no prompt is left out, and said in the log. After `MOST_LEFT_OUT` in a row
@@ -27,6 +28,8 @@ ELSEWHERE: Final = 60_000
 MOST: Final = 3
 MOST_OURS: Final = 1
 LOOKED_AT: Final = 16
+LATELY: Final = 32
+"""Leases."""
 MOST_LEFT_OUT: Final = 15
 NO_PROMPT: Final = 60_000
 """Milliseconds."""
@@ -88,11 +91,21 @@ class Positions:
         self._database.do(query, (",".join(sorted(set(reasons.split(",")))),))
 
     def _returned(self, node: bytes, origin: Origin, now: int) -> tuple[int, int, str] | None:
+        if self._database.value("SELECT 1 FROM again LIMIT 1") is None:
+            return None
         return self._database.one(
             "SELECT a.position, a.attempt, a.reasons FROM (SELECT * FROM again ORDER BY position LIMIT ?) a"
-            " WHERE ? NOT BETWEEN a.at AND a.at + ? OR NOT EXISTS (SELECT 1 FROM leases l WHERE l.position = a.position"
-            " AND (l.node = ? OR l.connection = nullif(?, ''))) LIMIT 1",
-            (LOOKED_AT, now, ELSEWHERE - 1, node, origin.connection),
+            " WHERE ? NOT BETWEEN a.at AND a.at + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
+            " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
+            (LOOKED_AT, now, ELSEWHERE - 1, self._brings(node), node, origin.connection),
+        )
+
+    def _brings(self, node: bytes) -> bool:
+        """Return whether none of a node's last `LATELY` leases came back."""
+        return not self._database.value(
+            "SELECT EXISTS (SELECT 1 FROM (SELECT id, state FROM leases WHERE node = ? ORDER BY sent DESC LIMIT ?) l"
+            " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.state = 'expired' OR v.verdict = 'refused')",
+            (node, LATELY),
         )
 
     def _new(self, now: int) -> tuple[int, Prompt]:

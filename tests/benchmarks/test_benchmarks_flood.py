@@ -1,6 +1,5 @@
 """The flood benchmark: a short run, its attackers, and strangers that come and go."""
 
-
 import pytest
 
 from benchmarks.flood import churn
