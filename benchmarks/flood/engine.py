@@ -1,7 +1,8 @@
 """Stand-ins for the three model processes, on the clock of the event loop: what they take is slept, not computed.
 
-The one right completion of a seed under a version is a keyed hash of both. So a stand-in scorer tells an honest group
-from a made-up one as the real one does, token by token, and a made-up one is no cheaper to score because it is bad.
+The one right completion of a seed under a version is a hash of the seed, of which the version changes a few tokens, as
+a step of a learner does. So a stand-in scorer tells an honest group from a made-up one as the real one does, token by
+token, and a made-up one is no cheaper to score because it is bad.
 """
 
 import hashlib
@@ -22,13 +23,17 @@ from weights.snapshot import Snapshot
 LOGPROB: Final = -0.5
 WRONG: Final = 3.0
 """Nats by which the right token beats any other."""
+CHANGED: Final = 4
+"""Of 256 tokens, those that a version has for its own: two versions differ in 3 %."""
 CHANGE: Final = 0.05
 """Seconds that a change of version takes."""
 
 
 def right(root: bytes, seed: bytes, tokens: int) -> list[int]:
     """Return the completion of `seed` under the version of content root `root`: no token ends it."""
-    return [2 + byte % 40 for byte in hashlib.shake_128(root + seed).digest(tokens)]
+    common, own = _tokens(seed, tokens), _tokens(root + seed, tokens)
+    changed = hashlib.shake_128(b"changed" + root + seed).digest(tokens)
+    return [new if byte < CHANGED else old for old, new, byte in zip(common, own, changed, strict=True)]
 
 
 def honest(lease: Lease) -> Submission:
@@ -38,7 +43,11 @@ def honest(lease: Lease) -> Submission:
 
 def made_up(lease: Lease) -> Submission:
     """Return a group that passes every check but the scorer's: no token of it was generated."""
-    return _group(lease, [right(b"made up", seed, lease.limit) for seed in lease.seeds])
+    return _group(lease, [_tokens(b"made up" + seed, lease.limit) for seed in lease.seeds])
+
+
+def _tokens(key: bytes, count: int) -> list[int]:
+    return [2 + byte % 40 for byte in hashlib.shake_128(key).digest(count)]
 
 
 def nothing(lease: Lease) -> Submission:
