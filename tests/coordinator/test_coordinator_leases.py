@@ -14,6 +14,7 @@ from coordinator.prompts import TaskPrompts, shuffled
 from p2p.messages import Lease
 from tasks.arithmetic import REVERSE, SINGLE_SUM
 from tasks.guess import Guess
+from tasks.task import TaskFault
 from tests.coordinator.books_world import ALICE, BOB, SPEC, World, group, opened
 
 TERMS = Terms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])
@@ -57,6 +58,19 @@ def test_prompts_do_not_repeat_before_they_are_exhausted(tmp_path: Path) -> None
     assert [prompts.at(5), prompts.at(6)] == [
         TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3).at(n) for n in (5, 6)
     ]
+
+
+def test_a_prompt_after_which_the_limit_leaves_the_models_context_is_none() -> None:
+    shortest = min(len(TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3).at(n).tokens) for n in range(158))
+    prompts = TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3, room=shortest)
+    given, told = 0, set()
+    for position in range(prompts.size):
+        try:
+            given += len(prompts.at(position).tokens) == shortest
+        except TaskFault as fault:
+            told.add(str(fault).partition(";")[2])
+    assert told == {f" the model's context less run.limit leaves {shortest}"}
+    assert 0 < given < prompts.size
 
 
 class _Small:

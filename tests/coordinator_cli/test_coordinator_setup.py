@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import authority, cli, keys, setup
+from coordinator import authority, cli, keys, modelfolder, setup
 from coordinator.authority import ROOT_LIFE, Untrusted
 from coordinator.config import ConfigFault
 from coordinator.folder import Busy, RunFolder, locked
@@ -102,12 +102,28 @@ BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda m: (m / "config.json").write_text('{"vocab_size": 9, "eos_token_id": 1}'),
         "a tokenizer of 64 ids with a model of 9",
     ),
+    "a context that leaves the limit no room": (
+        lambda m: (m / "config.json").write_text(
+            '{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 20}'
+        ),
+        "run.limit is 16, and a prompt of task reverse has 5 tokens: together more than the 20 of the model's context",
+    ),
     "no tokenizer.json": (lambda m: (m / "tokenizer.json").unlink(), "has no tokenizer.json"),
     "tokenizer.json is not one": (lambda m: (m / "tokenizer.json").write_text("{}"), "download it again"),
     "no safetensors": (lambda m: (m / "model.safetensors").unlink(), "has no model.safetensors"),
     "a torn safetensors": (lambda m: (m / "model.safetensors").write_bytes(b"\0" * 7), "not a safetensors file"),
     "a folder that is not there": (lambda m: m.rename(m.with_name("moved")), "no model folder at"),
 }
+
+
+def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_path: Path, model: Path) -> None:
+    config = model / "config.json"
+    config.write_text('{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 21}')
+    home = make_run(tmp_path / "fits", model).folder.path
+    run = load(home)
+    assert modelfolder.room_of(run.folder.model, run.runspec.limit) == 5
+    with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no prompt has room"):
+        setup.check_context(run.folder, msgspec.structs.replace(run.runspec, limit=21))
 
 
 @pytest.mark.parametrize("what", BAD_MODELS)

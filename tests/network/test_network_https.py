@@ -11,6 +11,7 @@ import pytest
 from coordinator.admission import submission_limit
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.run import keys_commands
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
 from p2p.addresses import WAYS, Way
@@ -21,6 +22,7 @@ from p2p.memory import MemoryNetwork
 from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
 from p2p.peer import Peer
 from p2p.ways import Ways
+from runtime.control_socket import socket_path
 from tests.https import server_beside, shown
 from tests.node.fake_coordinator import InProcessEngine, Node, until
 from tests.swarm import Swarm, accepted, make_swarm, wall
@@ -95,6 +97,24 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
     assert row.accepted >= 6
     assert said["received_bytes"] > 0
     assert said["sent_bytes"] == 0
+
+
+async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 2)
+            socket_path(swarm.folder / "run").unlink()  # its answer would need the loop that this test holds
+            keys_commands.change(swarm.folder / "run", "channel", now=int(wall() * 1000), secret=None)
+            await coordinator.renew()
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 4)
+            said, lies = await status(node), node.daemon.contacts.link.lies
+            serial = node.daemon._records.serial
+            tasks.cancel_scope.cancel()
+    assert (serial, lies, said["way"]) == (2, [], "https")
 
 
 async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
