@@ -4,7 +4,7 @@ Rules
 1. In this order, each durable before the next: the new key's file, the network identity where the channel key goes for
    the first time, the RunSpec where the root key changes (it holds under the old Root, too), the Root. A kill at any
    point leaves a folder that starts: before the Root the old keys count, and behind it the new ones.
-2. Nothing is written before the passphrase at hand has opened the keys that are there: the coordinator has to open the
+2. No file is written before the passphrase at hand has opened the keys that are there: the coordinator has to open the
    new ones with the same.
 3. One command at a time works in a folder. A running coordinator is told at the end; where none runs, or one of an
    earlier program, the next start takes the Root.

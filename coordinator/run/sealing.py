@@ -3,8 +3,8 @@
 Rules
 1. A document is sealed by the newest Root's key for its kind.
 2. A Lease, a Received or a Receipt that was sealed earlier goes out as it was stored for as long as it holds by the
-   newest Root; then its payload is sealed again under today's key. So nobody is given a document that he must refuse,
-   and nobody who holds a good one gets another.
+   newest Root; then its payload is sealed again under today's key. So a node is given no document that it must refuse,
+   and a node that holds a good one gets no other.
 """
 
 from coordinator.setup import Run
