@@ -88,7 +88,8 @@ def work(database: Database) -> int:
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and those on their way now. `too_old`: accepted, but not trainable when decided.
-    `unscored`: accepted, but without a finite reward by the task. `refused`: by code."""
+    `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that go out no
+    more, by the codes of their leases' ends (coordinator/rollouts/positions.py)."""
 
     received: int
     accepted: int
@@ -99,6 +100,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     undecided: int
     running: int
     rollouts: int
+    skipped: dict[str, int]
 
 
 def counts(database: Database, now: int) -> Counts:
@@ -127,4 +129,5 @@ def counts(database: Database, now: int) -> Counts:
         undecided=undecided,
         running=running - overdue,
         rollouts=rollouts,
+        skipped=dict(database.all("SELECT reasons, positions FROM skipped ORDER BY positions DESC, reasons LIMIT 16")),
     )

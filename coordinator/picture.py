@@ -161,6 +161,7 @@ class Painter:
             refused=counted.refused,
             unscored=counted.unscored,
             expired=counted.expired,
+            skipped=counted.skipped,
             capacity=capacity,
             broadcast=broadcast,
             nodes=nodes,

@@ -208,6 +208,7 @@ class RunState(View, frozen=True, kw_only=True):
     nodes_connected: int = 0
     weight: int = 0
     unscored: int = 0
+    skipped: dict[str, int] = {}
     trouble: TroubleView = TroubleView()
     links: LinksView = LinksView()
     root_serial: int = 0

@@ -82,10 +82,6 @@ class Positions:
         query = "INSERT OR REPLACE INTO again VALUES (?, ?, ?, ?)"
         self._database.do(query, (position, attempt + 1, reasons, now))
 
-    def skipped(self) -> dict[str, int]:
-        """Return how many positions were skipped, by the reasons of their ends."""
-        return dict(self._database.all("SELECT reasons, positions FROM skipped ORDER BY positions DESC, reasons"))
-
     def _skip(self, reasons: str) -> None:
         query = "INSERT INTO skipped VALUES (?, 1) ON CONFLICT DO UPDATE SET positions = positions + 1"
         self._database.do(query, (",".join(sorted(set(reasons.split(",")))),))

@@ -71,6 +71,12 @@ def of_work(state: RunState) -> Iterator[Metric]:
         refused.add_metric([code], count)
     yield refused
     yield _counter("echo2_leases_expired", "Leases that expired unanswered.", state.expired)
+    skipped = CounterMetricFamily(
+        "echo2_prompts_skipped", "Prompts skipped, by their leases' ends.", labels=["reasons"]
+    )
+    for reasons, count in state.skipped.items():
+        skipped.add_metric([reasons], count)
+    yield skipped
     yield _gauge("echo2_groups_buffered", "Groups that wait for the learner.", state.buffered)
     yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
     yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)

@@ -28,7 +28,14 @@ NODES = """
 SELECT n.key, coalesce(sum(v.weight), 0), count(v.lease) FROM nodes n LEFT JOIN verdicts v ON v.node = n.key
     GROUP BY n.key ORDER BY n.key
 """
+LENT = "SELECT share, era, version, count(*) FROM lent GROUP BY share, era, version ORDER BY share, era, version"
+LENT_OVER = """
+SELECT connection, count(*) FROM lent WHERE share = 'new' AND connection != '' GROUP BY connection ORDER BY connection
+"""
 KEPT = (
+    ("SELECT lease FROM lent ORDER BY lease", "SELECT id FROM leases WHERE state IN ('open', 'received') ORDER BY id"),
+    ("SELECT * FROM shares ORDER BY share, era, version", LENT),
+    ("SELECT * FROM lent_over ORDER BY connection", LENT_OVER),
     ("SELECT * FROM on_their_way", ON_THEIR_WAY),
     ("SELECT * FROM sums WHERE verdict != 'expired'", ENDS),
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),

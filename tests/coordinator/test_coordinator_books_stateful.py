@@ -12,6 +12,7 @@ from coordinator.accounts.standing import standing
 from coordinator.ledger import FUND
 from coordinator.verdicts import LeaseEnd
 from p2p.identity import public_key
+from p2p.limits.origin import Origin
 from p2p.messages import Lease, Refusal, SubmitAnswer, encode
 from tests.coordinator.books_world import ALICE, BOB, TEXT, World, group, honest_scores
 from tests.coordinator.sums import check_sums
@@ -39,10 +40,10 @@ class BooksMachine(RuleBasedStateMachine):
         self.world.close()
         self._folder.cleanup()
 
-    @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3))
-    def lease(self, node: bytes, behind: int) -> Lease | None:
+    @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3), over=st.sampled_from("ab"))
+    def lease(self, node: bytes, behind: int, over: str) -> Lease | None:
         world, version = self.world, max(0, self.step - behind)
-        answer = world.books.lease(node, world.ask(version, era=self.era), world.now)
+        answer = world.books.lease(node, world.ask(version, era=self.era), world.now, Origin(over, over))
         if isinstance(answer, Refusal):
             return None
         found = world.books.database.value("SELECT document FROM leases WHERE sealed = ?", (answer,))
@@ -154,6 +155,15 @@ class BooksMachine(RuleBasedStateMachine):
     @invariant()
     def sums_are_what_their_rows_add_up_to(self) -> None:
         check_sums(self.world.books.database)
+
+    @invariant()
+    def a_position_goes_out_four_times_at_most_and_never_after_it_was_accepted(self) -> None:
+        for position, leases, accepted, last in self.world.books.database.all(
+            "SELECT l.position, count(*), sum(v.verdict = 'accepted'), max(l.attempt) FROM leases l"
+            " LEFT JOIN verdicts v ON v.lease = l.id GROUP BY l.position"
+        ):
+            assert leases == last + 1 <= 4, position
+            assert (accepted or 0) <= 1, position
 
     @invariant()
     def every_lease_ends_at_most_once_and_is_paid_at_most_once(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from coordinator import measures
 from coordinator.accounts import node_rows
 from coordinator.rollouts.tokens import WINDOW
+from p2p.limits.origin import Origin
 from p2p.messages import Hello, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, T0, World, group
 
@@ -171,3 +172,32 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
         world.close()
     few, many = counted
     assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"
+
+
+def test_an_ask_costs_no_more_beside_a_crowd_that_waits_and_many_positions_that_came_back(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=100)
+    world.accepted(ALICE)
+
+    def refused(world: World) -> object:
+        origin = Origin("one more", "198.51.100.0/24")
+        return world.books.lease(name("late", 0, 32), world.ask(), world.now, origin)
+
+    for number in range(300):
+        world.books.lease(name("first", number, 32), world.ask(), world.now, Origin(f"first {number}", f"{number}"))
+    alone = instructions(world, refused)
+    for number in range(2_000):
+        world.books.lease(name("node", number, 32), world.ask(), world.now, Origin(f"crowd {number}", f"{number % 50}"))
+    beside = instructions(world, refused)
+    world.now += 3_600_000
+    while world.books.tick(world.now):
+        pass
+    world.books.database.do("DELETE FROM budgets")
+    few = instructions(world, ask)
+    world.books.database.do(
+        "INSERT INTO again SELECT position + 10000 * k, 1, 'expired', 0 FROM again, (WITH t(k) AS"
+        " (SELECT 1 UNION ALL SELECT k + 1 FROM t WHERE k < 30) SELECT k FROM t)"
+    )
+    many = instructions(world, ask)
+    world.close()
+    assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 that wait"
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions, {10 * many} with 9,000 positions that came back"

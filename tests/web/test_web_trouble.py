@@ -78,3 +78,10 @@ def test_status_says_nothing_of_what_a_starting_coordinator_does_not_know_yet() 
     starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
     run, phase, *_ = status.lines(starting)
     assert ("parameters" in run, phase) == (False, "phase    starting")
+
+
+def test_skipped_prompts_are_counted_with_their_reasons_on_the_page_and_in_the_metrics() -> None:
+    state = msgspec.structs.replace(pictures.BUSY, skipped={"expired,late": 7})
+    assert "7 prompts were skipped, after leases that ended as: expired, late." in page.page(state)
+    assert "prompts were skipped" not in page.page(pictures.BUSY)
+    assert b'echo2_prompts_skipped_total{reasons="expired,late"} 7.0' in metrics.exposition(state)

@@ -1,0 +1,103 @@
+"""How long a lease lasts, and whose turn it is: the pure rules, against plain ones."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.rollouts.budgets import FREE, LONGEST, PAUSE, pause
+from coordinator.rollouts.lifetime import REMEMBERED, Bounds, Fleet, Life, life, too_slow
+from coordinator.rollouts.rates import KEPT, Rates
+from coordinator.rollouts.rounds import Rounds
+
+BOUNDS = Bounds(first=300_000, least=20_000, most=900_000)
+
+
+@pytest.mark.parametrize(
+    ("turnarounds", "fleet", "lasts", "slow"),
+    {
+        "no group yet, no fleet": ([], None, 300_000, False),
+        "no group yet": ([], 10_000, 45_000, False),
+        "too few groups": ([10_000] * 2, 10_000, 45_000, False),
+        "measured, no fleet": ([10_000] * 3, None, 35_000, False),
+        "measured": ([10_000] * 3, 20_000, 35_000, False),
+        "a bit slower than the fleet": ([20_000] * 3, 10_000, 45_000, False),
+        "much slower than the fleet": ([40_000] * 3, 10_000, 125_000, True),
+        "slow, after one group": ([40_000], 10_000, 125_000, True),
+        "slow, no fleet": ([250_000] * 3, None, 755_000, True),
+        "the p90 leaves a tenth out": ([1_000] * 18 + [30_000] * 2, 10_000, 20_000, False),
+        "never below the least": ([1] * 5, 1, 20_000, False),
+        "never above the most": ([800_000] * 5, 10_000, 900_000, True),
+    }.values(),
+)
+def test_a_lease_lasts(turnarounds: list[int], fleet: int | None, lasts: int, slow: bool) -> None:
+    assert life(turnarounds, fleet, BOUNDS) == Life(lasts, slow)
+
+
+@given(st.lists(st.integers(1, 800_000), min_size=1, max_size=20), st.none() | st.integers(1, 900_000))
+def test_no_node_gets_a_lease_that_its_own_p90_does_not_fit_into(turnarounds: list[int], fleet: int | None) -> None:
+    ordered = sorted(turnarounds)
+    p90 = ordered[math.ceil(0.9 * len(ordered)) - 1]
+    assert life(turnarounds, fleet, BOUNDS).lasts >= min(1.5 * p90, BOUNDS.most)
+
+
+def test_only_what_is_always_too_late_is_too_slow() -> None:
+    assert too_slow([1_000_000] * 3, last=0, now=1, bounds=BOUNDS)
+    assert not too_slow([1_000_000] * 2, last=0, now=1, bounds=BOUNDS)
+    assert not too_slow([1_000_000, 1_000_000, 800_000], last=0, now=1, bounds=BOUNDS)
+    assert not too_slow([1_000_000] * 3, last=0, now=3_600_000, bounds=BOUNDS)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.booleans()), max_size=60))
+def test_the_fleets_p90_is_one_over_one_value_of_each_proven_node(notes: list[tuple[int, int, bool]]) -> None:
+    fleet, plain = Fleet(), dict[int, int]()
+    for number, p90, stays in notes:
+        if stays:
+            fleet.note(bytes([number]), p90, 0)
+            plain[number] = p90
+        else:
+            fleet.leave(bytes([number]))
+            plain.pop(number, None)
+    ordered = sorted(plain.values())
+    assert fleet.p90(0) == (ordered[math.ceil(0.9 * len(ordered)) - 1] if len(ordered) >= 3 else None)
+    assert fleet.p90(REMEMBERED + 1) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.001, 1)), min_size=1, max_size=60))
+def test_parts_by_rate_add_up_to_one(notes: list[tuple[int, float]]) -> None:
+    rates = Rates()
+    for number, rate in notes:
+        rates.note(bytes([number]), rate, 0)
+    assert sum(rates.part(bytes([number])) for number in {number for number, _ in notes}) == pytest.approx(1)
+    rates.note(b"one", 0.5, KEPT + 1)
+    assert rates.part(b"one") == 1
+
+
+def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
+    rounds, served = Rounds(), list[str]()
+    waiting = [("many", f"m{number}") for number in range(9)] + [("few", "f0"), ("few", "f1")]
+    for path in waiting:
+        rounds.wait(path, until=10)
+    for _ in range(6):
+        (first, *_) = [path for path in waiting if rounds.turn(path, 1, 0)]
+        assert [path for path in waiting if rounds.turn(path, 1, 0)] == [first]
+        rounds.served(first)
+        waiting.remove(first)
+        served.append(first[1])
+    assert served == ["m0", "f0", "m1", "f1", "m2", "m3"]
+
+
+def test_nobody_waits_for_one_that_does_not_come_back() -> None:
+    rounds = Rounds()
+    rounds.wait(("gone", "a"), until=10)
+    assert not rounds.turn(("here", "b"), 1, 10)
+    assert rounds.turn(("here", "b"), 2, 10)
+    assert rounds.turn(("here", "b"), 1, 11)
+    assert not rounds.anyone(11)
+
+
+def test_what_expires_beyond_the_budget_costs_ever_more() -> None:
+    assert [pause(FREE + more, 0) for more in range(4)] == [0, PAUSE, 2 * PAUSE, 4 * PAUSE]
+    assert pause(FREE + 5, 100) == 0
+    assert pause(1_000, 0) == LONGEST
