@@ -95,7 +95,7 @@ class Books:
         """Forget some of what is older than the challenge window; 0 where nothing is left to forget. `covered`,
         `step`: see `Tokens.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
-        return leases + self.roster.forget(now)
+        return leases + self.roster.forget(now) + self.strikes.forget(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """A learner has started: its checkpoint's draws, and where it stands."""

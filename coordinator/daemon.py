@@ -66,6 +66,8 @@ from weights.store import Store
 
 FAULTS = 100
 """Deaths of model processes that are told, the last ones."""
+MOST_FAULT = 1_000
+"""Characters that are told of one."""
 TICK = 1.0
 """Seconds from one look at expired leases to the next."""
 TIDY = 30.0
@@ -280,7 +282,7 @@ async def serve(run: Run) -> None:
     threads = {"OMP_NUM_THREADS": str(section.threads)}
 
     def died(fault: str) -> None:
-        faults.append(fault)
+        faults.append(fault[:MOST_FAULT])
         del faults[:-FAULTS]
 
     def supervised(name: str, module: str) -> Supervised:

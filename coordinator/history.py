@@ -1,8 +1,8 @@
 """The run's curve: steps, evaluations and published versions, as JSON lines in history.jsonl.
 
 Rules
-1. One line a record, appended and flushed: what a crash tears is at most the last line, which is skipped at start. The
-   file keeps every record.
+1. One line a record, appended and flushed: what a crash tears is at most the last line, which is skipped at start. A
+   file of `MOST_BYTES` becomes history-before.jsonl, in the place of the one before it, and a new one begins.
 2. A step made again after a restart replaces the earlier one (same number), as does an evaluation of a version.
 3. Nothing is decided from it: it is for people. What decisions need stands in run.sqlite and in the checkpoint.
 4. In memory is a curve of at most `MOST` points of each kind: the newest `RECENT`, and of the earlier ones every
@@ -24,6 +24,7 @@ from coordinator.state import Evaluation, StepPoint, VersionRow
 MOST: Final = 500
 RECENT: Final = 250
 SAVED: Final = 1_000
+MOST_BYTES: Final = 64 << 20
 
 Record = StepPoint | Evaluation | VersionRow
 R = TypeVar("R", StepPoint, Evaluation, VersionRow)
@@ -79,6 +80,8 @@ class History:
         self._file.write(line)
         self._length += len(line)
         self._unsaved += 1
+        if self._length >= MOST_BYTES:
+            self._begin_anew()
         self._save_when_due()
 
     def first_asked(self, version: int, now: int) -> None:
@@ -136,6 +139,15 @@ class History:
             self._keep(record)
         self.diff_bytes, self.full_bytes = found.diff_bytes, found.full_bytes
         return found.length
+
+    def _begin_anew(self) -> None:
+        """Put the file aside. The curve goes on from memory, and at a start from history-thinned.json."""
+        with contextlib.suppress(OSError):  # then the file grows a little further, and the next record tries again
+            self._path.replace(self._path.with_name("history-before.jsonl"))
+            self._file.close()
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the daemon)
+            self._length = 0
+            self._save()
 
     def _save_when_due(self) -> None:
         if self._unsaved >= SAVED:

@@ -8,6 +8,7 @@ Rules
 3. A suspension that begins within `MEMORY` after the end of the one before lasts twice as long as that one, `LONGEST`
    at most. What comes to light while a suspension runs was done before it, and adds nothing.
 4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
+   One that is older than `MEMORY` is forgotten: a free key shall leave no row for ever.
 """
 
 from coordinator.accounts.facts import Account
@@ -29,6 +30,7 @@ TERM = 3_600_000
 """Milliseconds of a first suspension."""
 LONGEST = 7 * 24 * TERM
 MEMORY = 30 * 24 * TERM
+FORGOTTEN_AT_ONCE = 32
 
 
 def suspended_until(account: Account, now: int) -> int:
@@ -63,3 +65,8 @@ class Strikes:
         if code in AT_ONCE or self.of(node) >= ENOUGH:
             self._accounts.suspend(node, code, evidence, now, suspended_until(account, now))
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
+
+    def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
+        """Forget at most `most` strikes by rule 4, the oldest first; how many."""
+        query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
+        return self._database.do(query, (most, now - MEMORY))

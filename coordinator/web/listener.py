@@ -21,7 +21,7 @@ from p2p.errors import LocalFault
 from p2p.limits.subnets import TurnedAway
 from runtime.descriptors import SHORTAGES, is_shortage
 
-_BACKLOG = 128
+_BACKLOG = 1024  # waiting there costs no descriptor, and being dropped costs a visitor a second
 _SWEEP = 1.0
 _AGAIN = 0.1
 _FAREWELL = 1.0  # seconds for open requests at the end

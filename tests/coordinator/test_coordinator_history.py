@@ -110,3 +110,19 @@ def test_a_torn_line_is_skipped_and_a_step_made_again_replaces_the_earlier_one(t
         history.add(step(2))
     with closing(History(path)) as history:
         assert sorted(history.steps) == [1, 2]
+
+
+def test_the_files_are_bounded_and_the_curve_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row g. On 439044d the file grows for as long as the run."""
+    monkeypatch.setattr("coordinator.history.MOST_BYTES", 20_000, raising=False)
+    path = tmp_path / "history.jsonl"
+    with closing(History(path)) as history:
+        for number in range(1_000):
+            history.add(step(number))
+            history.add(version(number))
+        kept = sum(file.stat().st_size for file in tmp_path.glob("history*.jsonl"))
+        assert kept <= 2 * 20_000 + 1_000
+        curve, versions, sums = dict(history.steps), dict(history.versions), (history.diff_bytes, history.full_bytes)
+    with closing(History(path)) as again:
+        assert (again.steps, again.versions) == (curve, versions)
+        assert (again.diff_bytes, again.full_bytes) == sums == (9_990, 99_900)

@@ -185,6 +185,19 @@ def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None
     assert world.books.ledger.verify().entries > 0
 
 
+def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
+    for number in range(40):
+        answer = world.books.submit(bytes([number]) * 32, b"no group", world.now)
+        assert isinstance(answer, Refusal)
+    count = "SELECT count(*) FROM strikes"
+    assert world.books.database.value(count) == 40
+    a_day_later(world, [])
+    assert world.books.database.value(count) == 40
+    world.now += 30 * DAY
+    a_day_later(world, [])
+    assert world.books.database.value(count) == 0
+
+
 def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
     """Row h. On 439044d every key that speaks stays in memory, also one that never said hello."""
     roster = world.books.roster
