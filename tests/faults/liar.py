@@ -62,7 +62,8 @@ class Refused(Exception):
 
 
 class Liar:
-    """A key pair, a connection, and an engine. `leased`: the last lease. `head`: the newest when asked last."""
+    """A key pair, a connection, and an engine. `kept`: a lease that is still open after a lie: a new key gets no second
+    one meanwhile."""
 
     def __init__(self, coordinator: Coordinator, network: ThreadedPeer, key: Ed25519PrivateKey, peer: str) -> None:
         from engines.transformers import TransformersEngine
@@ -72,6 +73,7 @@ class Liar:
         self.engine = TransformersEngine("cpu")
         self.channel = bytes(32)
         self.spec: RunSpec | None = None
+        self.kept: Lease | None = None
 
     # --- the protocol, as a node speaks it ---------------------------------------------------------------------------
 
@@ -118,7 +120,10 @@ class Liar:
         return LeaseAsk(**fields | changes)
 
     async def lease(self) -> Lease:
-        """A lease of the newest version, asked for until there is room."""
+        """The lease that was kept, or one of the newest version, asked for until there is room."""
+        if self.kept is not None:
+            kept, self.kept = self.kept, None
+            return kept
         with anyio.fail_after(PATIENCE):
             while True:
                 try:
@@ -187,7 +192,11 @@ def _group(alter: Callable[[Liar, Lease, Submission], Submission]) -> Lie:
 
     async def tell(liar: Liar) -> str:
         lease = await liar.lease()
-        return await liar.verdict(alter(liar, lease, liar.work(lease)))
+        try:
+            return await liar.verdict(alter(liar, lease, liar.work(lease)))
+        except Refused:  # without a receipt: the lease is as it was
+            liar.kept = lease
+            raise
 
     return tell
 
@@ -295,10 +304,19 @@ async def _anothers_lease(liar: Liar) -> str:
     return said
 
 
+async def _keeping(liar: Liar, sealed: bytes) -> str:
+    """Ask for a lease and keep it; the code of the answer."""
+    try:
+        liar.kept = decode(peek(await liar.send("lease", sealed)).payload, Lease)
+    except Refused as refused:
+        return refused.code
+    return "ok"
+
+
 async def _replay(liar: Liar) -> str:
     """The very bytes of an answered request, three times: always the answer of the first, and one lease."""
     sealed = liar.sealed("lease", encode(await liar.ask()))
-    first = await _code(liar.send("lease", sealed))
+    first = await _keeping(liar, sealed)
     answers = [await liar._network.request(liar._peer, "lease", sealed, timeout=30) for _ in range(3)]
     assert len(set(answers)) == 1
     return first
@@ -306,7 +324,7 @@ async def _replay(liar: Liar) -> str:
 
 async def _id_twice(liar: Liar) -> str:
     name = os.urandom(16)
-    await _code(liar.send("lease", liar.sealed("lease", encode(await liar.ask()), id=name)))
+    await _keeping(liar, liar.sealed("lease", encode(await liar.ask()), id=name))
     return await _code(liar.send("lease", liar.sealed("lease", encode(await liar.ask()), id=name)))
 
 
