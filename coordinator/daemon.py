@@ -25,7 +25,7 @@ import anyio.to_thread
 import structlog
 
 from coordinator import keys, modelfolder, status
-from coordinator.accounts import remarks
+from coordinator.accounts import parties, remarks
 from coordinator.admission import submission_limit
 from coordinator.authority import ends_soon
 from coordinator.books import Again, Books
@@ -224,6 +224,7 @@ class Coordinator:
                 tidied = _elapsed()
                 budget = self._run.config.store
                 await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
+                self._network.keep_places(parties.with_work(self.books.database))
             await self._forget()
             await asyncio.sleep(TICK)
 

@@ -57,6 +57,8 @@ class MemoryNetwork:
         self.places = Places()
         self.origins: dict[str, Origin] = {}
         """Where peers come from, where that is not their own party."""
+        self.kept: dict[str, frozenset[str]] = {}
+        """The parties for which each peer was told to keep places."""
 
     def transport(self, peer_id: str) -> "MemoryTransport":
         """A transport for `peer_id`, which must not be alive already."""
@@ -200,7 +202,8 @@ class MemoryTransport:
         return self._network.origins.get(peer, Origin(peer, peer))
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """See `Transport`. Connections have no bound here."""
+        """See `Transport`. Connections have no bound here: only noted."""
+        self._network.kept[self._peer_id] = frozenset(parties)
 
     def relayed(self) -> int:
         """See `Transport`."""
