@@ -14,6 +14,8 @@ KNOWN: Final = Setting()
 FRESH: Final = replace(KNOWN, before=0.0)
 LONG: Final = replace(KNOWN, seconds=900.0)
 """Long enough for a dropped prompt to come up three times more."""
+LONGER: Final = replace(KNOWN, seconds=2700.0)
+"""With so many prompts of a class that one in a hundred can be told."""
 
 
 class Case(NamedTuple):
@@ -40,6 +42,7 @@ CASES: Final[dict[str, Case]] = {
     "10 keys work until they are known, then submit made-up groups": Case(Sleepers(10, 10, 1), most_groups=6, bar=0.7),
     "20 keys give each lease back at once": Case(Returners(20, 5, 1)),
     "10 slow nodes hand in honest groups at the last second": Case(LastSecond(10, 10, 10), bar=0.8, quick=True),
-    "80 % of asks let a class of prompts expire": Case(Pickers(24, 24, 24), LONG, 0.8, learned=0.99, quick=True),
+    "80 % of asks let a class of prompts expire": Case(Pickers(24, 24, 24), LONG, 0.8, learned=0.98, quick=True),
+    "the same for 45 minutes": Case(Pickers(24, 24, 24), LONGER, 0.8, learned=0.99),
     "80 % of asks give a class of prompts back": Case(Pickers(24, 24, 24, back=True), LONG, 0.8, learned=0.99),
 }
