@@ -164,7 +164,7 @@ class Leases:
             wait = self._line(rank).after(node, now, refused.retry_after, party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if look is not None:
-                self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000)
+                self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000, now)
         return refused
 
     def _line(self, rank: Rank) -> Retries:

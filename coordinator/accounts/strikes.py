@@ -9,6 +9,8 @@ Rules
    at most. What comes to light while a suspension runs was done before it, and adds nothing.
 4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
    One that is older than `MEMORY` is forgotten: a free key shall leave no row for ever.
+5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. What it
+   sends is refused, and leaves nothing behind. Else a few bytes under each fresh key would fill the ledger.
 """
 
 from coordinator.accounts.facts import Account
@@ -56,6 +58,8 @@ class Strikes:
         """Note why a submission of a key was refused; suspend the key if that is enough. `evidence`: the submission's
         hash. Part of the caller's transaction, after the refusal is written."""
         if code not in STRIKES | AT_ONCE or self._accounts.of(node, now).suspended_until is not None:
+            return
+        if not self._database.value("SELECT EXISTS (SELECT 1 FROM leases WHERE node = ?)", (node,)):
             return
         account = self._accounts.account(node)
         if code in STRIKES:

@@ -4,7 +4,8 @@ Rules
 1. The nodes of one party that wait ask together at most about `RATE` times a second, and so do all parties that wait
    with one node each: the n-th is told to come back after n / RATE seconds, n = other parties that wait + nodes of its
    own party that do. So whatever a version leaves over is found soon, a crowd costs no more than a few nodes, and a
-   crowd of one party does not make the wait of another longer.
+   crowd of one party does not make the wait of another longer. None of these waits is longer than `FARTHEST`: fresh
+   keys that ask once, faster than `RATE`, would else make the line longer for ever.
 2. A node waits at least `LEAST`, and at least a half of the time for which no lease was given, that up to `LONGEST`.
    Where work comes and goes every few seconds a node finds it at once, and no node asks every second for a night.
 3. A node that asks early, because a new Head woke it, counts once.
@@ -20,6 +21,7 @@ GRACE: Final = 10_000
 """By so much a node may come later than it was told, and is still one that waits: it spreads its asks itself."""
 LONGEST: Final = 10_000
 """Of rule 2. The wait by rule 1 may be longer."""
+FARTHEST: Final = 600_000
 
 
 class Retries:
@@ -44,7 +46,7 @@ class Retries:
         self._forget(now)
         others = len(self._parties) - (party in self._parties)
         place = others + self._parties.get(party, 0) + 1
-        wait = max(least, min((now - self._given) // 2, LONGEST), 1000 * place // RATE)
+        wait = max(least, min((now - self._given) // 2, LONGEST), min(1000 * place // RATE, FARTHEST))
         self._due[node] = now + wait, party
         self._parties[party] += 1
         heapq.heappush(self._queue, (now + wait, node))

@@ -3,12 +3,16 @@
 Rules
 1. A name that begins to wait stands behind all that wait beside it. One that was served, and waits again, does so too:
    a thousand names below one get no more turns than that one.
-2. A name waits until the time that it gave. One that does not come back by then holds nobody up.
+2. A name waits until the time that it gave. One that does not come back by then holds nobody up, and is forgotten: with
+   each one that begins to wait, up to `FORGOTTEN` of those that stand first.
 3. A look costs as many steps as there are places free, and what is forgotten; not as many as wait.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import Final
+
+FORGOTTEN: Final = 2
 
 
 class Rounds:
@@ -18,11 +22,12 @@ class Rounds:
         self._below: OrderedDict[Hashable, Rounds] = OrderedDict()
         self.until = 0
 
-    def wait(self, path: Sequence[Hashable], until: int) -> None:
+    def wait(self, path: Sequence[Hashable], until: int, now: int) -> None:
         """Somebody waits, and comes back by `until`."""
         self.until = max(self.until, until)
         if path:
-            self._below.setdefault(path[0], Rounds()).wait(path[1:], until)
+            self._forget(now)
+            self._below.setdefault(path[0], Rounds()).wait(path[1:], until, now)
 
     def served(self, path: Sequence[Hashable]) -> None:
         """Somebody had its turn."""
@@ -43,6 +48,12 @@ class Rounds:
                 return True
             del self._below[name]
         return False
+
+    def _forget(self, now: int) -> None:
+        for _ in range(FORGOTTEN):
+            if not self._below or next(iter(self._below.values())).until >= now:
+                return
+            self._below.popitem(last=False)
 
     def turn(self, path: Sequence[Hashable], free: int, now: int) -> bool:
         """Return whether it is the turn of `path`, where `free` places are given out now."""

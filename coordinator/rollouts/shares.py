@@ -99,9 +99,9 @@ class Shares:
         """A known key is there."""
         self._here = now + HERE
 
-    def waits(self, asker: Asker, until: int) -> None:
+    def waits(self, asker: Asker, until: int, now: int) -> None:
         """An asker was refused for want of room (`WAITS`), and comes back by `until`."""
-        (self._new_wait if asker.share == "new" else self._known_wait).wait(_path(asker), until)
+        (self._new_wait if asker.share == "new" else self._known_wait).wait(_path(asker), until, now)
 
     def served(self, asker: Asker) -> None:
         """An asker was given a lease."""

@@ -97,10 +97,10 @@ class Sharing:
         room = Room(whole, left, new, slow, self._verdict_time(now), self._sequential)
         return self._shares.refused(ask.asker, room, now)
 
-    def waits(self, ask: Ask, code: str, until: int) -> None:
+    def waits(self, ask: Ask, code: str, until: int, now: int) -> None:
         """An ask was refused by `code`, and told to come again so that it does by `until`."""
         if code in WAITS:
-            self._shares.waits(ask.asker, until)
+            self._shares.waits(ask.asker, until, now)
 
     def lend(self, ask: Ask, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
         """A lease goes out: in the caller's transaction."""

@@ -78,7 +78,7 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
     rounds, served = Rounds(), list[str]()
     waiting = [("many", f"m{number}") for number in range(9)] + [("few", "f0"), ("few", "f1")]
     for path in waiting:
-        rounds.wait(path, until=10)
+        rounds.wait(path, until=10, now=0)
     for _ in range(6):
         (first, *_) = [path for path in waiting if rounds.turn(path, 1, 0)]
         assert [path for path in waiting if rounds.turn(path, 1, 0)] == [first]
@@ -90,11 +90,21 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
 
 def test_nobody_waits_for_one_that_does_not_come_back() -> None:
     rounds = Rounds()
-    rounds.wait(("gone", "a"), until=10)
+    rounds.wait(("gone", "a"), until=10, now=0)
     assert not rounds.turn(("here", "b"), 1, 10)
     assert rounds.turn(("here", "b"), 2, 10)
     assert rounds.turn(("here", "b"), 1, 11)
     assert not rounds.anyone(11)
+
+
+def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -> None:
+    """Also where nobody gets a turn: a learner that stands still, while keys are made for ever."""
+    rounds = Rounds()
+    for number in range(5_000):
+        rounds.wait(("party", "connection", number), until=number + 100, now=number)
+    (party,) = rounds._below.values()
+    (connection,) = party._below.values()
+    assert len(connection._below) <= 102
 
 
 def test_what_expires_beyond_the_budget_costs_ever_more() -> None:

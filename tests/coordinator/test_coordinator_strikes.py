@@ -125,6 +125,22 @@ def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World
     assert connection.total_changes == before
 
 
+def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
+    """On a924efc three submissions of a few bytes under a fresh key are an entry of the ledger for ever, and one is a
+    strike for thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
+    theirs = world.lease(BOB)
+    node = Node(world, 3)
+    before = world.books.database._connection.total_changes
+    for number in range(10):
+        for body in (b"%d" % number, encode(group(theirs))):
+            answer = node.ask("submit", body)
+            assert answer.refusal is not None
+            assert answer.refusal.code in ("malformed", "not-owner")
+    assert world.books.database._connection.total_changes == before
+    assert world.books.database.value("SELECT count(*) FROM entries") == 0
+    assert isinstance(node.leased(), Lease)
+
+
 def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World) -> None:
     node = Node(world, 1)
     waits = []
@@ -224,6 +240,7 @@ def test_a_lease_that_is_another_keys_strikes_the_one_who_asks_and_not_its_owner
     owner, thief = Node(world, 1), Node(world, 2)
     lease = owner.leased()
     assert isinstance(lease, Lease)
+    assert isinstance(thief.leased(), Lease)  # or it would have nothing to lose
     for _ in range(3):
         answer = thief.ask("submit", encode(group(lease)))
         assert answer.refusal is not None
