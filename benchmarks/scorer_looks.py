@@ -1,9 +1,9 @@
-"""What a look at a group costs the scorer: whole, a made-up group whose first sample ends the look, and an honest one
-that is looked at in two passes.
+"""The cost of a look at a group to the scorer: whole, a made-up group whose first sample ends the look, and an honest
+one that is looked at in two passes.
 
 CPU of the engine's own passes over groups that it generated; a made-up group has random tokens of the same lengths.
-What a made-up group may cost, as a share of an honest one of as many tokens: 0.15 where 16 samples have prompts that
-are no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
+The most that a made-up group may cost, as a share of an honest one of as many tokens: 0.15 where 16 samples have
+prompts that are no longer than completions, elsewhere 1.2 (P + C) / (P + G C).
 """
 
 import statistics

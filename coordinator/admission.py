@@ -248,7 +248,7 @@ def proof(
 
 
 def _against(number: int, rollout: Rollout | Claimed, score: SampleScore, calibration: Calibration) -> Fault | None:
-    """What the scorer's values show against one sample."""
+    """Return the fault that the scorer's values show in one sample, if any."""
     claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
     if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
         detail = f"the scorer's values of sample {number} are not a number for each sampled token"

@@ -225,7 +225,7 @@ def keys_renew(home: Home = Path("."), request: Request = None) -> None:
 @keys_app.command("rotate")
 @edged
 def keys_rotate(role: Role, home: Home = Path("."), request: Request = None) -> None:
-    """Take a new key for a role. What the old one signed before stays good."""
+    """Take a new key for a role. Documents that the old one signed before stay good."""
     _change(home, role, request)
 
 
@@ -321,7 +321,7 @@ def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Op
 @nodes_app.command("ban")
 @edged
 def nodes_ban(node: Peer, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")) -> None:
-    """Ban a node until you lift it. What it earned before stays its own."""
+    """Ban a node until you lift it. Its earnings stay its own."""
     _remark(home, "ban", node, why)
 
 

@@ -190,7 +190,7 @@ class Coordinator:
         return fresh.root.serial
 
     def _recipients(self) -> None:
-        """Whom requests are addressed to, by the newest Root."""
+        """Set the recipient of requests by the newest Root."""
         chain, control = self._run.chain, self._control
         control.recipient = public_bytes(self._run.keys.channel)
         control.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {control.recipient}
@@ -359,7 +359,7 @@ def with_https(
 
 
 def signing_of(run: Run) -> Signing:
-    """What the publisher signs with, by the newest Root."""
+    """Return the publisher's keys by the newest Root."""
     roles = ("policy", "channel")
     former = frozenset(key for root in run.chain[:-1] for role in roles for key in root.roles[role].keys)
     own = {public_bytes(run.keys.policy), public_bytes(run.keys.channel)}

@@ -10,7 +10,7 @@ Rules
    stand still for good.
 3. States: open -> received -> decided, or open -> expired. The last two are final.
 4. The coordinator's absence costs no node: `resume` moves every open expiry on by the time since `beat`.
-5. A node holds a bounded number of open leases. Who gets a part of the room is decided in rollouts/shares.py, how long
+5. A node holds a bounded number of open leases. The room is shared out in rollouts/shares.py, how long
    a lease lasts in rollouts/lifetime.py, how many leases may expire in rollouts/budgets.py, and which prompt a lease is
    for in rollouts/positions.py.
 6. Every refusal says why, and but for a finished run and an engine of another class when to ask again.

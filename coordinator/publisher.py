@@ -461,7 +461,7 @@ def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
 
 
 def _record(one: Published) -> bytes:
-    """What the store keeps of a published version."""
+    """The store's documents of a published version."""
     return one.version_hash + one.index_hash + one.root
 
 

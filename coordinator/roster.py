@@ -7,7 +7,7 @@ Rules
 2. Of the nodes that a newcomer is told (`records`), at least half have accepted work where there are such, and at most
    `PER_SUBNET` are dialled in one public subnet. A node that is reached through a relay alone counts in no subnet: what
    it names is the relay's.
-3. What is in memory is bounded (coordinator/accounts/sightings.py). Nothing here reads all nodes.
+3. Memory is bounded (coordinator/accounts/sightings.py). Nothing here reads all nodes.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ Rules
    its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
 3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
    prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
-4. What comes too late is refused with a receipt that points at the lease's expiry in the ledger.
+4. A group that comes too late is refused with a receipt that points at the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
 """

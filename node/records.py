@@ -4,8 +4,8 @@ Rules
 1. Roots, RunSpec, Head and Version lie as the sealed bytes that were received; at start they go through `TrustedSet`
    like bytes from a stranger, so a tampered folder cannot teach the node anything.
 2. A file is whole or absent (weights.durable), and fsynced before `Records` returns.
-3. Version is written before the Head that names it. What no longer verifies is left out, each on its own, and said,
-   except a Root: the chain from the invite must hold.
+3. Version is written before the Head that names it. A document that no longer verifies is left out, each on its own,
+   and said, except a Root: the chain from the invite must hold.
 """
 
 import contextlib

@@ -169,7 +169,7 @@ class HttpsClient:
         return Origin(peer, peer)
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """Nobody connects to this node."""
+        """See `Network`: there are no connections to this node."""
 
     def unanswered(self, methods: Sequence[str]) -> int:
         """None: nobody asks a node over HTTPS."""

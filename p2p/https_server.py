@@ -4,7 +4,7 @@ Rules
 1. Whatever is served, shared or published goes over both; the rest is the other network's. An answer is made by the
    same handler, from the same bytes, under the same limits: no document is believed for the connection it came over.
 2. A handler hears of the other side only "https/ADDRESS", of a private address with its port (p2p/limits/origin.py).
-   Who asks is said by the signature inside the request.
+   The signature inside the request names the asker.
 3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
    nothing of it goes out.
 4. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked

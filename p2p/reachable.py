@@ -3,8 +3,8 @@
 1. Whoever is asked connects to the address that the asker's own connection comes from, and to no other: nobody can be
    made to knock at a stranger's door. An asker that came through a relay has no such address, and gets no verdict.
 2. At most `PORTS` ports, none below 1024 but 443, `TIMEOUT` seconds, `AT_ONCE` attempts at a time in all, and one
-   question in `PAUSE` seconds from one subnet, or one private address. Whoever asks sooner, or when all attempts are
-   taken, is told that this peer is busy: a request that waited would hold a slot of all others.
+   question in `PAUSE` seconds from one subnet, or one private address. An asker that comes sooner, or when all
+   attempts are taken, is told that this peer is busy: a request that waited would hold a slot of all others.
 3. A port that takes a connection counts as open. Who listens there is found out by whoever dials it, as always.
 """
 

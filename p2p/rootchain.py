@@ -6,7 +6,7 @@ Rules
    `issued` of the first Root without them. A Root without `issued` sets no such bound.
 3. A revoked key vouches for nothing, in no Root: a thief can write any `at`. The one exception is a document that its
    holder stored before it took the Root that revokes the key, and whose `at` is before the time of the revocation.
-4. What one Root revoked, a later one cannot take back.
+4. A key that one Root revoked stays revoked in every later one.
 """
 
 from collections.abc import Sequence

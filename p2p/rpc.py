@@ -7,7 +7,7 @@
 3. A request is measured against its method's limit before it is read. It needs a slot (p2p/limits/slots.py); where
    there is none, the answer is BUSY. One that asks often waits its turn first (p2p/limits/subnets.py, rule 3), and
    holds no slot meanwhile.
-4. Whoever is slow holds a slot for so long only: a method's name comes within `NAME` seconds, a request or an answer
+4. A slow peer holds a slot for so long only: a method's name comes within `NAME` seconds, a request or an answer
    passes within `GRACE` seconds and one for each `SLOWEST` bytes.
 5. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
 """

@@ -25,7 +25,7 @@ SETTLED: Final = 180.0
 
 @dataclass
 class Crowd:
-    """Keys that ask in turn. What an idea does with a lease it says in `use`."""
+    """Keys that ask in turn. The `use` of an idea says how it treats a lease."""
 
     keys: int
     lines: int

@@ -10,9 +10,9 @@ and strangers that come one after the other, each with a key and a connection of
                     works honestly, asks for its verdict, and goes
 
 Memory is taken after what nobody needs was given back; tasks are those of the event loop; rows are counted by table.
-What one stranger leaves behind for good is the slope over the identities from a third of the time on, the median over
-all pairs of samples. Rows of the record of what was paid and refused, and those that are kept for a day or a week, are
-kept by design (`LASTING`): they are printed, and held to a number a stranger.
+The rest that one stranger leaves behind for good is the slope over the identities from a third of the time on, the
+median over all pairs of samples. Rows of the record of what was paid and refused, and those that are kept for a day or
+a week, are kept by design (`LASTING`): they are printed, and held to a number a stranger.
 """
 
 import argparse

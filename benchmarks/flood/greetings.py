@@ -1,4 +1,4 @@
-"""What a hello costs where a run has seen many keys, and whom a newcomer is told of where strangers crowd in."""
+"""The cost of a hello where a run has seen many keys, and the list that a newcomer gets where strangers crowd in."""
 
 import asyncio
 import os
@@ -30,8 +30,8 @@ class Greeting(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a newcomer is told: `told` records, `worked` of nodes with accepted work of the `here` that are here, at the
-    most `of_a_subnet` of strangers from one subnet."""
+    """The list that a newcomer gets: `told` records, `worked` of nodes with accepted work of the `here` that are here,
+    at the most `of_a_subnet` of strangers from one subnet."""
 
     told: int
     worked: int

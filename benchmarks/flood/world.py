@@ -1,8 +1,8 @@
 """A whole run in one process: the shipped coordinator on the in-memory network, a fake clock, stand-in models.
 
 Rules
-1. Nothing here takes time but what is slept: generating, scoring, a step. So a run is repeated exactly, and what an
-   attack costs is room, turns and leases. What it costs in CPU is measured apart (benchmarks/flood/cost.py).
+1. Only sleep takes time here: generating, scoring, a step. So a run is repeated exactly, and what an
+   attack costs is room, turns and leases. Its cost in CPU is measured apart (benchmarks/flood/cost.py).
 2. Honest nodes hear of a version at once, and work on one group at a time.
 3. A run first goes `Setting.before` seconds without the attack; in a fresh run that is none. Steps are then counted
    for `Setting.seconds`.
@@ -60,7 +60,7 @@ class Setting:
 
 
 class Attack(Protocol):
-    """What strangers do. It is given the world, and runs until it is cancelled."""
+    """The deeds of strangers. It is given the world, and runs until it is cancelled."""
 
     async def run(self, world: Place) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What entries of the ledger say of keys, and what one key's entries add up to.
+"""Facts of the ledger about keys, and the sum of one key's entries.
 
 Rules
 1. `rules` names the rules under which an entry was written. Entries from before it count under the same rules, but for
@@ -38,7 +38,7 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
-    """What one key's leases of an `Ended` came to. `refused`: groups, of which `wrong` by the scorer's pass."""
+    """The sum of one key's leases of an `Ended`. `refused`: groups, of which `wrong` by the scorer's pass."""
 
     node: str
     expired: int

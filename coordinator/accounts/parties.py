@@ -9,7 +9,7 @@ LOOKED_AT: Final = 1_000
 
 
 def with_work(database: Database, looked_at: int = LOOKED_AT) -> list[str]:
-    """Return the parties of the groups accepted last, each once. What the call costs does not grow with history."""
+    """Return the parties of the groups accepted last, each once. The cost of a call does not grow with history."""
     rows = database.all(
         "SELECT DISTINCT l.party"
         " FROM (SELECT lease FROM verdicts WHERE verdict = 'accepted' ORDER BY entry DESC LIMIT ?) v"

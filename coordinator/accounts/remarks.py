@@ -1,4 +1,4 @@
-"""What the operator says of a key: `echo2-coord nodes vouch | ban | unban | note`.
+"""The operator's remarks on a key: `echo2-coord nodes vouch | ban | unban | note`.
 
 Rules
 1. While a coordinator runs it writes the entry itself, and heeds it from its next answer on; the command reaches it

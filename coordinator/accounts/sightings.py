@@ -1,4 +1,4 @@
-"""What this process remembers of the nodes that it met: when, by which way, with which version. Pure; `now` in ms.
+"""This process's memory of the nodes that it met: when, by which way, with which version. Pure; `now` in ms.
 
 Rules
 1. Keys are free, so what is remembered is bounded: `MOST_WORKED` nodes whose work was accepted, and `MOST_OTHERS`

@@ -6,7 +6,7 @@ Rules
 2. `ENOUGH` strikes in a key's last `WINDOW` groups suspend it, for `TERM`: a bad memory chip is no fraud. A group of
    which nothing was generated (`AT_ONCE`) suspends at once.
 3. A suspension that begins within `MEMORY` after the end of the one before lasts twice as long as that one, `LONGEST`
-   at most. What comes to light while a suspension runs was done before it, and adds nothing.
+   at most. Faults that come to light while a suspension runs were made before it, and add nothing.
 4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
    One that is older than `MEMORY` is forgotten: a free key shall leave no row for ever.
 5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. What it

@@ -22,7 +22,7 @@ class Head(NamedTuple):
 
 
 class FairOrder:
-    """Whose turn it is, and the credit of each party."""
+    """The order of parties, and the credit of each."""
 
     def __init__(self) -> None:
         self._party: str | None = None

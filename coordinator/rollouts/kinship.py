@@ -36,7 +36,7 @@ class Known(NamedTuple):
 
 
 class Kinship:
-    """What is known of the last versions. `staleness`: S."""
+    """Samples of the last versions. `staleness`: S."""
 
     def __init__(self, staleness: int) -> None:
         self._staleness = staleness

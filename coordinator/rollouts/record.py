@@ -1,4 +1,5 @@
-"""What a node has handed in lately: how long a group takes it, and how many it delivers. Read from run.sqlite.
+"""The groups that a node has handed in lately: how long a group takes it, and how many it delivers. Read from
+run.sqlite.
 
 A group that came late tells how long the node needs only where none came in time: a node that was cut off for a while
 is no slow one."""

@@ -11,7 +11,7 @@ Rules
 4. Those that were refused are told to ask again one after the other, `RETRIES` a second, at the soonest after `SOONEST`
    and at the latest after `LATEST` milliseconds: a request that is refused costs nearly as much as one that is
    answered, and a crowd that came back every few seconds would leave no time for the work of the others.
-5. In that line a party (p2p/limits/origin.py) has one place. What else it asks meanwhile comes behind it, in a line of
+5. In that line a party (p2p/limits/origin.py) has one place. Its further asks come behind it, in a line of
    its own that moves at its share of `RETRIES`: however much one party asks, the line of all grows by one place.
 """
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among those that wait: round robin over a tree of names, such as subnet, connection, key. Pure.
+"""The next of those that wait: round robin over a tree of names, such as subnet, connection, key. Pure.
 
 Rules
 1. A name that begins to wait stands behind all that wait beside it. One that was served, and waits again, does so too:

@@ -1,10 +1,10 @@
-"""Who gets a part of the room: new keys, slow nodes, and the others by what they deliver. No I/O; times in ms.
+"""Shares of the room: new keys, slow nodes, and the others by what they deliver. No I/O; times in ms.
 
 The room is the number of groups that may be on their way to the learner; (S + 1) batches of it are the *whole*.
 
 Rules
-1. New keys have a tenth of the whole, one group at least, while known ones ask for the rest. What known ones leave they
-   may use too, but never the last tenth. While new ones wait, known ones leave them their tenth.
+1. New keys have a tenth of the whole, one group at least, while known ones ask for the rest. The part that known ones
+   leave they may use too, but never the last tenth. While new ones wait, known ones leave them their tenth.
 2. Where no known key has asked for `HERE`, as in a fresh run, new keys have all of it.
 3. One connection of new keys holds one lease; two where more than half of the whole is free to it, and an eighth of
    what is free, if that is more (a dynamic threshold, as Choudhury and Hahne share a switch's buffer, 1998). A group
@@ -64,7 +64,7 @@ class Room(NamedTuple):
 
     @property
     def tenth(self) -> int:
-        """What new keys, and slow nodes, have for themselves."""
+        """Return the part that new keys, or slow nodes, have for themselves."""
         return max(1, self.whole // PARTS)
 
 
@@ -76,7 +76,7 @@ class No(NamedTuple):
 
 
 class Shares:
-    """What is remembered between two asks, none of it on disk."""
+    """Memory between two asks, none of it on disk."""
 
     def __init__(self) -> None:
         self._here = 0

@@ -34,7 +34,7 @@ class Ask(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """Whose a lease is that has not ended. `reasons`: the ends of earlier leases for its position."""
+    """The owner of a lease that has not ended. `reasons`: the ends of earlier leases for its position."""
 
     share: Share
     node: bytes

@@ -1,8 +1,9 @@
 """How long the tokens of groups stay in run.sqlite, and how many of those that earned nothing.
 
 Rules
-1. What a group holds (its submission, other bytes that came for its lease, the scorer's log-probabilities, the prompt
-   and seeds of its lease) stays for the challenge window after the lease's end, so that a verdict can be run again.
+1. All that a group holds (its submission, other bytes that came for its lease, the scorer's log-probabilities, the
+   prompt and seeds of its lease) stays for the challenge window after the lease's end, so that a verdict can be run
+   again.
 2. Of refused groups, and of other bytes, at most `MOST_REFUSED` bytes stay per party (p2p/origin.py). The hash alone is
    kept of what comes beyond that: forging costs nothing, and disk costs us.
 3. After the window all of it goes (`forget`), whether the node has confirmed its receipt or not. Only tokens that the

@@ -31,7 +31,7 @@ from p2p.identity import load_key
 from weights.durable import writing
 
 SIGNED: Final = ".signed"
-"""What the answer's name ends in."""
+"""The ending of the answer's name."""
 
 
 def change(

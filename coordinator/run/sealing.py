@@ -1,4 +1,4 @@
-"""What a coordinator signs, by the keys that its run has at that moment.
+"""Documents that a coordinator signs, by the keys that its run has at that moment.
 
 Rules
 1. A document is sealed by the newest Root's key for its kind.

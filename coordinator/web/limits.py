@@ -9,8 +9,8 @@ Rules
    Loopback and private addresses have none: a reverse proxy there brings all visitors over one address.
 3. A connection that has been quiet for `quiet` seconds is cut. So an answer has that long to be taken, and the head of
    a request to come.
-4. A request has a head of at most `head` bytes and no body. What sends more than that between two requests is cut.
-"""
+4. A request has a head of at most `head` bytes and no body. A connection that sends more than that between two
+requests is cut."""
 
 import ipaddress
 from collections import Counter, OrderedDict

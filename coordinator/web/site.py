@@ -54,7 +54,7 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
 
 
 class Shown(Source, Protocol):
-    """What a site shows: coordinator/picture.py."""
+    """The source of what a site shows: coordinator/picture.py."""
 
     async def picture(self) -> RunState:
         """The run as it is now. Awaited on the event loop."""

@@ -1,10 +1,11 @@
-"""Who may have a request at work. Pure: no clock.
+"""Slots for requests at work. Pure: no clock.
 
 1. A request holds a slot from when its method is known until it is answered. Each class of methods has slots of its own
    (`CLASSES`): a crowd in one class keeps nobody out of another, and submissions get in whatever else is full.
 2. Of each class a party (p2p/limits/origin.py) holds at most `PER_PARTY` slots: free keys at one place fill none.
-3. Nobody waits for a slot, or in one for a turn: where there is none, or a method's turn has not come, the answer is
-   BUSY. A method that cannot but wait, as for a plan in the making, is in the class `WAITING`, of which a peer has one.
+3. No request waits for a slot, or in one for a turn: where there is none, or a method's turn has not come, the answer
+   is BUSY. A method that cannot but wait, as for a plan in the making, is in the class `WAITING`, of which a peer has
+   one.
 4. Before its method is known, and while it waits for its turn by rate, a request costs a stream and a few bytes; of
    those a peer has at most `PER_PEER`, a party `STREAMS_PER_PARTY`, all together `STREAMS`.
 """

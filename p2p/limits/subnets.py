@@ -1,6 +1,7 @@
-"""What one peer, and one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds, monotonic.
+"""The most that one peer, or one neighbourhood of the Internet, may take of this peer. Pure: `now` in seconds,
+monotonic.
 
-1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. What it may have of our connections and of our
+1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. Its share of our connections and of our
    handshakes: p2p/limits/places.py.
 2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
    one switch is no attack. Peers that come through a relay count as the relay does.
@@ -8,7 +9,7 @@
    times that, wait their turn, which pushes back on the asker; none is answered with a ban, as an honest node that was
    away has much to say when it returns.
 4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
-   through us: an answer may be larger than its question, as it goes to nobody but the asker. What we dial on others'
+   through us: an answer may be larger than its question, as it goes to nobody but the asker. Dialling on others'
    say-so: p2p/outgoing.py.
 """
 

@@ -1,4 +1,5 @@
-"""Whose group the scorer looks at next: each party gets its share of tokens, whatever the others have waiting."""
+"""The order in which the scorer looks at groups: each party gets its share of tokens, whatever the others have
+waiting."""
 
 import itertools
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""What strangers can take of the room, and how long an honest lease lasts beside them, played on a fake clock."""
+"""The room that strangers can take, and how long an honest lease lasts beside them, played on a fake clock."""
 
 import itertools
 from collections.abc import Callable

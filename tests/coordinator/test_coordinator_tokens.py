@@ -1,4 +1,4 @@
-"""What a stranger makes the coordinator keep on disk, and for how long. Clock and groups are made up."""
+"""Bytes that a stranger makes the coordinator keep on disk, and for how long. Clock and groups are made up."""
 
 import itertools
 from collections.abc import Iterator

@@ -87,7 +87,7 @@ def test_a_restart_finds_what_waits(world: World) -> None:
 
 
 def look(world: World) -> object:
-    """What the scorer asks for one group: the versions, and the next two of a visit."""
+    """The scorer's questions for one group: the versions, and the next two of a visit."""
     visit = world.books.visit(world.books.waiting()[0])
     return visit.take(), visit.take()
 

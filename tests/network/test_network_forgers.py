@@ -114,7 +114,7 @@ def receipts(coordinator: Coordinator) -> list[Receipt]:
 
 @pytest.fixture
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
-    """What the first peer that serves anything, the coordinator, answers by; by method."""
+    """The handlers of the first peer that serves anything, the coordinator; by method."""
     first: dict[str, RequestHandler] = {}
     serve = Peer.serve
 

@@ -1,4 +1,4 @@
-"""What a stolen channel key, or a false coordinator, may cost a whole node: bounds on Heads and on leases."""
+"""The most that a stolen channel key, or a false coordinator, may cost a whole node: bounds on Heads and on leases."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a site shows in tests: one picture, and the pages of its nodes."""
+"""The contents of a site in tests: one picture, and the pages of its nodes."""
 
 from coordinator.accounts.node_rows import Cursor, Page
 from coordinator.state import RunState

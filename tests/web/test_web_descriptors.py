@@ -46,7 +46,7 @@ def many_files() -> Iterator[None]:
 
 
 def healthy(port: int) -> bytes:
-    """What a newcomer is answered; nothing, if it is not answered in time."""
+    """The answer to a newcomer; nothing, if it is not answered in time."""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as newcomer:
         try:
             newcomer.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")

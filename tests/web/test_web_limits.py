@@ -1,4 +1,4 @@
-"""Who may connect with the page, ask it, and read it from another web site."""
+"""Limits on those who connect with the page, ask it, or read it from another web site."""
 
 import asyncio
 import socket
