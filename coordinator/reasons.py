@@ -35,7 +35,9 @@ REASONS: dict[str, Reason] = {
     ),
     "id-reused": Reason("Another request with this id was answered before.", "node"),
     "too-large": Reason("The submission has {size} bytes, the most is {most}.", "node"),
-    "banned": Reason("This node was banned: {why}.", "operator"),
+    "banned": Reason(
+        "This node was banned: {why}. Ask the run's operator; once the ban is lifted, start the node again.", "operator"
+    ),
     "suspended": Reason(
         "This node is suspended until {until}, for a group that was refused ({reason}); after that it may ask again.",
         "node",

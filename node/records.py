@@ -103,4 +103,4 @@ def _left_out(what: str) -> Iterator[None]:
     try:
         yield
     except P2PError as error:
-        _log.warning("a record on disk no longer verifies, and is fetched anew", record=what, reason=str(error))
+        _log.warning("a record on disk no longer holds: the coordinator has it anew", record=what, reason=str(error))

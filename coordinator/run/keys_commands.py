@@ -46,8 +46,8 @@ def change(
         root_key = keys.path_of(place, ROOT, chain[-1])
         if out is None and not root_key.exists():
             raise LocalFault(
-                f"the root key is not at {root_key}: put it there for this command, or write a request with "
-                "--request FILE and sign that where the key lies"
+                f"the root key {keys.spaced(chain[-1].roles[ROOT].keys[0])} is not in {place.keys}: put its file there "
+                "for this command, or write a request with --request FILE and sign that where the key lies"
             )
         for online in ONLINE:
             path = keys.path_of(place, online, chain[-1])
@@ -107,7 +107,14 @@ def _described(asked: RootRequest) -> list[str]:
 
 def _signed(asked: RootRequest, place: Path, secret: str | None) -> SignedRoot:
     before, _ = root_request.checked(asked)
-    key = load_key(keys.path_in(place, ROOT, before.roles[ROOT].keys[0]), secret)
+    wanted = before.roles[ROOT].keys[0]
+    path = keys.path_in(place, ROOT, wanted)
+    if not path.exists():
+        raise LocalFault(
+            f"the root key {keys.spaced(wanted)} is not in {place}: name its folder with --keys; its file is called "
+            f"{path.name} there, or root-{keys.digits(wanted)}.pem"
+        )
+    key = load_key(path, secret)
     new = None
     if asked.new_root_key:
         new = load_key(keys.path_in(place, ROOT, keys.make_next(place, ROOT, secret)), secret)

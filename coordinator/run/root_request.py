@@ -134,7 +134,8 @@ def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | 
 
 def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
     """Return the Root of an answer that follows on `roots`, the folder's own (rule 4); `runspec`: the folder's, sealed.
-    Raises `Untrusted`."""
+    Raises `Untrusted`, and `LocalFault` where it was made for another run, or before the newest Root."""
+    _check_place(answer, authority.check_chain(roots)[-1])
     chain = authority.check_chain([*roots, answer.root])
     if peek(answer.runspec).payload != peek(runspec).payload:
         raise Untrusted("the answer holds another RunSpec than the run's: it is not installed")
@@ -151,6 +152,24 @@ def read(data: bytes, kind: type[RootRequest] | type[SignedRoot], name: str) -> 
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise LocalFault(f"{name} is no {wanted}: name the file that `echo2-coord keys` wrote") from error
+
+
+def _check_place(answer: SignedRoot, newest: Root) -> None:
+    """Say what an operator mixed up; what does not decode is `check_chain`'s to refuse. Raises `LocalFault`."""
+    try:
+        root = decode(peek(answer.root).payload, Root)
+    except Malformed:
+        return
+    if root.run != newest.run:
+        raise LocalFault(
+            f"this Root is for run {root.run.hex()}, the folder holds run {newest.run.hex()}: name the folder of that "
+            "run with --home"
+        )
+    if root.serial <= newest.serial:
+        raise LocalFault(
+            f"this is Root {root.serial}, asked for before Root {newest.serial} was installed: write the request anew "
+            "with --request, and sign that"
+        )
 
 
 def _day(at: int) -> str:

@@ -135,9 +135,42 @@ def test_two_requests_for_one_serial_are_not_both_installed(home: Path, tmp_path
         change(home, role, out=tmp_path / role)
         keys_commands.sign(tmp_path / role, home / "keys", secret=None, confirm=lambda lines: True)
     keys_commands.install(home, tmp_path / "policy.signed", secret=None)
-    with pytest.raises(Untrusted, match="Root 3 is of another run, out of order"):
+    with pytest.raises(LocalFault, match="Root 2, asked for before Root 2 was installed: write the request anew"):
         keys_commands.install(home, tmp_path / "channel.signed", secret=None)
     assert load(home).root.serial == 2
+
+
+def test_an_answer_for_another_run_names_both_runs(home: Path, tmp_path: Path) -> None:
+    change(home, "policy", out=tmp_path / "policy")
+    answer = root_request.read((_signed_file(home, tmp_path / "policy")).read_bytes(), SignedRoot, "policy.signed")
+    assert isinstance(answer, SignedRoot)
+    sealed, key = peek(answer.root), load_key(home / "keys/root.pem")
+    foreign = msgspec.structs.replace(decode(sealed.payload, Root), run=b"x" * 32)
+    other = msgspec.structs.replace(answer, root=seal("root", b"x" * 32, encode(foreign), key))
+    (tmp_path / "other.signed").write_bytes(msgspec.msgpack.encode(other))
+    with pytest.raises(LocalFault, match=f"this Root is for run {b'x'.hex() * 32}, the folder holds run .* --home"):
+        keys_commands.install(home, tmp_path / "other.signed", secret=None)
+    assert load(home).root.serial == 1
+
+
+def test_without_the_root_key_of_today_its_fingerprint_is_named(home: Path, tmp_path: Path) -> None:
+    change(home, "root")
+    new = next((home / "keys").glob("root-*.pem"))
+    new.rename(tmp_path / new.name)
+    wanted = keys.spaced(load(home).root.roles["root"].keys[0])
+    (home / "keys/root.pem").unlink()
+    with pytest.raises(LocalFault, match=f"the root key {wanted} is not in .*/keys: put its file there"):
+        change(home, None)
+    change(home, None, out=tmp_path / "new.request")
+    with pytest.raises(
+        LocalFault, match=f"the root key {wanted} is not in .*keys: name its folder with --keys.*{new.name}"
+    ):
+        keys_commands.sign(tmp_path / "new.request", home / "keys", secret=None, confirm=lambda lines: True)
+
+
+def _signed_file(home: Path, request: Path) -> Path:
+    keys_commands.sign(request, home / "keys", secret=None, confirm=lambda lines: True)
+    return request.with_name(request.name + keys_commands.SIGNED)
 
 
 Forged = Callable[[RootRequest, Root], RootRequest]
