@@ -3,7 +3,8 @@ trusted, and whether it is suspended or banned: coordinator/accounts/.
 
 Rules
 1. A key costs nothing, so its row does not stay for ever: a node without any accepted or refused group that was not
-   seen for `KEPT` goes (`forget`). Its ledger entries stay, as all do.
+   seen for `KEPT` goes (`forget`), and of more than `MOST_WITHOUT_GROUPS` such nodes the one seen longest ago goes with
+   each that comes: one connection says hello under fifty new keys a second. Their ledger entries stay, as all do.
 2. Of the nodes that a newcomer is told (`records`), at least half have accepted work where there are such, and at most
    `PER_SUBNET` are dialled in one public subnet. A node that is reached through a relay alone counts in no subnet: what
    it names is the relay's.
@@ -28,6 +29,8 @@ AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
 KEPT = 7 * 24 * 3600 * 1000
 """Milliseconds for which the row of a node without groups is kept (rule 1)."""
+MOST_WITHOUT_GROUPS = 100_000
+"""Some 100 MB of run.sqlite."""
 FORGOTTEN_AT_ONCE = 32
 TOLD = 64
 PER_SUBNET = 2
@@ -71,6 +74,7 @@ class Roster:
                 now,
             ),
         )
+        self._make_room(node)
         found = self.sightings.meet(node, now, worked=self.admitted(node))
         if found.since is None or now - found.seen > AWAY:
             found.since = now
@@ -122,9 +126,20 @@ class Roster:
         if gone:
             with self._database.transaction():
                 for (node,) in gone:
-                    self._database.do("DELETE FROM nodes WHERE key = ?", (node,))
-                    self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
+                    self._drop(node)
         return len(gone)
+
+    def _make_room(self, newest: bytes) -> None:
+        """Forget one node without groups where there are too many of them (rule 1)."""
+        count = self._database.value("SELECT value FROM tallies WHERE name = 'nodes without groups'")
+        if count > MOST_WITHOUT_GROUPS:
+            query = "SELECT key FROM nodes WHERE groups = 0 AND key != ? ORDER BY last_seen LIMIT 1"
+            with self._database.transaction():
+                self._drop(self._database.value(query, (newest,)))
+
+    def _drop(self, node: bytes) -> None:
+        self._database.do("DELETE FROM nodes WHERE key = ?", (node,))
+        self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
 
     def record(self, node: bytes, now: int) -> Known | None:
         """Where a node said that it can be reached, unless that is over."""

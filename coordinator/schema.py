@@ -383,6 +383,24 @@ CREATE INDEX budgets_by_hour ON budgets (hour);
 CREATE TABLE paces (node BLOB PRIMARY KEY, p90 INTEGER NOT NULL, at INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """,
     ),
+    Part(
+        "the number of nodes without groups",
+        """
+INSERT INTO tallies SELECT 'nodes without groups', count(*) FROM nodes WHERE groups = 0;
+CREATE TRIGGER a_node_without_groups_comes AFTER INSERT ON nodes
+BEGIN
+    UPDATE tallies SET value = value + 1 WHERE name = 'nodes without groups';
+END;
+CREATE TRIGGER a_node_has_its_first_group AFTER UPDATE OF groups ON nodes WHEN OLD.groups = 0 AND NEW.groups > 0
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes without groups';
+END;
+CREATE TRIGGER a_node_without_groups_goes AFTER DELETE ON nodes WHEN OLD.groups = 0
+BEGIN
+    UPDATE tallies SET value = value - 1 WHERE name = 'nodes without groups';
+END;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

@@ -41,6 +41,7 @@ KEPT = (
     ("SELECT * FROM refused_tokens WHERE nbytes > 0", REFUSED_TOKENS),
     ("SELECT key, weight, groups FROM nodes ORDER BY key", NODES),
     ("SELECT value FROM tallies WHERE name = 'nodes'", "SELECT count(*) FROM nodes"),
+    ("SELECT value FROM tallies WHERE name = 'nodes without groups'", "SELECT count(*) FROM nodes WHERE groups = 0"),
 )
 
 

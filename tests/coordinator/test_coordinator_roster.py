@@ -4,11 +4,13 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator import roster as roster_module
 from coordinator.roster import AWAY, SAVE
 from p2p.identity import peer_id, public_bytes, public_key
 from p2p.messages import Hello
 from p2p.records import LIFE, Known, Own, trusted
 from tests.coordinator.books_world import ALICE, BOB, RUN, T0, World, group
+from tests.coordinator.sums import check_sums
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 
@@ -139,6 +141,26 @@ def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_t
     told = world.books.roster.records(T0 + 2_000)
     assert [known for known in told if known in honest] == honest[::-1], "of them the one seen last first"
     assert 2 * len(honest) >= len(told) > len(honest)
+
+
+def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_many(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On f814cbd all of them stay for seven days, also thirty million of one connection. Those with a group stay, and
+    so does one without that shows signs of life."""
+    monkeypatch.setattr(roster_module, "MOST_WITHOUT_GROUPS", 50)
+    roster, database = world.books.roster, world.books.database
+    roster.hello(ALICE, HELLO, None, T0)
+    roster.hello(BOB, HELLO, None, T0)
+    world.accepted(BOB)
+    for number in range(300):
+        now = T0 + 1_000 * number
+        roster.hello(number.to_bytes(32, "big"), HELLO, None, now)
+        roster.saw(ALICE, now)
+        roster.save(now)
+    assert database.value("SELECT count(*) FROM nodes") == 51
+    assert all(roster.introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
+    check_sums(database)
 
 
 def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
