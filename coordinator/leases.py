@@ -160,8 +160,7 @@ class Leases:
                     refused = refusal("no-prompt", retry_after=NO_PROMPT)
         assert refused is not None
         if refused.retry_after is not None:
-            party = origin.party if rank == "new" else ""
-            wait = self._line(rank).after(node, now, refused.retry_after, party)
+            wait = self._line(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if look is not None:
                 self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000, now)

@@ -15,7 +15,8 @@ Rules
 6. A known node has at most `UNDECIDED` groups waiting for their verdict, or twice what it hands in within the p90 of
    the time that a verdict takes.
 7. While known nodes are refused for want of room, each holds at most its share of the whole by measured rate, one at
-   least.
+   least, and what is free goes round among them as by rule 4: three groups make a key known, so that one who has many
+   such keys would else take all of the room with them.
 8. In sequential mode (S = 0) a batch is all the room there is: what new keys hold, up to their tenth, is not taken from
    the others' room, and the last tenth is nobody's.
 """
@@ -141,7 +142,7 @@ class Shares:
         share = max(1, int(room.whole * self._rates.part(asker.node)))
         if self._known_wait.anyone(now) and asker.held >= share:
             return No("rate-share", {"held": asker.held, "share": share})
-        return None
+        return None if self._known_wait.turn(_path(asker), left, now) else No("no-room", {})
 
     def _known_here(self, now: int) -> bool:
         return 0 < self._here - now <= HERE  # the clock may have been set back
