@@ -225,7 +225,7 @@ class Leases:
 
     def _write(self, look: Ask, ask: LeaseAsk, now: int) -> bytes:
         node, origin = look.asker.node, look.asker.origin
-        place = self.positions.take(node, origin, now)
+        place = self.positions.take(node, origin, now, relied_on=self._sharing.relied_on(look, now))
         lease = self._lease(place, node, ask, now, now + look.life.lasts)
         document = encode(lease)
         sealed = self._seal("lease", document)

@@ -4,8 +4,9 @@ Rules
 1. A position is a prompt of one pass over the task (coordinator/prompts.py). When its lease expires, or its group is
    refused, it goes out again, with a new lease and new seeds, under the version that the next asking node names.
 2. It goes to another key and another connection than any before, none of whose own last leases came back, if one asks
-   within `ELSEWHERE`, and else to any. So nodes that drop prompts which they do not like take nothing out of what is
-   learned, also where they are most: a prompt is not handed from one of them to the next.
+   within `ELSEWHERE`, and else to any. Where known keys ask it is one of them: a key that was never used before has no
+   leases that came back. So nodes that drop prompts which they do not like take nothing out of what is learned, also
+   where they are most: a prompt is not handed from one of them to the next.
 3. A position goes out again at most `MOST` times, `MOST_OURS` times where the end was the operator's fault. Then it is
    skipped, and counted by the reasons of its ends (`skipped`).
 4. A new position for which the task gives no prompt is left out, and said in the log. After `MOST_LEFT_OUT` in a row
@@ -60,9 +61,9 @@ class Positions:
         left = self._without_prompt[1] - now
         return left if 0 < left <= NO_PROMPT else 0
 
-    def take(self, node: bytes, origin: Origin, now: int) -> Place:
-        """Return what the next lease is for. Raises `TaskFault`."""
-        while (found := self._returned(node, origin, now)) is not None:
+    def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> Place:
+        """Return what the next lease is for. `relied_on`: it is known, or no known key asks. Raises `TaskFault`."""
+        while (found := self._returned(node, origin, now, relied_on)) is not None:
             position, attempt, reasons = found
             self._database.do("DELETE FROM again WHERE position = ?", (position,))
             try:
@@ -86,14 +87,14 @@ class Positions:
         query = "INSERT INTO skipped VALUES (?, 1) ON CONFLICT DO UPDATE SET positions = positions + 1"
         self._database.do(query, (",".join(sorted(set(reasons.split(",")))),))
 
-    def _returned(self, node: bytes, origin: Origin, now: int) -> tuple[int, int, str] | None:
+    def _returned(self, node: bytes, origin: Origin, now: int, relied_on: bool) -> tuple[int, int, str] | None:
         if self._database.value("SELECT 1 FROM again LIMIT 1") is None:
             return None
         return self._database.one(
             "SELECT a.position, a.attempt, a.reasons FROM (SELECT * FROM again ORDER BY position LIMIT ?) a"
             " WHERE ? NOT BETWEEN a.at AND a.at + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
             " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
-            (LOOKED_AT, now, ELSEWHERE - 1, self._brings(node), node, origin.connection),
+            (LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
         )
 
     def _brings(self, node: bytes) -> bool:

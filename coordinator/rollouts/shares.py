@@ -100,6 +100,10 @@ class Shares:
         """A known key is there."""
         self._here = now + HERE
 
+    def known_here(self, now: int) -> bool:
+        """Return whether a known key has asked lately."""
+        return 0 < self._here - now <= HERE  # the clock may have been set back
+
     def waits(self, asker: Asker, until: int, now: int) -> None:
         """An asker was refused for want of room (`WAITS`), and comes back by `until`."""
         (self._new_wait if asker.share == "new" else self._known_wait).wait(_path(asker), until, now)
@@ -112,7 +116,7 @@ class Shares:
         free = room.left
         if free <= 0:
             return No("no-room", {})
-        if self._known_here(now):
+        if self.known_here(now):
             free = room.tenth - room.new
             if not self._known_wait.anyone(now):
                 free = max(free, room.left - (0 if room.sequential else room.tenth))
@@ -137,15 +141,12 @@ class Shares:
             return No("no-room", {})
         if asker.share == "slow":
             most = max(room.tenth, left // SLOW_THRESHOLD)
-            held = room.slow >= most and self._known_here(now)
+            held = room.slow >= most and self.known_here(now)
             return No("slow-share", {"share": room.tenth, "whole": room.whole}) if held else None
         share = max(1, int(room.whole * self._rates.part(asker.node)))
         if self._known_wait.anyone(now) and asker.held >= share:
             return No("rate-share", {"held": asker.held, "share": share})
         return None if self._known_wait.turn(_path(asker), left, now) else No("no-room", {})
-
-    def _known_here(self, now: int) -> bool:
-        return 0 < self._here - now <= HERE  # the clock may have been set back
 
 
 def _path(asker: Asker) -> tuple[str, str, bytes]:

@@ -102,6 +102,10 @@ class Sharing:
         if code in WAITS:
             self._shares.waits(ask.asker, until, now)
 
+    def relied_on(self, ask: Ask, now: int) -> bool:
+        """Return whether a key is known, or none that asks is: keys that were never used before are free."""
+        return ask.rank != "new" or not self._shares.known_here(now)
+
     def lend(self, ask: Ask, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
         """A lease goes out: in the caller's transaction."""
         asker = ask.asker

@@ -162,3 +162,25 @@ class Fleet:
             self.after(every, ask)
 
         self.after(0, ask)
+
+    def strangers(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
+        """Keys that were never used before, a new one each `every` milliseconds over a connection of its own. Each asks
+        until it gets a lease, a few times at most, returns what it likes after 4 s, and gives the rest back at once."""
+        numbers = itertools.count()
+
+        def come() -> None:
+            number = next(numbers)
+            ask(key("stranger", number), come_from(f"stranger {number}", f"party {number % parties}"), 8)
+            self.after(every, come)
+
+        def ask(node: bytes, origin: tuple[Any, ...], tries: int) -> None:
+            answer = self.ask(node, origin)
+            if isinstance(answer, Refusal):
+                if tries:
+                    self.after(answer.retry_after or 1_000, lambda: ask(node, origin, tries - 1))
+            elif drops(answer):
+                self.world.books.submit(node, encode(group(answer, rollouts=[])), self.world.now)
+            else:
+                self.after(4_000, lambda: self.hand_in(answer))
+
+        self.after(0, come)

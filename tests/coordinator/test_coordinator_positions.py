@@ -37,6 +37,25 @@ def test_a_class_of_prompts_that_most_asks_drop_is_learned_all_the_same(tmp_path
     assert len(learned) >= 0.99 * len(first), f"{len(learned)} of {len(first)} prompts of the class were learned"
 
 
+def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tmp_path: Path) -> None:
+    """Each ask of theirs comes from a new key on a new connection. Before known keys went first, 9 of the 15 prompts
+    that they dropped were skipped."""
+    run = Fleet(World(tmp_path, batch_groups=4, per_node=3), step_ms=500)
+    for number in range(6):
+        run.honest(key("honest", number), 6.0)
+    run.run(3 * MINUTE)
+    before = len(run.leases)
+    run.strangers(250, 8, even)
+    run.run(6 * MINUTE)
+    settled = [lease for lease in run.leases[before:] if even(lease) and lease.sent < run.world.now - 2 * MINUTE]
+    dropped = {lease.index for lease in settled if lease.node.startswith(b"stranger")}
+    accepted = {row[0] for row in run.world.books.database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted'")}
+    skipped = run.world.books.database.all("SELECT * FROM skipped")
+    run.world.close()
+    assert len(dropped) >= 10
+    assert (dropped - {lease.index for lease in run.leases if lease.id in accepted}, skipped) == (set(), [])
+
+
 def test_a_dropped_prompt_goes_first_to_another_key_over_another_connection(tmp_path: Path) -> None:
     world = World(tmp_path)
     dropped = asked(world, "alice", ALICE)
