@@ -4,7 +4,8 @@ Rules
 1. What is answered was made durable before.
 2. One submission a lease. The same bytes again are the same submission: the stored answer. Other bytes are refused; the
    first of them are kept as evidence, later ones are only counted (coordinator/rollouts/tokens.py).
-3. A key that does not own a lease learns nothing of it and changes nothing of it.
+3. A key that does not own a lease learns nothing of it and changes nothing of it. Of a group for a lease that is not
+   its key's, or has a submission already, nothing but the lease is read.
 4. Received after the lease's end: a REFUSED receipt. In time but no good by T0: a REFUSED receipt with its own entry.
    In time and good by T0: RECEIVED, sealed, and a verdict to come.
 5. A refusal that honest work does not meet is a strike against the key (coordinator/accounts/strikes.py).
@@ -21,7 +22,7 @@ from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Seal
 from coordinator.reasons import refusal, sentence
-from coordinator.rollouts.groups import Group, read
+from coordinator.rollouts.groups import Group, lease_of, read
 from coordinator.rollouts.tokens import Tokens
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from coordinator.verdicts import Verdicts
@@ -72,17 +73,15 @@ class Intake:
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
         try:
-            submission = read(data)
+            held = self._leases.find(lease_of(data))
+            if held is None:
+                return refusal("unknown-lease")
+            return self._take(held, data, now) if held.lease.node == node else refusal("not-owner")
         except Malformed as error:
             return refusal("malformed", what="submission", detail=error)
-        held = self._leases.find(submission.lease)
-        if held is None:
-            return refusal("unknown-lease")
-        if held.lease.node != node:
-            return refusal("not-owner")
-        return self._take(held, submission, data, now)
 
-    def _take(self, held: Held, submission: Group, data: bytes, now: int) -> SubmitAnswer | Refusal:
+    def _take(self, held: Held, data: bytes, now: int) -> SubmitAnswer | Refusal:
+        """Take a group from the owner of its lease. Raises `Malformed` before anything was written."""
         digest = blake3.blake3(data).digest()
         lease = held.lease.id
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
@@ -90,6 +89,7 @@ class Intake:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
         if self._verdicts.forgotten(held):
             return refusal("unknown-lease")
+        submission = read(data)
         if held.state == "expired" or now > held.expires:
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)

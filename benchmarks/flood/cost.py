@@ -24,6 +24,7 @@ from benchmarks.flood.engine import StandInScorer, honest, made_up, nothing
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened
+from coordinator.admission import submission_limit
 from p2p.messages import DocumentsAsk, Lease, Rollout, Segment, Submission, VerdictsAsk, encode
 
 AT_ONCE: Final = 16
@@ -64,14 +65,15 @@ def measured(requests: int) -> list[Found]:
 
         async def main() -> list[Found]:
             async with bare(run, scorer=StandInScorer(0.0)) as coordinator:
-                return await _Bench(coordinator).measured(requests)
+                return await _Bench(coordinator, submission_limit(run.runspec)).measured(requests)
 
         return asyncio.run(main())
 
 
 class _Bench:
-    def __init__(self, coordinator: Bare) -> None:
-        self._at = coordinator
+    def __init__(self, coordinator: Bare, most: int) -> None:
+        """`most`: bytes of the largest submission that is read."""
+        self._at, self._most = coordinator, most
         self._nodes = [LightNode(coordinator.terms(40)) for _ in range(NODES)]
         self._known: dict[int, list[bytes]] = {number: [] for number in range(NODES)}
         self._made = 0
@@ -154,9 +156,11 @@ class _Bench:
 
     async def _largest(self, requests: int) -> float:
         ((peer, key),) = await self._introduced(1)
+        ids = self._most // 4 - 300
         rollout = Rollout(
-            tokens=[2] * (1 << 14),
-            turns=[1 << 14],
+            tokens=[2] * (ids - 1)
+            + [200],  # one that is no single byte: so each becomes a Python object where it is read
+            turns=[ids],
             logprobs=bytes(160),
             segments=[Segment(version=0, root=bytes(32), first=0)],
         )
