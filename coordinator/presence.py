@@ -40,14 +40,17 @@ class Presence:
     ) -> None:
         self._run, self._network, self._known, self._now = run, network, known, now
         self._reached: list[str] | None = None
+        self._invited: tuple[list[str] | None, str] = (None, "")
 
     async def addresses(self) -> list[str]:
         """Where nodes reach this coordinator."""
         return https.reached(self._run.config, self._run.peer_id, await self._network.addresses())
 
     async def invite(self) -> str:
-        """The invite with the addresses of this moment."""
-        return self._run.invite(await self._network.addresses())
+        """The invite with the addresses of this moment. It is shown every second, and spelled when they change."""
+        if (reached := await self.addresses()) != self._invited[0]:
+            self._invited = (reached, self._run.invite(await self._network.addresses()))
+        return self._invited[1]
 
     async def moved(self) -> bool:
         """Whether the addresses have changed since this was last asked."""
