@@ -401,6 +401,13 @@ BEGIN
 END;
 """,
     ),
+    Part(
+        "strikes of keys without accepted work",
+        """
+ALTER TABLE strikes ADD COLUMN worked INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX strikes_of_free_keys ON strikes (id) WHERE worked = 0;
+""",
+    ),
 )
 
 MIGRATIONS = (SCHEMA_1, SCHEMA_2, SCHEMA_3)

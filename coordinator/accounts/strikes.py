@@ -8,7 +8,8 @@ Rules
 3. A suspension that begins within `MEMORY` after the end of the one before lasts twice as long as that one, `LONGEST`
    at most. Faults that come to light while a suspension runs were made before it, and add nothing.
 4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
-   One that is older than `MEMORY` is forgotten: a free key shall leave no row for ever.
+   One that is older than `MEMORY` is forgotten. Of those that keys without accepted work had, the newest `OF_FREE_KEYS`
+   alone are kept: a key costs nothing, so a crowd of them may leave no row each.
 5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. What it
    sends is refused, and leaves nothing behind. Else a few bytes under each fresh key would fill the ledger.
 """
@@ -32,6 +33,7 @@ TERM = 3_600_000
 """Milliseconds of a first suspension."""
 LONGEST = 7 * 24 * TERM
 MEMORY = 30 * 24 * TERM
+OF_FREE_KEYS = 1024
 FORGOTTEN_AT_ONCE = 32
 
 
@@ -64,13 +66,21 @@ class Strikes:
         account = self._accounts.account(node)
         if code in STRIKES:
             self._database.do("DELETE FROM strikes WHERE node = ? AND number <= ?", (node, account.groups - WINDOW))
-            row = (node, account.groups, code, evidence, now)
-            self._database.do("INSERT INTO strikes (node, number, code, evidence, at) VALUES (?, ?, ?, ?, ?)", row)
+            row = (node, account.groups, code, evidence, now, account.accepted > 0)
+            query = "INSERT INTO strikes (node, number, code, evidence, at, worked) VALUES (?, ?, ?, ?, ?, ?)"
+            self._database.do(query, row)
         if code in AT_ONCE or self.of(node) >= ENOUGH:
             self._accounts.suspend(node, code, evidence, now, suspended_until(account, now))
             self._database.do("DELETE FROM strikes WHERE node = ?", (node,))
 
     def forget(self, now: int, most: int = FORGOTTEN_AT_ONCE) -> int:
-        """Forget at most `most` strikes by rule 4, the oldest first; how many."""
+        """Forget at most `most` strikes by age, and as many of keys without accepted work, by rule 4, the oldest first;
+        how many."""
         query = "DELETE FROM strikes WHERE id IN (SELECT id FROM strikes ORDER BY id LIMIT ?) AND at < ?"
-        return self._database.do(query, (most, now - MEMORY))
+        old = self._database.do(query, (most, now - MEMORY))
+        newest = "SELECT id FROM strikes WHERE worked = 0 ORDER BY id DESC LIMIT 1 OFFSET ?"
+        query = (
+            "DELETE FROM strikes WHERE id IN"
+            f" (SELECT id FROM strikes WHERE worked = 0 AND id <= ({newest}) ORDER BY id LIMIT ?)"
+        )
+        return old + self._database.do(query, (OF_FREE_KEYS, most))

@@ -185,10 +185,13 @@ def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None
     assert world.books.ledger.verify().entries > 0
 
 
+def bad_group(world: World, node: bytes) -> None:
+    world.refused(group(world.lease(node), rollouts=[]), node)
+
+
 def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     for number in range(40):
-        answer = world.books.submit(bytes([number]) * 32, b"no group", world.now)
-        assert isinstance(answer, Refusal)
+        bad_group(world, bytes([number]) * 32)
     count = "SELECT count(*) FROM strikes"
     assert world.books.database.value(count) == 40
     a_day_later(world, [])
@@ -196,6 +199,21 @@ def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     world.now += 30 * DAY
     a_day_later(world, [])
     assert world.books.database.value(count) == 0
+
+
+def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_that_has_worked(world: World) -> None:
+    """A key without accepted work had a row for 30 days; of all of them 1,024 rows stay."""
+    world.accepted(ALICE)
+    bad_group(world, ALICE)
+    keys = [number.to_bytes(32, "big") for number in range(1_100)]
+    for key in keys:
+        bad_group(world, key)
+        world.now += 100
+    while world.books.strikes.forget(world.now):
+        pass
+    assert world.books.database.value("SELECT count(*) FROM strikes") == 1_024 + 1
+    assert world.books.strikes.of(ALICE) == 1
+    assert [world.books.strikes.of(key) for key in (keys[75], keys[76], keys[-1])] == [0, 1, 1], "the newest stay"
 
 
 def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
