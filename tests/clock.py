@@ -43,12 +43,13 @@ class FakeClockLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self._now = 1_000_000.0
         self._clock_resolution = 1e-6  # a nanosecond is lost in a float of years, and a timer that is due never fires
-        selector.advance = self._advance
+        selector.advance = self.advance
 
     def time(self) -> float:
         return self._now
 
-    def _advance(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
+        """Put the clock forward."""
         self._now += seconds
 
 

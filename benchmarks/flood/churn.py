@@ -10,9 +10,14 @@ and strangers that come one after the other, each with a key and a connection of
                     works honestly, asks for its verdict, and goes
 
 Memory is taken after what nobody needs was given back; tasks are those of the event loop; rows are counted by table.
-The rest that one stranger leaves behind for good is the slope over the identities from a third of the time on, the
-median over all pairs of samples. Rows of the record of what was paid and refused, and those that are kept for a day or
+The rest that one stranger leaves behind for good is the slope over the identities from half of them on, the median over
+all pairs of samples: by then all that is kept in a bounded number is full (4,096 answers and records, 2,048 nodes seen,
+the documents of 1,024 versions). Rows of the record of what was paid and refused, and those that are kept for a day or
 a week, are kept by design (`LASTING`): they are printed, and held to a number a stranger.
+
+Then, in a run of its own without honest nodes, what strangers without accepted work (the first three kinds) leave on
+disk: bytes in use of run.sqlite above those before the first of them came, when their hour is over, and after the
+clock was put forward by 25 hours and by 8 days, with time to forget each time.
 """
 
 import argparse
@@ -21,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
+from unittest import mock
 
 import anyio
 import psutil
@@ -34,10 +40,15 @@ from benchmarks.flood.engine import honest, made_up  # noqa: E402
 from benchmarks.flood.world import Setting, World, running  # noqa: E402
 from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
+from coordinator import daemon, feeding  # noqa: E402
 from p2p.messages import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
 SAMPLES: Final = 24
+TICK: Final = 5.0
+LOOK: Final = 2.0
+"""Seconds between two looks of the coordinator at its books and its plan, where nothing happens: else a second and a
+quarter of one, which is most of what a calm day costs."""
 LASTING: Final = (
     *("entries", "leases", "submissions", "verdicts", "versions", "buffer", "sums", "balances", "accounts"),
     *("nodes", "ends", "refused_tokens"),
@@ -47,6 +58,14 @@ MOST_BYTES: Final = 512.0
 """Of memory that a stranger may leave behind."""
 MOST_ROWS: Final = 10.0
 """Of those, a stranger."""
+KINDS: Final = 5
+FREE_KINDS: Final = 3
+"""Of these, without accepted work: the first so many."""
+AFTER: Final = (0.0, 25.0, 8 * 24.0)
+"""Hours after the strangers' own to which the clock is put forward."""
+MOST_OF_A_GROUP: Final = 10_000.0
+"""Bytes on disk, of a refused one after the challenge window."""
+_SETTLES: Final = 300.0
 _PATIENCE: Final = 120.0
 
 
@@ -58,11 +77,23 @@ class Sample(NamedTuple):
     tasks: int
     rows: dict[str, int]
 
+    def line(self) -> str:
+        """Return what is told of a sample while the others are still to come."""
+        return f"{self.came} strangers: {self.memory >> 10} KiB, {self.tasks} tasks, {self.passing()} passing rows"
+
     def lasting(self) -> int:
         return sum(count for table, count in self.rows.items() if table in LASTING)
 
     def passing(self) -> int:
         return sum(count for table, count in self.rows.items() if table not in LASTING)
+
+
+class Left(NamedTuple):
+    """After so many hours more: bytes on disk a stranger, rows by table."""
+
+    hours: float
+    nbytes: float
+    rows: dict[str, int]
 
 
 def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample]:
@@ -74,22 +105,43 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
             world.tasks.start_soon(world.volunteer, seconds)
         samples, pause = [], setting.seconds / identities
         for number in range(identities):
-            world.tasks.start_soon(_visit, world, number)
+            world.tasks.start_soon(_visit, world, number, number % KINDS)
             await anyio.sleep(pause)
             if (number + 1) % max(1, identities // count) == 0:
                 samples.append(_sample(world, number + 1))
+                print(samples[-1].line(), flush=True)
         return samples
 
-    return running(setting, main)
+    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(feeding, "LOOK", LOOK):
+        return running(setting, main)
 
 
-async def _visit(world: World, number: int) -> None:
+def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
+    """Let strangers without accepted work come for an hour; what they leave then, and after so many hours more each."""
+
+    async def main(world: World) -> list[Left]:
+        await anyio.sleep(60)
+        before = _on_disk(world)
+        for number in range(strangers):
+            world.tasks.start_soon(_visit, world, number, number % FREE_KINDS)
+            await anyio.sleep(3600 / strangers)
+        found = []
+        ended = anyio.current_time()
+        for hours in after:
+            world.put_forward(max(0.0, ended + 3600 * hours - anyio.current_time()))
+            await anyio.sleep(_SETTLES)
+            found.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
+        return found
+
+    return running(replace(SETTING, nodes=()), main)
+
+
+async def _visit(world: World, number: int, kind: int) -> None:
     line = await world.line(f"party {number}")
     key = world.key(line)
     world.attackers.clear()
     try:
         await key.hello()
-        kind = number % 5
         with anyio.move_on_after(_PATIENCE):
             if kind > 0 and not isinstance(lease := await world.lease(key), Refusal) and kind > 1:
                 await anyio.sleep(0.0 if kind == 2 else 20.0)
@@ -103,20 +155,28 @@ async def _visit(world: World, number: int) -> None:
 
 def _sample(world: World, came: int) -> Sample:
     give_back()
-    database = world.coordinator.books.database
-    tables = [name for (name,) in database.all("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    rows = {name: int(database.value(f"SELECT count(*) FROM {name}")) for name in tables}
-    return Sample(came, psutil.Process().memory_info().rss, len(asyncio.all_tasks()), rows)
+    return Sample(came, psutil.Process().memory_info().rss, len(asyncio.all_tasks()), _rows(world))
+
+
+def _rows(world: World) -> dict[str, int]:
+    tables = [name for (name,) in world.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    return {name: int(world.value(f"SELECT count(*) FROM {name}")) for name in tables}
+
+
+def _on_disk(world: World) -> int:
+    """Bytes in use of run.sqlite."""
+    used = int(world.value("PRAGMA page_count")) - int(world.value("PRAGMA freelist_count"))
+    return used * int(world.value("PRAGMA page_size"))
 
 
 def claims_of(samples: Sequence[Sample]) -> list[Claim]:
     """Print the samples, and return what is claimed of them."""
     rows = [(one.came, one.memory / 2**20, one.tasks, one.passing(), one.lasting()) for one in samples]
     bench.table(["strangers", "MiB", "tasks", "passing rows", "lasting rows"], rows)
-    print("rows by table at a third, and at the end")
-    settled = list(samples[len(samples) // 3 :])
+    print("rows by table at half, and at the end")
+    settled = list(samples[len(samples) // 2 :])
     first, last = settled[0], settled[-1]
-    bench.table(["table", "a third", "end"], [(t, first.rows.get(t, 0), n) for t, n in sorted(last.rows.items()) if n])
+    bench.table(["table", "half", "end"], [(t, first.rows.get(t, 0), n) for t, n in sorted(last.rows.items()) if n])
     each = {
         "memory": slope([(one.came, one.memory) for one in settled]),
         "tasks": slope([(one.came, one.tasks) for one in settled]),
@@ -131,13 +191,37 @@ def claims_of(samples: Sequence[Sample]) -> list[Claim]:
     ]
 
 
+def claims_of_disk(strangers: int, found: Sequence[Left]) -> list[Claim]:
+    """Print what is left on disk, and return what is claimed of it."""
+    bench.table(["hours later", "bytes on disk a stranger"], [(one.hours, one.nbytes) for one in found])
+    tables = sorted(table for table, count in found[0].rows.items() if count)
+    bench.table(["table", *(f"{one.hours:g} h later" for one in found)], [
+        (table, *(one.rows[table] for one in found)) for table in tables
+    ])  # fmt: skip
+    last = found[-1]
+    groups = last.rows["submissions"]
+    each = last.nbytes * strangers / max(1, groups)
+    silent = sum(last.rows[table] - groups for table in ("nodes", "leases", "verdicts")) + last.rows["ends"]
+    return [
+        Claim("rows of strangers that handed nothing in, 8 days later", silent, "one", 0, at_most=True),
+        Claim("bytes on disk of a made-up group, 8 days later", each, "one", MOST_OF_A_GROUP, at_most=True),
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hours", type=float, default=24.0, help="of fake time")
     parser.add_argument("--identities", type=int, default=10_000)
+    parser.add_argument("--without-work", type=int, default=600, help="strangers whose rows are followed for 8 days")
+    parser.add_argument("--only", choices=("growth", "disk"))
     options = parser.parse_args(arguments)
     bench.header("flood: strangers that come and go")
-    return bench.close(claims_of(measured(options.hours, options.identities)))
+    claims: list[Claim] = []
+    if options.only != "disk":
+        claims += claims_of(measured(options.hours, options.identities))
+    if options.only != "growth":
+        claims += claims_of_disk(options.without_work, left(options.without_work))
+    return bench.close(claims)
 
 
 if __name__ == "__main__":

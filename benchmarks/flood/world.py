@@ -8,6 +8,7 @@ Rules
    for `Setting.seconds`.
 """
 
+import asyncio
 import logging
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,7 +34,7 @@ from coordinator.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork
 from p2p.peer import Peer
-from tests.clock import run_fake
+from tests.clock import FakeClockLoop, run_fake
 from weights.store import Store
 
 T = TypeVar("T")
@@ -120,6 +121,12 @@ class World(Place):
         name = line.network.peer_id
         self.network.kill(name)
         self.network.origins.pop(name, None)
+
+    def put_forward(self, seconds: float) -> None:
+        """Put the clock forward, as for a machine that slept."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeClockLoop)
+        loop.advance(seconds)
 
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """See `Place`."""

@@ -133,7 +133,7 @@ def give_back() -> None:
     """Give memory that nobody needs back to the system, the page cache of SQLite too, which is bounded."""
     gc.collect()
     for held in gc.get_objects():
-        if isinstance(held, sqlite3.Connection):
+        if issubclass(type(held), sqlite3.Connection):  # isinstance would ask the object: some warn, or are gone
             with suppress(sqlite3.Error):  # another thread's, or closed
                 held.execute("PRAGMA shrink_memory")
     with suppress(OSError, AttributeError):

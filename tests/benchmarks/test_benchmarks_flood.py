@@ -72,3 +72,13 @@ def test_strangers_that_come_and_go_leave_no_task_behind() -> None:
     assert last.came == 60
     assert last.tasks <= first.tasks + 2
     assert last.rows["versions"] > first.rows["versions"], "the run goes on meanwhile"
+
+
+def test_what_strangers_without_accepted_work_leave_goes_but_for_the_record_of_their_groups() -> None:
+    first, *_, last = churn.left(30)
+    made_up_groups = first.rows["submissions"]
+    assert first.rows["nodes"] == 30
+    assert first.rows["leases"] > made_up_groups > 0
+    assert [last.rows[table] for table in ("nodes", "leases", "verdicts")] == [made_up_groups] * 3
+    assert last.rows["ends"] == last.rows["refused_tokens"] == last.rows["strikes"] == 0
+    assert last.nbytes < first.nbytes
