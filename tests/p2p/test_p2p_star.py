@@ -182,7 +182,8 @@ async def test_one_peer_too_many_is_refused_counted_and_said_and_comes_in_when_a
                 with contextlib.suppress(Unreachable):
                     await third.dial(await coordinator.addresses())
                     break
-        assert set(await coordinator.peers()) == {second.peer_id, third.peer_id}
+            while set(await coordinator.peers()) != {second.peer_id, third.peer_id}:  # the dialler is done first
+                await asyncio.sleep(0.01)
 
 
 async def test_a_host_that_is_full_can_still_dial() -> None:
