@@ -182,7 +182,8 @@ async def test_one_peer_too_many_is_refused_counted_and_said_and_comes_in_when_a
                 with contextlib.suppress(Unreachable):
                     await third.dial(await coordinator.addresses())
                     break
-            while set(await coordinator.peers()) != {second.peer_id, third.peer_id}:  # the dialler is done first
+            # The dialler is done first.
+            while set(await coordinator.peers()) != {second.peer_id, third.peer_id}:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
