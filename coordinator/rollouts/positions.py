@@ -6,12 +6,15 @@ Rules
 2. It goes to another key and another connection than any before, none of whose own last leases came back, if one asks
    within `ELSEWHERE`, and else to any. Where known keys ask it is one of them: a key that was never used before has no
    leases that came back. So nodes that drop prompts which they do not like take nothing out of what is learned, also
-   where they are most: a prompt is not handed from one of them to the next.
+   where they are most: a prompt is not handed from one of them to the next. A position that came back n times waits
+   (n - 1) `PAUSE` first, and new ones go out meanwhile: nodes that give prompts back at once have shown that by others
+   when it goes out, where all of them could have had it within a second.
 3. A position goes out again at most `MOST` times, `MOST_OURS` times where the end was the operator's fault. Then it is
    skipped, and counted by the reasons of its ends (`skipped`).
 4. A new position for which the task gives no prompt is left out, and said in the log. After `MOST_LEFT_OUT` in a row
    there is no lease for `NO_PROMPT`, and no task code runs for any ask; then the positions after them are tried.
-5. The table `again` holds the positions that wait to go out again, no others; a look reads the `LOOKED_AT` lowest.
+5. The table `again` holds the positions that wait to go out again, no others; a look reads the `LOOKED_AT` lowest of
+   those whose pause is over, and passes over the others: what came back within the last minutes.
 """
 
 from typing import Final, NamedTuple
@@ -25,6 +28,8 @@ from p2p.limits.origin import Origin
 from tasks.task import TaskFault
 
 ELSEWHERE: Final = 60_000
+"""Milliseconds."""
+PAUSE: Final = 60_000
 """Milliseconds."""
 MOST: Final = 3
 MOST_OURS: Final = 1
@@ -91,10 +96,11 @@ class Positions:
         if self._database.value("SELECT 1 FROM again LIMIT 1") is None:
             return None
         return self._database.one(
-            "SELECT a.position, a.attempt, a.reasons FROM (SELECT * FROM again ORDER BY position LIMIT ?) a"
-            " WHERE ? NOT BETWEEN a.at AND a.at + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
+            "SELECT a.position, a.attempt, a.reasons FROM (SELECT *, at + (attempt - 1) * ? AS due FROM again"
+            " WHERE ? NOT BETWEEN at AND due - 1 ORDER BY position LIMIT ?) a"
+            " WHERE ? NOT BETWEEN a.at AND a.due + ? OR (? AND NOT EXISTS (SELECT 1 FROM leases l"
             " WHERE l.position = a.position AND (l.node = ? OR l.connection = nullif(?, '')))) LIMIT 1",
-            (LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
+            (PAUSE, now, LOOKED_AT, now, ELSEWHERE - 1, relied_on and self._brings(node), node, origin.connection),
         )
 
     def _brings(self, node: bytes) -> bool:
