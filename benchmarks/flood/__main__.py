@@ -5,7 +5,7 @@
     forged      CPU of the scorer for a made-up group against an honest one's, G = 16
     greetings   CPU of a hello after 100,000 keys, and whom a newcomer is told of
     doors       silent connections, tiny questions and idle visitors, at a coordinator process over libp2p and HTTP
-    wires       the main attacks on room again: coordinator, honest nodes and strangers as processes; not with --quick
+    wires       attacks on room again, and strangers over HTTPS, all of them processes; not with --quick
 
 The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flood.churn`.
 """
@@ -13,8 +13,11 @@ The churn of 10,000 identities in 24 h of fake time is `python -m benchmarks.flo
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
@@ -24,8 +27,8 @@ bench.one_thread()
 
 from benchmarks.bench import Claim  # noqa: E402
 from benchmarks.flood import cost, doors, forged, greetings, wires, world  # noqa: E402
-from benchmarks.flood.catalogue import CASES, Case  # noqa: E402
-from benchmarks.flood.world import Outcome  # noqa: E402
+from benchmarks.flood.catalogue import CASES, KNOWN, Case  # noqa: E402
+from benchmarks.flood.world import Outcome, Setting  # noqa: E402
 
 HELLO: Final = 2.0
 """Milliseconds."""
@@ -36,34 +39,50 @@ SECONDS: Final = 60.0
 
 
 class Room:
-    """The runs on a fake clock, in processes of their own beside whatever else is measured by its CPU time."""
+    """The runs on a fake clock, in processes of their own beside whatever else is measured by its CPU time.
+
+    Calm runs are those of `KNOWN` length: nothing in them changes with time, so longer ones are compared by steps a
+    second."""
 
     def __init__(self, quick: bool, pool: ProcessPoolExecutor) -> None:
         self._cases = {name: case for name, case in CASES.items() if case.quick or not quick}
-        settings = list(dict.fromkeys(case.setting for case in self._cases.values()))
-        cases = self._cases.items()
-        self._attacked = {name: pool.submit(world.went, case.setting, case.attack) for name, case in cases}
-        self._calm = {setting: pool.submit(world.went, setting) for setting in settings}
+        self._settings = {name: case.at(quick) for name, case in self._cases.items()}
+        slowest_first = sorted(self._cases, key=lambda name: -self._settings[name].seconds)
+        self._attacked = {
+            name: pool.submit(world.went, self._settings[name], self._cases[name].attack) for name in slowest_first
+        }
+        calm = dict.fromkeys(map(_calm, self._settings.values()))
+        self._calm = {setting: pool.submit(world.went, setting) for setting in calm}
 
     def claims(self) -> list[Claim]:
         """Wait for all of them, print what came out, and return what is claimed."""
         calm = {setting: run.result() for setting, run in self._calm.items()}
         rows: list[tuple[object, ...]] = [
-            (f"calm, known for {setting.before:.0f} s, {setting.seconds:.0f} s", one.steps, 1.0, one.accepted, "")
-            for setting, one in calm.items()
+            (_calm_name(setting), one.steps, 1.0, one.accepted, one.cpu, "") for setting, one in calm.items()
         ]
         claims = list[Claim]()
         for name, case in self._cases.items():
-            one, steps = self._attacked[name].result(), calm[case.setting].steps
+            one, setting = self._attacked[name].result(), self._settings[name]
+            steps = calm[_calm(setting)].steps * setting.seconds / KNOWN.seconds
             said = ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())
-            rows.append((name, one.steps, one.steps / steps, one.accepted, said))
+            rows.append((name, one.steps, one.steps / steps, one.accepted, one.cpu, said))
             claims += _room_claims(name, case, one, steps)
-        print("the learner's steps, accepted groups of honest nodes, and what the strangers did")
-        bench.table(["attack", "steps", "of calm", "accepted", "strangers"], rows)
+        print(
+            "the learner's steps, accepted groups of honest nodes, CPU seconds of the run, what the strangers did"
+        )
+        bench.table(["attack", "steps", "of calm", "accepted", "CPU", "strangers"], rows)
         return claims
 
 
-def _room_claims(name: str, case: Case, found: Outcome, calm: int) -> list[Claim]:
+def _calm(setting: Setting) -> Setting:
+    return replace(setting, seconds=KNOWN.seconds)
+
+
+def _calm_name(setting: Setting) -> str:
+    return f"calm, {len(setting.nodes)} nodes, known for {setting.before:.0f} s, {setting.seconds:.0f} s"
+
+
+def _room_claims(name: str, case: Case, found: Outcome, calm: float) -> list[Claim]:
     claims = [Claim(f"steps: {name}", found.steps / calm, CALM, case.bar)]
     if case.most_groups is not None:
         judged = found.said["of one key"]
@@ -116,15 +135,19 @@ def wire_claims(quick: bool) -> list[Claim]:
     if quick:
         return []
     found = wires.compared(SECONDS)
-    print(f"over libp2p, {SECONDS:.0f} s each; milliseconds of the main process's CPU a second")
-    rows = [
-        (name, calm.steps, one.steps, one.steps / calm.steps, calm.cpu, one.cpu) for name, (calm, one) in found.items()
+    print(f"over libp2p and HTTPS, {SECONDS:.0f} s calm, as long with strangers; ms of the main process's CPU a second")
+    columns = ["attack", "calm", "steps", "of calm", "CPU, calm", "CPU", "honest requests", "unanswered", "strangers"]
+    rows: list[tuple[object, ...]] = [
+        (
+            *(name, one.calm, one.steps, one.steps / one.calm, one.calm_cpu, one.cpu, int(one.requests)),
+            *(int(one.unanswered), ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())),
+        )
+        for name, one in found.items()
     ]
-    bench.table(["attack", "steps, calm", "steps", "of calm", "CPU, calm", "CPU"], rows)
-    return [
-        Claim(f"steps over libp2p: {name}", one.steps / calm.steps, "calm beside it", CASES[name].bar)
-        for name, (calm, one) in found.items()
-    ]
+    bench.table(columns, rows)
+    steps = [Claim(f"steps over the wire: {name}", one.steps / one.calm, CALM, one.bar) for name, one in found.items()]
+    asks = [Claim(f"honest requests answered: {name}", one.answered, "all", 0.99) for name, one in found.items()]
+    return steps + asks
 
 
 Part = Callable[[bool], list[Claim]]
@@ -142,12 +165,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     bench.header("flood: what strangers without work can do", ["libp2p", "cryptography"])
     wanted = options.only or [*TIMED, ROOM, *COUNTED]
-    claims = [claim for name, part in TIMED.items() if name in wanted for claim in part(options.quick)]
+    began, spent, claims = time.monotonic(), dict[str, float](), list[Claim]()
+
+    def take(name: str, part: Callable[[], list[Claim]]) -> None:
+        before = _cpu()
+        claims.extend(part())
+        spent[name] = _cpu() - before
+
+    for name in (name for name in TIMED if name in wanted):
+        take(name, partial(TIMED[name], options.quick))
+    before = _cpu()
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), get_context("spawn")) as pool:
         room = Room(options.quick, pool) if ROOM in wanted else None
-        claims += [claim for name, part in COUNTED.items() if name in wanted for claim in part(options.quick)]
+        for name in (name for name in COUNTED if name in wanted):
+            take(name, partial(COUNTED[name], options.quick))
         claims += [] if room is None else room.claims()
+    spent[ROOM] = _cpu() - before - sum(spent.get(name, 0.0) for name in COUNTED)
+    print(f"{time.monotonic() - began:.0f} s by the clock; CPU seconds of each part, its processes included")
+    bench.table(list(spent), [list(spent.values())])
     return bench.close(claims)
+
+
+def _cpu() -> float:
+    """CPU seconds of this process and of those that it started and that have ended."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 if __name__ == "__main__":

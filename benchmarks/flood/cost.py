@@ -5,7 +5,7 @@ made before and goes to its handler, `AT_ONCE` at a time; what follows of it (th
 
 The honest request is the mean of those of a group: the ask with the question about the last verdict beside it, and the
 submission with the confirmation of the last receipt, by nodes that are known. Each kind of hostile request stands
-between two rounds of honest ones, and is compared with these.
+between two rounds of honest ones, and is compared with these; the round after one kind is the round before the next.
 """
 
 import asyncio
@@ -94,12 +94,12 @@ class _Bench:
             "question about 64 documents that are none": self._documents,
             "request that is not signed by its key": self._unsigned,
         }
-        found = []
+        found, before = [], await self._honest(requests // 4)
         for kind, hostile in kinds.items():
-            before = await self._honest(requests // 4)
             spent = await hostile(requests)
             after = await self._honest(requests // 4)
             found.append(Found(kind, 1000 * spent, 1000 * statistics.mean((before, after)), requests))
+            before = after
         return found
 
     async def _honest(self, requests: int) -> float:
@@ -164,8 +164,9 @@ class _Bench:
             logprobs=bytes(160),
             segments=[Segment(version=0, root=bytes(32), first=0)],
         )
-        group = Submission(lease=bytes(16), era=0, version=0, root=bytes(32), rollouts=[rollout] * 4)
-        return (await self._ask([Ask(peer, "submit", _sealed(key, group, [])) for _ in range(requests)]))[0] / requests
+        group = encode(Submission(lease=bytes(16), era=0, version=0, root=bytes(32), rollouts=[rollout] * 4))
+        asks = [Ask(peer, "submit", key.sealed("submit", group)) for _ in range(requests)]
+        return (await self._ask(asks))[0] / requests
 
     async def _other_bytes(self, requests: int) -> float:
         ((peer, key),) = await self._introduced(1)

@@ -1,8 +1,8 @@
 """`python -m benchmarks.flood.wire`: honest nodes or strangers in a process of their own, over real connections.
 
 The first line on stdin is an `Order`; the process works until stdin ends, and answers each line before that with what
-`Attack.said` tells. Strangers are those of benchmarks/flood/catalogue.py; a party is a subnet 127.x.y.0/24 of this
-machine (benchmarks/load/host.py).
+the strangers did (`Attack.said`), or the honest nodes (`Wire.asked`). A party is a subnet 127.x.y.0/24 of this machine
+(benchmarks/load/host.py). Nodes connect over libp2p, or with a pin over HTTPS.
 """
 
 import json
@@ -14,28 +14,35 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final
 
+import anyio
+import anyio.to_thread
 import msgspec
 import trio
+from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.keys import Line
 from benchmarks.flood.place import Place
+from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
 from benchmarks.load.light import Terms
 from p2p.errors import P2PError
+from p2p.https_client import HttpsClient
 from p2p.libp2p import LibP2PTransport
 from p2p.peer import Peer
 
 _LOOK: Final = 0.25
 """Seconds from one look at the newest version to the next."""
+VISITORS: Final = "strangers ask over HTTPS without end"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes`: seconds that each honest node takes for a group; `attack`: a sentence of the catalogue, or none.
-    `database`: run.sqlite, which is only read."""
+    """`nodes`: seconds that each honest node takes for a group; `attack`: a sentence of the catalogue, `VISITORS`, or
+    none. `addresses`: of libp2p; with `pin`, of HTTPS. `database`: run.sqlite, which is only read."""
 
     terms: Terms
     addresses: list[str]
+    pin: bytes | None = None
     coordinator: str
     database: str
     nodes: list[float] = []
@@ -45,12 +52,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 class Wire(Place):
     """The place as a process of its own sees it."""
 
-    tasks: trio.Nursery
+    tasks: TaskGroup
 
-    def __init__(self, order: Order, tasks: trio.Nursery) -> None:
+    def __init__(self, order: Order, tasks: TaskGroup) -> None:
         super().__init__(seed=time.time_ns(), first=time.time_ns())
         self._order, self._terms, self.tasks = order, order.terms, tasks
         self._parties: dict[str, int] = {}
+        self._lines: list[Line] = []
 
     def now(self) -> int:
         """See `Place`."""
@@ -60,30 +68,54 @@ class Wire(Place):
         """See `Place`."""
         return self._terms
 
+    def asked(self) -> dict[str, float]:
+        """Return how many requests there were, and how many of them were not answered."""
+        return {
+            "requests": sum(line.asked for line in self._lines),
+            "unanswered": sum(line.unanswered for line in self._lines),
+        }
+
     async def follow(self) -> None:
         """Hold the newest version, until cancelled."""
         while True:
             rows = self.rows("SELECT version, root FROM versions ORDER BY version DESC LIMIT 1")
             self._terms = msgspec.structs.replace(self._terms, version=rows[0][0], root=rows[0][1])
-            await trio.sleep(_LOOK)
+            await anyio.sleep(_LOOK)
 
     async def line(self, party: str = "") -> Line:
         """See `Place`."""
         number = self._parties.setdefault(party or f"own {len(self._parties)}", len(self._parties))
-        subnet = f"127.{(40 if party else 120) + number // 200}.{number % 200}"
-        peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=number)
+        kind = 20 * (self._order.pin is not None)
+        source = f"127.{(40 if party else 120) + kind + number // 200}.{number % 200}.1"
+        made = await (self._over_libp2p(source) if self._order.pin is None else self._over_https(source))
+        self._lines.append(made)
+        return made
+
+    async def _over_libp2p(self, source: str) -> Line:
+        peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
         self.tasks.start_soon(peer.run)
         await peer.ready()
         connect = trio.open_tcp_stream
-        trio.open_tcp_stream = partial(connect, local_address=f"{subnet}.1")
+        trio.open_tcp_stream = partial(connect, local_address=source)
         try:
-            while True:
-                try:
-                    return Line(peer, await peer.dial(self._order.addresses))
-                except P2PError:
-                    await trio.sleep(0.5)
+            return await self._dialled(peer)
         finally:
             trio.open_tcp_stream = connect
+
+    async def _over_https(self, source: str) -> Line:
+        assert self._order.pin is not None
+        network = HttpsClient(source, self._order.pin)
+        SOURCE.set(source)
+        self.tasks.start_soon(network.run)
+        await network.ready()
+        return await self._dialled(network)
+
+    async def _dialled(self, network: Peer | HttpsClient) -> Line:
+        while True:
+            try:
+                return Line(network, await network.dial(self._order.addresses))
+            except P2PError:
+                await anyio.sleep(0.5)
 
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """See `Place`."""
@@ -91,22 +123,34 @@ class Wire(Place):
             return reader.execute(query, parameters).fetchall()
 
 
-async def _serve() -> None:
-    order = msgspec.json.decode(sys.stdin.readline(), type=Order)
-    async with trio.open_nursery() as nursery:
-        wire = Wire(order, nursery)
-        nursery.start_soon(wire.follow)
-        attack = CASES[order.attack].attack if order.attack else None
+async def _serve(order: Order) -> None:
+    async with anyio.create_task_group() as tasks:
+        wire = Wire(order, tasks)
+        tasks.start_soon(wire.follow)
+        attack = _attack(order)
         for seconds in order.nodes:
-            nursery.start_soon(wire.volunteer, seconds)
-            await trio.sleep(0.1)
+            tasks.start_soon(wire.volunteer, seconds)
+            await anyio.sleep(0.1)
         if attack is not None:
-            nursery.start_soon(attack.run, wire)
-        while await trio.to_thread.run_sync(sys.stdin.readline):
-            said = {} if attack is None else attack.said(wire)
-            print(json.dumps(said), flush=True)
-        nursery.cancel_scope.cancel()
+            tasks.start_soon(attack.run, wire)
+        while await anyio.to_thread.run_sync(sys.stdin.readline):
+            print(json.dumps(wire.asked() if attack is None else attack.said(wire)), flush=True)
+        tasks.cancel_scope.cancel()
+
+
+def _attack(order: Order) -> Any:
+    if order.attack != VISITORS:
+        return CASES[order.attack].attack if order.attack else None
+    assert order.pin is not None
+    return Visitors(order.addresses, order.pin)
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.readline(), type=Order)
+    if order.pin is not None:
+        from_sources()
+    anyio.run(_serve, order, backend="trio" if order.pin is None else "asyncio")
 
 
 if __name__ == "__main__":
-    trio.run(_serve)
+    main()

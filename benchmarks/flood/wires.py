@@ -1,30 +1,33 @@
 """The attacks on room over real connections: coordinator, honest nodes and strangers are processes of their own.
 
-Model processes are stubs behind their real pipes (benchmarks/flood/stub_scorer.py). Honest nodes work for `BEFORE`
-seconds before the strangers begin, and in a fresh run none. Steps are then counted for so many seconds by the clock, so
-a busy machine shows in both: each attack stands beside a calm run of its own, made right before it.
+Model processes are stubs behind their real pipes (benchmarks/flood/stub_scorer.py). Half of the honest nodes come over
+libp2p, half over HTTPS. They work for `BEFORE` seconds, then
+the learner's steps are counted for so many seconds by the clock, calm, and for as many beside the strangers: a busy
+machine shows in both. In a fresh run the strangers come with the nodes, and a calm fresh run is made right before it.
 """
 
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from benchmarks.flood.catalogue import CASES
-from benchmarks.flood.wire import Order
+from benchmarks.flood.wire import VISITORS, Order
 from benchmarks.lab import Process
-from benchmarks.load.station import Station, station
+from benchmarks.load.station import Measure, Station, free_port, station
 
-NODES: Final = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
+NODES: Final = (3.0, 3.5, 4.0, 4.5, 5.0, 6.0)
 BEFORE: Final = 30.0
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {
         "group_size": 4,
         "limit": 40,
-        "batch_groups": 4,
-        "staleness": 4,
+        "batch_groups": 2,
+        "staleness": 8,
         "heldout": 4,
         "evaluate_every": 1_000_000,
     },
@@ -33,59 +36,120 @@ OPTIONS: Final = ("--foreign-loopback", "--scorer", "benchmarks.flood.stub_score
 
 
 class Wired(NamedTuple):
-    """Steps of the learner in the time that counts, milliseconds of the main process's CPU for a second then, and what
+    """`bar`: least share of the calm steps. `calm`, `steps`: the learner's. `calm_cpu`, `cpu`: milliseconds of the main
+    process's CPU for a second. `requests`: of honest nodes beside the strangers, `unanswered`: of those. `said`: what
     the strangers did."""
 
+    bar: float
+    calm: int
     steps: int
+    calm_cpu: float
     cpu: float
+    requests: float
+    unanswered: float
     said: dict[str, float]
 
-
-def went(attack: str, seconds: float, *, fresh: bool) -> Wired:
-    """Run once, with an attack of the catalogue or, where it is empty, calm."""
-    with (
-        tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
-        station(Path(folder) / "run", sections=SECTIONS, options=OPTIONS) as place,
-    ):
-        crowds = [_crowd(place, nodes=list(NODES))]
-        try:
-            time.sleep(0.0 if fresh else BEFORE)
-            before, began = _version(place), place.measure()
-            if attack:
-                crowds.append(_crowd(place, attack=attack))
-            time.sleep(seconds)
-            ended, steps = place.measure(), _version(place) - before
-            crowds[-1].say(say="said")
-            said = crowds[-1].hear()
-        finally:
-            for crowd in crowds:
-                crowd.kill()
-    return Wired(steps, 1000 * (ended.cpu - began.cpu) / (ended.at - began.at), said)
+    @property
+    def answered(self) -> float:
+        return 1 - self.unanswered / max(1.0, self.requests)
 
 
-def compared(seconds: float) -> dict[str, tuple[Wired, Wired]]:
-    """Return for each attack that `--quick` looks at a calm run, and one with the attack."""
+def compared(seconds: float) -> dict[str, Wired]:
+    """Measure each attack on room that `--quick` looks at, and strangers over HTTPS."""
     found = {}
     for name, case in CASES.items():
-        if case.quick:
+        if case.quick and case.learned is None:
             fresh = case.setting.before == 0
-            found[name] = went("", seconds, fresh=fresh), went(name, seconds, fresh=fresh)
+            found[name] = _fresh(name, seconds, case.bar) if fresh else _known(name, seconds, case.bar)
+    found[VISITORS] = _known(VISITORS, seconds, 0.9)
     return found
 
 
-def _crowd(place: Station, nodes: list[float] | None = None, attack: str = "") -> Process:
-    process = Process([], "benchmarks.flood.wire")
-    order = Order(
-        terms=place.terms(40),
-        addresses=place.addresses,
-        coordinator=place.run.peer_id,
-        database=str(place.run.folder.database),
-        nodes=nodes or [],
-        attack=attack,
-    )
-    process.say(**msgspec.to_builtins(order))
-    return process
+def _known(attack: str, seconds: float, bar: float) -> Wired:
+    with _place() as place:
+        time.sleep(BEFORE)
+        calm, calm_cpu = place.counted(seconds)
+        honest = place.honest()
+        strangers = place.strangers(attack)
+        steps, cpu = place.counted(seconds)
+        asked = {what: count - honest[what] for what, count in place.honest().items()}
+        return Wired(bar, calm, steps, calm_cpu, cpu, **asked, said=_said(strangers))
 
 
-def _version(place: Station) -> int:
-    return int(place.value("SELECT max(version) FROM versions"))
+def _fresh(attack: str, seconds: float, bar: float) -> Wired:
+    with _place() as place:
+        calm, calm_cpu = place.counted(seconds)
+    with _place() as place:
+        strangers = place.strangers(attack)
+        steps, cpu = place.counted(seconds)
+        return Wired(bar, calm, steps, calm_cpu, cpu, **place.honest(), said=_said(strangers))
+
+
+class _Place:
+    """A coordinator with honest nodes, half of them over HTTPS."""
+
+    def __init__(self, place: Station, https: list[str]) -> None:
+        self._at, self._https = place, https
+        self._crowds: list[Process] = []
+        self._nodes = [self._crowd(nodes=list(NODES[::2])), self._crowd(nodes=list(NODES[1::2]), https=True)]
+
+    def strangers(self, attack: str) -> Process:
+        """Let strangers come."""
+        return self._crowd(attack=attack, https=attack == VISITORS)
+
+    def counted(self, seconds: float) -> tuple[int, float]:
+        """Wait, and return the learner's steps, and milliseconds of CPU of the main process for a second."""
+        before, began = self._version(), self._at.measure()
+        time.sleep(seconds)
+        return self._version() - before, _cpu(began, self._at.measure())
+
+    def honest(self) -> dict[str, float]:
+        """Return how many requests honest nodes made so far, and how many were not answered."""
+        parts = [_said(crowd) for crowd in self._nodes]
+        return {what: sum(part[what] for part in parts) for what in parts[0]}
+
+    def leave(self) -> None:
+        for crowd in self._crowds:
+            crowd.kill()
+
+    def _version(self) -> int:
+        return int(self._at.value("SELECT max(version) FROM versions"))
+
+    def _crowd(self, nodes: list[float] | None = None, attack: str = "", *, https: bool = False) -> Process:
+        process = Process([], "benchmarks.flood.wire")
+        self._crowds.append(process)
+        order = Order(
+            terms=self._at.terms(40),
+            addresses=self._https if https else self._at.addresses,
+            pin=self._at.run.https_pin if https else None,
+            coordinator=self._at.run.peer_id,
+            database=str(self._at.run.folder.database),
+            nodes=nodes or [],
+            attack=attack,
+        )
+        process.say(**msgspec.to_builtins(order))
+        return process
+
+
+@contextmanager
+def _place() -> Iterator[_Place]:
+    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    sections = {**SECTIONS, "https": {"listen": [listen]}}
+    with (
+        tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
+        station(Path(folder) / "run", sections=sections, options=OPTIONS) as made,
+    ):
+        place = _Place(made, [f"{listen}/https/p2p/{made.run.peer_id}"])
+        try:
+            yield place
+        finally:
+            place.leave()
+
+
+def _said(crowd: Process) -> dict[str, float]:
+    crowd.say(say="said")
+    return crowd.hear()
+
+
+def _cpu(began: Measure, ended: Measure) -> float:
+    return 1000 * (ended.cpu - began.cpu) / (ended.at - began.at)

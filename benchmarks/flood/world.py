@@ -11,6 +11,7 @@ Rules
 import asyncio
 import logging
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -71,11 +72,12 @@ class Attack(Protocol):
 
 class Outcome(NamedTuple):
     """`steps`: of the learner, in the time that counts. `accepted`: groups of honest nodes then. `said`: see
-    `Attack.said`."""
+    `Attack.said`. `cpu`: seconds of the simulation."""
 
     steps: int
     accepted: int
     said: dict[str, float]
+    cpu: float
 
 
 class World(Place):
@@ -135,6 +137,7 @@ class World(Place):
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
     """Carry a run to its end, with an attack or calm."""
+    started = time.process_time()
 
     async def main(world: World) -> Outcome:
         for seconds in setting.nodes:
@@ -146,7 +149,7 @@ def went(setting: Setting, attack: Attack | None = None) -> Outcome:
         await anyio.sleep(setting.seconds)
         steps = sum(began <= at for at in world.learner.steps)
         said = {} if attack is None else attack.said(world)
-        return Outcome(steps, _accepted(world) - before, said)
+        return Outcome(steps, _accepted(world) - before, said, time.process_time() - started)
 
     return running(setting, main)
 

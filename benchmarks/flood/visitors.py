@@ -1,0 +1,101 @@
+"""Strangers over HTTPS: one key pair each, many connections, many requests over each of them.
+
+Rules
+1. A stranger has one key and one address. Half of its connections are kept alive, the others are made anew for each
+   request. Each asks again as soon as it was answered or turned away, whatever it was told: for a lease, for verdicts
+   of 256 leases that are none, for 64 documents that are none, by turns.
+2. What it signs costs it as much as an honest node; it holds no key that the coordinator knows.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any, Final
+
+import aiohttp
+import anyio
+
+from benchmarks.flood.keys import Key
+from benchmarks.flood.place import Place
+from p2p import https_wire
+from p2p.addresses import https_url
+from p2p.certificate import KeyPin
+from p2p.messages import DocumentsAsk, encode
+
+SOURCE: ContextVar[str] = ContextVar("source")
+"""The address from which connections of a task and those that it starts begin."""
+_CONNECTOR: Final = aiohttp.TCPConnector
+
+
+def from_sources() -> None:
+    """Let every connection over HTTPS that this process makes begin at `SOURCE`, and go through no proxy."""
+
+    def connector(**options: Any) -> aiohttp.TCPConnector:
+        return _CONNECTOR(local_addr=(SOURCE.get(), 0), **options)
+
+    os.environ["no_proxy"] = "*"
+    vars(aiohttp)["TCPConnector"] = connector
+
+
+@dataclass
+class Visitors:
+    """`strangers`, each over `connections`. `found`: answers by status; 0: none."""
+
+    addresses: list[str]
+    pin: bytes
+    strangers: int = 4
+    connections: int = 32
+    found: Counter[int] = field(default_factory=Counter)
+
+    async def run(self, world: Place) -> None:
+        """Ask until cancelled."""
+        for number in range(self.strangers):
+            key = world.key(await world.line(f"stranger {number}"))
+            world.tasks.start_soon(self._visit, world, key)
+
+    def said(self, world: Place) -> dict[str, float]:
+        """Return how many requests were answered, turned away as too many, and lost."""
+        return {
+            "requests": self.found.total(),
+            "answered": self.found[200],
+            "429": self.found[429],
+            "no answer": self.found[0],
+        }
+
+    async def _visit(self, world: Place, key: Key) -> None:
+        await key.hello()
+        asks, half = self._asks(world, key), self.connections // 2
+        timeout = aiohttp.ClientTimeout(total=30.0)
+        async with (
+            aiohttp.ClientSession(connector=self._connector(), timeout=timeout) as kept,
+            aiohttp.ClientSession(connector=self._connector(force_close=True), timeout=timeout) as anew,
+            anyio.create_task_group() as tasks,
+        ):
+            for session in (kept, anew):
+                for _ in range(half):
+                    tasks.start_soon(self._ask, session, asks)
+
+    async def _ask(self, session: aiohttp.ClientSession, asks: Iterator[tuple[str, bytes]]) -> None:
+        while True:
+            url, data = next(asks)
+            try:
+                async with session.post(url, data=data) as answer:
+                    await answer.read()
+                    self.found[answer.status] += 1
+            except (TimeoutError, aiohttp.ClientError, OSError):
+                self.found[0] += 1
+                await anyio.sleep(0.1)
+
+    def _asks(self, world: Place, key: Key) -> Iterator[tuple[str, bytes]]:
+        origin = next(url for url in map(https_url, self.addresses) if url)
+        nothing = encode(DocumentsAsk(hashes=[os.urandom(32) for _ in range(64)]))
+        for method in cycle(("lease", "verdicts", "documents")):
+            data = nothing if method == "documents" else key.sealed(method, world.terms())
+            yield f"{origin}{https_wire.RPC}{method}", data
+
+    def _connector(self, **options: Any) -> aiohttp.TCPConnector:
+        made: aiohttp.TCPConnector = aiohttp.TCPConnector(ssl=KeyPin(self.pin), limit=0, **options)
+        return made
