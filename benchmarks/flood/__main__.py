@@ -67,9 +67,7 @@ class Room:
             said = ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())
             rows.append((name, one.steps, one.steps / steps, one.accepted, one.cpu, said))
             claims += _room_claims(name, case, one, steps)
-        print(
-            "the learner's steps, accepted groups of honest nodes, CPU seconds of the run, what the strangers did"
-        )
+        print("the learner's steps, accepted groups of honest nodes, CPU seconds of the run, what the strangers did")
         bench.table(["attack", "steps", "of calm", "accepted", "CPU", "strangers"], rows)
         return claims
 

@@ -114,8 +114,8 @@ def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_
 
 
 def test_a_prompt_that_came_back_twice_waits_until_those_who_return_prompts_have_shown_it(tmp_path: Path) -> None:
-    """24 of 30 nodes give a tenth of the prompts back at once: four of them see one within a second. On 439044d a prompt
-    that was given back is lost: the next node is given another."""
+    """24 of 30 nodes give a tenth of the prompts back at once, four of them one of these within a second. On 439044d a
+    prompt that was given back is lost: the next node is given another."""
     world = World(tmp_path, batch_groups=10)
     given = []
     for number in range(2):
