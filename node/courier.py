@@ -8,11 +8,15 @@ Rules
 3. An answer that the run's keys did not sign changes nothing. Where the run has a later Root than the one held, the
    question is repeated under that; else the line is given up and found anew.
 4. With nothing to send and nothing undecided it sleeps until the outbox gets something.
+5. Once for each Root that it finds, a start included, it asks again for the Receipts that hold no more under it: those
+   that were stored between the moment at which a Root was written and the one at which it was taken, and those of a
+   stolen key. What comes in their place is stored only if it holds.
 """
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import structlog
@@ -21,7 +25,8 @@ from node.link import CoordinatorLink, Refused
 from node.outbox import Open, Outbox
 from node.records import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
-from p2p.messages import SubmitAnswer, Verdicts, VerdictsAsk, decode
+from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk, decode
+from p2p.rootchain import open_kept
 
 BATCH: Final = 256
 SHORTEST: Final = 0.25
@@ -30,8 +35,28 @@ LONGEST: Final = 8.0
 MOST_PAUSE: Final = 60.0
 """Seconds that a refusal puts it off, at most: a suspension of days may be lifted."""
 RIDE: Final = 30.0
+CLOCKS: Final = 24 * 3600_000
+"""Milliseconds by which this machine's clock may be behind the run's, where Receipts are looked at again."""
 
 _log = structlog.get_logger("node")
+
+
+def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
+    """Return the leases whose stored Receipts hold no more (p2p/rootchain.py). Looked at are those alone that a change
+    of the ledger's keys can touch: a Receipt of before it holds, whatever Root it was stored under."""
+    found: list[bytes] = []
+    for before, root in pairwise(chain):
+        gone = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)
+        if not gone:
+            continue
+        since = min([root.issued or 0, *(root.revoked[key] for key in gone & root.revoked.keys())])
+        for row in outbox.stored_before(root.serial, since - CLOCKS):
+            try:
+                assert row.receipt is not None
+                open_kept(row.receipt, "receipt", chain, stored=row.root_serial)
+            except BadSignature:
+                found.append(row.lease)
+    return list(dict.fromkeys(found))
 
 
 class Courier:
@@ -48,6 +73,9 @@ class Courier:
         self._asked = -RIDE
         self._wake = asyncio.Event()
         self._alone = False
+        self._looked: int | None = None
+        """Serial of the Root under which the Receipts here were looked at (rule 5)."""
+        self._unproven: list[bytes] = []
         link.rider = self
         self.settled = asyncio.Event()
 
@@ -100,7 +128,8 @@ class Courier:
         serial = self._records.serial
         try:
             sent = await self._send()
-            return await self._ask() or sent
+            asked = await self._ask()
+            return await self._ask_again() or asked or sent
         except Unreachable as error:
             _log.info("submissions wait", reason=str(error))
         except Refused as error:
@@ -142,6 +171,23 @@ class Courier:
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
         return self._take_verdicts(ask, decode(await self._link.call("verdicts", ask), Verdicts))
+
+    async def _ask_again(self) -> bool:
+        """Rule 5, for one batch of Receipts."""
+        if self._looked != self._records.serial:
+            self._looked = self._records.serial
+            self._unproven = unproven(self._outbox, self._records.trusted.chain)
+        if not self._unproven:
+            return False
+        batch = self._unproven[:BATCH]
+        answer = decode(await self._link.call("verdicts", VerdictsAsk(leases=batch)), Verdicts)
+        self._unproven = [lease for lease in self._unproven if lease not in batch]
+        pairs = zip(batch, answer.receipts, strict=False)
+        came = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
+        for lease, sealed in came:
+            self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._records.serial or 0)
+        _log.info("receipts that held no more come anew", wanted=len(batch), came=len(came))
+        return True
 
     def _may_ride(self) -> bool:
         """Whether another request is likely to bring the answers soon (rule 2). With a full outbox none does."""

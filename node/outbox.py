@@ -118,6 +118,15 @@ class Outbox:
         query = f"SELECT {', '.join(names)} FROM submissions ORDER BY made DESC LIMIT ?"
         return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (most,))]
 
+    def stored_before(self, root_serial: int, since: int) -> list[Row]:
+        """Submissions whose Receipt was stored from `since` on (ms, this machine's clock), under a Root before this."""
+        names = Row.__struct_fields__
+        query = (
+            f"SELECT {', '.join(names)} FROM submissions "
+            "WHERE receipt IS NOT NULL AND root_serial < ? AND decided >= ? ORDER BY made"
+        )
+        return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (root_serial, since))]
+
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
         """The coordinator's acknowledgement. Raises `BadSignature`, `Mixed`, `Malformed`."""
         received = decode(open_(sealed, "received"), Received)
@@ -135,7 +144,8 @@ class Outbox:
             raise Mixed("a Receipt of another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._do(
-            "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = ?, root_serial = ?, "
+            "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "
+            "root_serial = ?, "
             "body = NULL WHERE lease = ?",
             (state, receipt.code, receipt.reason, sealed, now, root_serial, lease),
         )

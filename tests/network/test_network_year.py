@@ -132,6 +132,33 @@ def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
     run_fake(main)
 
 
+@pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
+def test_receipts_from_between_the_request_and_its_installation_come_anew(revoke: bool, tmp_path: Path) -> None:
+    """The Root says when it was written, not when it was installed: what the former key signed meanwhile holds no more,
+    nor what was signed after the theft."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        home, request, key = swarm.folder / "run", tmp_path / "request", generate_key()
+        node = life_of(swarm, "node", key)
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            stolen = now()
+            await at_work(node)
+            keys_commands.change(home, "ledger", now=now(), secret=None, since=stolen if revoke else None, out=request)
+            await anyio.sleep(2.0)
+            await at_work(node)
+            keys_commands.sign(request, home / "keys", secret=None, confirm=lambda lines: True)
+            socket_path(home).unlink(missing_ok=True)
+            keys_commands.install(home, tmp_path / "request.signed", secret=None)
+            await coordinator.renew()
+            await at_work(node)
+        good, faults = verified(node.home, None)
+        assert (good >= 12, faults) == (True, [])
+
+    run_fake(main)
+
+
 def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_away(tmp_path: Path) -> None:
     async def main() -> None:
         swarm = make_swarm(tmp_path)
