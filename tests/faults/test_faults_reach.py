@@ -161,7 +161,8 @@ def test_a_node_whose_address_changes_goes_on_from_the_new_one(world: World, nam
     node, link, last, way = {"hidden": (world.hidden, 1, 1, "relay"), "office": (world.office, 2, 2, "https")}[name]
     works(node)
     world.hosts.move(name, link, f"10.78.{link}.{last}", f"10.78.{link}.7")
-    assert goes_on(node)["way"] == way
+    goes_on(node)
+    until(f"{name} has its line again", lambda: node.ask("status")["way"] == way)
 
 
 def test_a_machine_without_any_network_is_told_what_to_do(world: World, tmp_path: Path) -> None:
