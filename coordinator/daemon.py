@@ -126,17 +126,7 @@ class Coordinator:
             clock=clock,
         )
         self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
-        uplink = run.config.network.uplink
-        self.feeding = Feeding(
-            network,
-            uplinks=self.books.broadcasts.uplinks,
-            record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
-            load=self.publisher.load,
-            uplink=None if uplink is None else uplink * MBIT,
-            enabled=run.config.network.plan,
-            clock=_elapsed,
-            seed=int.from_bytes(run.id[:8], "big"),
-        )
+        self.feeding = self._feeding()
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Connections with the page that were refused, by the limit."""
         self._witness = Witness()
@@ -145,6 +135,19 @@ class Coordinator:
         self._control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
         self._recipients()
         self._control.serve(network, submission_limit(run.runspec))
+
+    def _feeding(self) -> Feeding:
+        uplink = self._run.config.network.uplink
+        return Feeding(
+            self._network,
+            uplinks=self.books.broadcasts.uplinks,
+            record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
+            load=self.publisher.load,
+            uplink=None if uplink is None else uplink * MBIT,
+            enabled=self._run.config.network.plan,
+            clock=_elapsed,
+            seed=int.from_bytes(self._run.id[:8], "big"),
+        )
 
     async def run(self) -> None:
         """Serve until cancelled."""

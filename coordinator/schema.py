@@ -28,6 +28,23 @@ class Part(NamedTuple):
     script: str
 
 
+_ON_THEIR_WAY = """
+CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
+BEGIN
+    INSERT INTO on_their_way VALUES (NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received')
+        ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received;
+END;
+CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
+BEGIN
+    UPDATE on_their_way SET
+        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
+        received = received + (NEW.state = 'received') - (OLD.state = 'received')
+        WHERE era = NEW.era AND version = NEW.version;
+    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
+END;
+"""
+"""Triggers that keep the table of this name; schema 3 makes `leases` anew, and they go with the old table."""
+
 SCHEMA_1 = (
     Part(
         "the tables of a run",
@@ -96,20 +113,8 @@ CREATE TABLE on_their_way (
 ) STRICT, WITHOUT ROWID;
 INSERT INTO on_their_way SELECT era, version, sum(state = 'open'), sum(state = 'received') FROM leases
     WHERE state IN ('open', 'received') GROUP BY era, version;
-CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
-BEGIN
-    INSERT INTO on_their_way VALUES (NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received')
-        ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received;
-END;
-CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
-BEGIN
-    UPDATE on_their_way SET
-        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
-        received = received + (NEW.state = 'received') - (OLD.state = 'received')
-        WHERE era = NEW.era AND version = NEW.version;
-    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
-END;
-""",
+"""
+        + _ON_THEIR_WAY,
     ),
     Part(
         "sums of the ends of leases",
@@ -192,19 +197,9 @@ CREATE INDEX leases_due ON leases (expires, era, version) WHERE state = 'open';
 CREATE INDEX leases_received ON leases (era, version) WHERE state = 'received';
 CREATE TRIGGER a_final_state_is_final BEFORE UPDATE OF state ON leases WHEN OLD.state IN ('decided', 'expired')
 BEGIN SELECT RAISE(ABORT, 'this lease has its final state'); END;
-CREATE TRIGGER a_lease_goes_out AFTER INSERT ON leases
-BEGIN
-    INSERT INTO on_their_way VALUES (NEW.era, NEW.version, NEW.state = 'open', NEW.state = 'received')
-        ON CONFLICT DO UPDATE SET open = open + excluded.open, received = received + excluded.received;
-END;
-CREATE TRIGGER a_lease_moves_on AFTER UPDATE OF state ON leases WHEN NEW.state != OLD.state
-BEGIN
-    UPDATE on_their_way SET
-        open = open + (NEW.state = 'open') - (OLD.state = 'open'),
-        received = received + (NEW.state = 'received') - (OLD.state = 'received')
-        WHERE era = NEW.era AND version = NEW.version;
-    DELETE FROM on_their_way WHERE era = NEW.era AND version = NEW.version AND open = 0 AND received = 0;
-END;
+"""
+        + _ON_THEIR_WAY
+        + """
 CREATE TRIGGER an_expiry_is_summed AFTER UPDATE OF state ON leases WHEN NEW.state = 'expired'
 BEGIN
     INSERT INTO sums VALUES (NEW.node, 'expired', 'expired', 1, 0, 0, 0, 0), (x'', 'expired', 'expired', 1, 0, 0, 0, 0)

@@ -6,6 +6,7 @@ Rules
 2. Some ideas need honest work first: a key that is known has more room.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ SETTLED: Final = 180.0
 
 
 @dataclass
-class Crowd:
+class Crowd(ABC):
     """Keys that ask in turn. The `use` of an idea says how it treats a lease."""
 
     keys: int
@@ -50,9 +51,9 @@ class Crowd:
         if not isinstance(answer, Refusal):
             await self.use(world, key, answer)
 
+    @abstractmethod
     async def use(self, world: Place, key: Key, lease: Lease) -> None:
-        """Do what this idea does with a lease."""
-        raise NotImplementedError
+        """Treat a lease by this idea."""
 
     def said(self, world: Place) -> dict[str, float]:
         """Return how many leases were given, and how many groups were decided: of all keys, and of one at the most."""
@@ -96,21 +97,18 @@ class Turncoats(Crowd):
         if _accepted(world, key) < self.groups:
             await anyio.sleep(self.seconds)
             await key.submit(honest(lease))
+        else:
+            await self.turned(key, lease)
+
+    async def turned(self, key: Key, lease: Lease) -> None:
+        """Treat a lease once the key is known."""
 
 
-@dataclass
-class Sleepers(Crowd):
+class Sleepers(Turncoats):
     """Work honestly until `groups` groups were accepted of a key, then hand in what nobody generated."""
 
-    groups: int = 3
-    seconds: float = 4.0
-
-    async def use(self, world: Place, key: Key, lease: Lease) -> None:
-        if _accepted(world, key) < self.groups:
-            await anyio.sleep(self.seconds)
-            await key.submit(honest(lease))
-        else:
-            await key.submit(made_up(lease))
+    async def turned(self, key: Key, lease: Lease) -> None:
+        await key.submit(made_up(lease))
 
 
 @dataclass

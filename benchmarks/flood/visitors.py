@@ -4,7 +4,7 @@ Rules
 1. A stranger has one key and one address. Half of its connections are kept alive, the others are made anew for each
    request. Each asks again as soon as it was answered or turned away, whatever it was told: for a lease, for verdicts
    of 256 leases that are none, for 64 documents that are none, by turns.
-2. What it signs costs it as much as an honest node; it holds no key that the coordinator knows.
+2. A signature costs it as much as an honest node; it holds no key that the coordinator knows.
 """
 
 import os

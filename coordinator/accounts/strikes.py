@@ -10,8 +10,8 @@ Rules
 4. Strikes are operational: they live in run.sqlite, and a suspension, which is an entry of the ledger, wipes them away.
    One that is older than `MEMORY` is forgotten. Of those that keys without accepted work had, the newest `OF_FREE_KEYS`
    alone are kept: a key costs nothing, so a crowd of them may leave no row each.
-5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. What it
-   sends is refused, and leaves nothing behind. Else a few bytes under each fresh key would fill the ledger.
+5. A key that holds no lease, and never handed anything in under one, has nothing to lose: the next one is free. Its
+   requests are refused, and leave nothing behind. Else a few bytes under each fresh key would fill the ledger.
 """
 
 from coordinator.accounts.facts import Account

@@ -23,14 +23,14 @@ class Rounds:
         self.until = 0
 
     def wait(self, path: Sequence[Hashable], until: int, now: int) -> None:
-        """Somebody waits, and comes back by `until`."""
+        """Note that an asker waits, and comes back by `until`."""
         self.until = max(self.until, until)
         if path:
             self._forget(now)
             self._below.setdefault(path[0], Rounds()).wait(path[1:], until, now)
 
     def served(self, path: Sequence[Hashable]) -> None:
-        """Somebody had its turn."""
+        """Note that an asker had its turn."""
         below = self._below.get(path[0]) if path else None
         if below is None:
             return

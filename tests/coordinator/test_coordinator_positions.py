@@ -221,4 +221,6 @@ def test_one_lease_in_twenty_may_expire_on_an_honest_machine(tmp_path: Path) -> 
         else:
             world.submit(group(lease))
             world.decide_all()
+    ended = "SELECT sum(state = 'expired'), sum(state = 'decided') FROM leases"
+    assert world.books.database.one(ended) == (10, 190), "each ask was answered by a lease"
     world.close()

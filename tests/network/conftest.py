@@ -1,10 +1,12 @@
-"""Whole networks write much: their folders lie in memory."""
+"""Whole networks write much: their folders lie in memory. A coordinator's handlers may be called without a network."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from p2p.network import RequestHandler
+from p2p.peer import Peer
 from tests.quickdisk import quick_folder
 
 
@@ -13,3 +15,17 @@ def tmp_path() -> Iterator[Path]:
     """In place of pytest's own."""
     with quick_folder() as folder:
         yield folder
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
+    """The handlers of the first peer that serves anything, the coordinator; by method."""
+    first: dict[str, RequestHandler] = {}
+    serve = Peer.serve
+
+    def serving(self: Peer, method: str, handler: RequestHandler, *, limit: int) -> None:
+        first.setdefault(method, handler)
+        serve(self, method, handler, limit=limit)
+
+    monkeypatch.setattr(Peer, "serve", serving)
+    return first

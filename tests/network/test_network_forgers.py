@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 
 from coordinator.daemon import Coordinator
 from engines.engine import Job, Loaded, SampleScore
@@ -27,7 +26,6 @@ from p2p.messages import (
     encode,
 )
 from p2p.network import RequestHandler
-from p2p.peer import Peer
 from p2p.records import Own
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
@@ -110,20 +108,6 @@ class Forger:
 def receipts(coordinator: Coordinator) -> list[Receipt]:
     rows = coordinator.books.database.all("SELECT receipt FROM verdicts ORDER BY entry")
     return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
-
-
-@pytest.fixture
-def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
-    """The handlers of the first peer that serves anything, the coordinator; by method."""
-    first: dict[str, RequestHandler] = {}
-    serve = Peer.serve
-
-    def serving(self: Peer, method: str, handler: RequestHandler, *, limit: int) -> None:
-        first.setdefault(method, handler)
-        serve(self, method, handler, limit=limit)
-
-    monkeypatch.setattr(Peer, "serve", serving)
-    return first
 
 
 def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) -> None:

@@ -21,7 +21,6 @@ from p2p.envelope import seal
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
 from p2p.network import RequestHandler
-from p2p.peer import Peer
 from p2p.records import Own
 from tests.clock import run_fake
 from tests.coordinator.test_coordinator_group_commit import refusing
@@ -105,20 +104,6 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
     connection.set_trace_callback(seen.append)
     yield seen
     connection.set_trace_callback(None)
-
-
-@pytest.fixture
-def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
-    """What the first peer that serves anything, the coordinator, answers by; by method."""
-    first: dict[str, RequestHandler] = {}
-    serve = Peer.serve
-
-    def serving(self: Peer, method: str, handler: RequestHandler, *, limit: int) -> None:
-        first.setdefault(method, handler)
-        serve(self, method, handler, limit=limit)
-
-    monkeypatch.setattr(Peer, "serve", serving)
-    return first
 
 
 def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, RequestHandler]) -> None:
