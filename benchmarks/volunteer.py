@@ -45,7 +45,6 @@ from coordinator.leases import Progress
 from coordinator.processes import ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
-from coordinator.reasons import refusal
 from coordinator.roster import Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
@@ -57,6 +56,7 @@ from p2p.limits.origin import Origin
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.threaded import ThreadedPeer
+from protocol.refusals import refusal
 from weights.diff import encode_full
 from weights.snapshot import Snapshot
 from weights.store import Store

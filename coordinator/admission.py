@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.reasons import sentence
 from coordinator.rollouts.groups import Claimed, Group
 from engines.calls import float_bytes, floats
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, RunSpec, Submission
+from protocol.refusals import sentence
 from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, begun, replay
 
 MOST_GIVEN = 1 << 14
@@ -39,7 +39,7 @@ _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
 class Fault(NamedTuple):
-    """Why a group is refused: a code of coordinator/reasons.py, and its sentence."""
+    """Why a group is refused: a code of protocol/refusals.py, and its sentence."""
 
     code: str
     sentence: str

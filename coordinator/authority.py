@@ -1,7 +1,6 @@
 """What the root key says: the Root (who may sign what) and the RunSpec (what the run is). Pure: made, and checked.
 
-1. The first Root has serial 1 and is signed by its own threshold; each later one has the next serial and is signed by
-   the thresholds of the one before and of its own.
+1. The first Root has serial 1; each later one follows from the one before by protocol/authority.py.
 2. A Root that has expired vouches for nothing: the coordinator does not start under one. It can still be renewed.
 3. The RunSpec never changes, and is signed by the newest Root's `root` role: a thief of an old root key could sign
    another. When the root key changes it is sealed by both keys, before the Root, so that it holds under either.
@@ -18,11 +17,12 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.config import RunSection
-from coordinator.keys import ROLES, ROOT, role_keys
+from coordinator.keys import ROOT, role_keys
 from coordinator.modelfolder import ModelFacts
-from p2p.envelope import PROTOCOL, open_sealed, peek, seal
+from p2p.envelope import PROTOCOL, open_sealed, seal
 from p2p.errors import LocalFault, PeerFault
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
+from protocol.authority import verify_root
 from tasks.task import Task
 
 ROOT_LIFE: Final = 365 * 24 * 3600 * 1000
@@ -84,7 +84,13 @@ def check_chain(roots: Sequence[bytes]) -> list[Root]:
     """Return the Roots, once each follows from the one before (rule 1). Raises `Untrusted`."""
     chain: list[Root] = []
     for sealed in roots:
-        chain.append(_next_root(sealed, chain[-1] if chain else None))
+        serial = len(chain) + 1
+        try:
+            chain.append(verify_root(sealed, chain[-1] if chain else None))
+        except PeerFault as error:
+            raise Untrusted(f"Root {serial} is damaged or not signed as it must be ({error})") from error
+        if chain[0].serial != 1:
+            raise Untrusted("the first Root does not have serial 1")
     if not chain:
         raise Untrusted("the run has no Root")
     return chain
@@ -123,17 +129,3 @@ def check_runspec(sealed: bytes, root: Root) -> RunSpec:
 def root_hash(sealed: bytes) -> bytes:
     """What an invite pins: SHA-256 of the first sealed Root, 32 bytes."""
     return hashlib.sha256(sealed).digest()
-
-
-def _next_root(sealed: bytes, before: Root | None) -> Root:
-    serial = before.serial + 1 if before else 1
-    try:
-        root = decode(peek(sealed).payload, Root)
-        for signers in (before or root, root):
-            role = signers.roles[ROOT]
-            open_sealed(sealed, "root", (before or root).run, role.keys, role.threshold)
-    except (PeerFault, KeyError) as error:
-        raise Untrusted(f"Root {serial} is damaged or not signed as it must be ({error})") from error
-    if root.serial != serial or root.run != (before or root).run or not set(ROLES) <= root.roles.keys():
-        raise Untrusted(f"Root {serial} is of another run, out of order, or lacks a role")
-    return root

@@ -21,7 +21,6 @@ from coordinator.intake import Intake
 from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
 from coordinator.prompts import Prompts
-from coordinator.reasons import sentence
 from coordinator.replay import Buffer, Drawn
 from coordinator.rollouts.tokens import WINDOW, Tokens
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
@@ -33,6 +32,7 @@ from p2p.identity import peer_id
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
 from p2p.messages import Verdicts as VerdictsAnswer
+from protocol.refusals import sentence
 from tasks.task import Task, Text
 
 Again = Callable[[str, bytes], bytes]

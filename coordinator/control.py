@@ -29,7 +29,6 @@ import msgspec
 
 from coordinator.accounts.standing import Accounts, Standing, minute
 from coordinator.leases import admitted
-from coordinator.reasons import refusal
 from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.roster import Roster
 from p2p.addresses import Way, way_of_asker
@@ -54,6 +53,7 @@ from p2p.messages import (
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.network import Network
 from p2p.records import Known, opened
+from protocol.refusals import refusal
 
 SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""

@@ -21,7 +21,6 @@ from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Seal
-from coordinator.reasons import refusal, sentence
 from coordinator.rollouts.groups import Group, lease_of, read
 from coordinator.rollouts.tokens import Tokens
 from coordinator.rollouts.waiting_groups import WaitingGroups
@@ -29,6 +28,7 @@ from coordinator.verdicts import Verdicts
 from p2p.errors import Malformed
 from p2p.messages import Lease, Received, Refusal, RunSpec, SubmitAnswer, VerdictsAsk, encode
 from p2p.messages import Verdicts as VerdictsAnswer
+from protocol.refusals import refusal, sentence
 from tasks.task import Task, Text
 
 log = structlog.get_logger("coordinator")

@@ -24,7 +24,6 @@ import msgspec
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.prompts import Prompts
-from coordinator.reasons import refusal
 from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.lifetime import Bounds
 from coordinator.rollouts.positions import NO_PROMPT, Place, Positions
@@ -32,6 +31,7 @@ from coordinator.rollouts.retries import Retries
 from coordinator.rollouts.sharing import Ask, Sharing
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
+from protocol.refusals import refusal
 from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]

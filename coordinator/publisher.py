@@ -34,10 +34,11 @@ from p2p import chunks
 from p2p.envelope import document_hash, open_sealed, peek, seal
 from p2p.errors import LocalFault, PeerFault
 from p2p.identity import public_bytes
-from p2p.messages import Documents, DocumentsAsk, Head, decode, encode, head_topic
-from p2p.network import Manifest, Network
+from p2p.messages import DocumentsAsk, Head, decode, encode, head_topic
+from p2p.network import Network
 from p2p.plan import Load
-from p2p.rootchain import head_answer
+from protocol import document_service
+from protocol.versions import manifest_of_edge
 from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
 from weights.durable import writing
@@ -58,8 +59,6 @@ RESTORED = 4 * WINDOW
 EARLIER = 1024
 """Edges from before those versions that a start reads: of the first version, and of the way from it."""
 KINDS = ("version", "edge", "edgeindex", "published")
-ANSWER_BYTES = 48 << 20
-"""Documents in one answer; what exceeds it is None, and may be asked for again."""
 
 log = structlog.get_logger("coordinator")
 
@@ -440,17 +439,10 @@ class Publisher:
         ]
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        return head_answer(data, self.sealed_head, self._roots())
+        return encode(document_service.head(document_service.head_ask(data), self.sealed_head, self._roots()))
 
     async def _answer_documents(self, peer: str, data: bytes) -> bytes:
-        room, documents = ANSWER_BYTES, list[bytes | None]()
-        for digest in decode(data, DocumentsAsk).hashes:
-            document = self._store.document(digest)
-            if document is not None and len(document) > room:
-                document = None
-            room -= len(document or b"")
-            documents.append(document)
-        return encode(Documents(documents=documents))
+        return encode(document_service.documents(decode(data, DocumentsAsk), self._store.document))
 
 
 def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
@@ -463,8 +455,3 @@ def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
 def _record(one: Published) -> bytes:
     """The store's documents of a published version."""
     return one.version_hash + one.index_hash + one.root
-
-
-def manifest_of_edge(edge: Edge) -> Manifest:
-    """How the payload of an edge is cut and checked."""
-    return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)

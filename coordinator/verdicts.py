@@ -26,12 +26,12 @@ from coordinator.admission import Verdict, sampled_tokens, scored
 from coordinator.database import Database, marks
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.reasons import sentence
 from coordinator.rollouts.age import fresh
 from coordinator.rollouts.groups import Claimed
 from coordinator.rollouts.tokens import Tokens
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, encode
+from protocol.refusals import sentence
 from tasks.task import Score
 
 REFERENCE_TOKENS = 128

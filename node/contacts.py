@@ -35,6 +35,7 @@ from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
 from p2p.records import Own
 from p2p.strangers import Strangers
+from protocol import refusals
 from tasks.registry import known
 
 _log = structlog.get_logger("node")
@@ -109,7 +110,8 @@ class Contacts:
 
     async def _reconsider(self, refusal: Refusal) -> bool:
         """Rule 2."""
-        if refusal.code != "engine" or self._records.trusted.runspec is not None or self._engine.dtype == "bfloat16":
+        tried = self._records.trusted.runspec is not None or self._engine.dtype == "bfloat16"
+        if tried or refusals.then(refusal) != "other engine":
             return False
         await self._compute_in("bfloat16")
         return True

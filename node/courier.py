@@ -26,7 +26,7 @@ from node.outbox import Open, Outbox
 from node.records import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk, decode
-from p2p.rootchain import open_kept
+from protocol.authority import open_kept
 
 BATCH: Final = 256
 SHORTEST: Final = 0.25
@@ -42,8 +42,8 @@ _log = structlog.get_logger("node")
 
 
 def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
-    """Return the leases whose stored Receipts hold no more (p2p/rootchain.py). Looked at are those alone that a change
-    of the ledger's keys can touch: a Receipt of before it holds, whatever Root it was stored under."""
+    """Return the leases whose stored Receipts hold no more (protocol/authority.py). Looked at are those alone that a
+    change of the ledger's keys can touch: a Receipt of before it holds, whatever Root it was stored under."""
     found: list[bytes] = []
     for before, root in pairwise(chain):
         gone = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)

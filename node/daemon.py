@@ -38,13 +38,13 @@ from node.report import Report
 from node.rollout import Rollouts
 from node.start import run_folder
 from node.switch import Switch
-from node.trust import WrongRoot
 from p2p.errors import LocalFault, Unreachable
 from p2p.exits import Exit
 from p2p.identity import public_bytes
 from p2p.invite import Invite
 from p2p.messages import Acknowledgement
 from p2p.network import Network
+from protocol.authority import WrongRoot
 from weights.errors import DiskFull, StoreBusy, StoreCorrupt
 from weights.store import Store
 

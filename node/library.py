@@ -3,7 +3,7 @@
 Rules
 1. What a peer sends is kept only if its hash is the one asked for; whether it is signed is `trust`'s question.
 2. Who told of a version is asked first, the coordinator otherwise last.
-3. An answer is bounded: `ANSWER_BYTES` in all, the rest is None and may be asked for again.
+3. Answers to others are those of protocol/document_service.py.
 4. Each question for a Head also asks for the Roots behind the newest one held, and anyone who asks is told those that
    this node holds: a node learns new keys of its run from any peer, by any way. The Roots are believed by the run's own
    signatures alone (node/trust.py, rule 1).
@@ -23,10 +23,9 @@ from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, decode, encode
 from p2p.network import Network
-from p2p.rootchain import head_answer
+from protocol import document_service
 from weights.store import Store
 
-ANSWER_BYTES: Final = 48 << 20
 ASK_LIMIT: Final = 4096
 _AT_ONCE: Final = 64
 _STRANGERS: Final = 3
@@ -120,15 +119,10 @@ class Library:
         return {wanted: data for wanted, data in pairs if data is not None and document_hash(data) == wanted}
 
     async def _answer_documents(self, peer: str, data: bytes) -> bytes:
-        room, documents = ANSWER_BYTES, list[bytes | None]()
-        for wanted in decode(data, DocumentsAsk).hashes:
-            document = self._store.document(wanted)
-            if document is not None and len(document) > room:
-                document = None
-            room -= len(document or b"")
-            documents.append(document)
-        return encode(Documents(documents=documents))
+        return encode(document_service.documents(decode(data, DocumentsAsk), self._store.document))
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
         trusted = self._records.trusted
-        return head_answer(data, trusted.head_sealed or None, trusted.roots)
+        return encode(
+            document_service.head(document_service.head_ask(data), trusted.head_sealed or None, trusted.roots)
+        )

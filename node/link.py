@@ -29,12 +29,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.clock import RunClock
 from node.errors import RefusedByRun, TrustFailure
 from node.records import Records
-from node.trust import RootExpired, WrongRoot
+from node.trust import RootExpired
 from p2p.addresses import WAYS, Way, way_of
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
 from p2p.network import Network
+from protocol import refusals
+from protocol.authority import WrongRoot
 
 REQUEST_LIFE: Final = 30.0
 """Seconds within which a request may be sent again."""
@@ -49,8 +51,6 @@ CARRIERS: Final = ("lease", "submit")
 BUSY_AGAIN: Final = 1.0
 """Seconds after which a coordinator that has too much to do is asked again; the line stands."""
 _SKEW: Final = 60_000
-_GREET_AGAIN: Final = {"clock", "wrong-recipient", "no-hello"}
-"""Refusals that a new greeting heals: it brings the coordinator's time and the newest Root, and shows who asks."""
 
 _log = structlog.get_logger("node")
 
@@ -157,7 +157,7 @@ class CoordinatorLink:
                             rider.answered(riding, answer.verdicts)
                         return _body(answer, peer, method)
                     except Refused as error:
-                        if error.refusal.code not in _GREET_AGAIN:
+                        if refusals.then(error.refusal) != "greet":
                             raise
                         if not self._renewed(error.refusal, serial):
                             self.lost(str(error))

@@ -24,7 +24,8 @@ from node.acknowledge import Acknowledger
 from p2p.envelope import peek
 from p2p.errors import LocalFault, P2PError
 from p2p.messages import DocumentsAsk, encode
-from p2p.network import Fetched, Manifest, Network
+from p2p.network import Fetched, Network
+from protocol.versions import manifest_of_edge
 from weights.documents import Edge
 from weights.store import Store
 
@@ -135,11 +136,6 @@ class Payloads:
         self.taken[place] = self.taken.get(place, 0) + edge.length
         while len(self.taken) > TAKEN_KEPT:
             del self.taken[next(iter(self.taken))]
-
-
-def manifest_of_edge(edge: Edge) -> Manifest:
-    """How the payload of an edge is cut and checked."""
-    return Manifest(hash=edge.payload_hash, length=edge.length, chunk_size=edge.chunk_size, chunk_root=edge.chunk_root)
 
 
 def edge_of(sealed: bytes) -> Edge:

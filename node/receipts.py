@@ -15,7 +15,7 @@ from node.start import joined, run_folder
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.messages import Receipt, decode
-from p2p.rootchain import open_kept
+from protocol.authority import open_kept
 from runtime.figures import figure
 
 
@@ -37,7 +37,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     """Return how many Receipts hold, and a sentence for each that does not. A Receipt holds when it is this node's, and
-    the ledger's keys signed it, by the Roots in the chain from the invite (p2p/rootchain.py). `passphrase`: of the
+    the ledger's keys signed it, by the Roots in the chain from the invite (protocol/authority.py). `passphrase`: of the
     node's key. Raises `BadConfig`, `LocalFault` where that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))

@@ -38,6 +38,7 @@ from node.records import Records
 from node.switch import Switch
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
+from protocol import refusals
 
 MOST_WAIT: Final = 1800.0
 """Seconds that a refusal is waited out, at most, before asking again: no coordinator sends a node to sleep for good."""
@@ -45,10 +46,6 @@ UNSAID: Final = 30.0
 """Seconds where the refusal does not say how long."""
 STARTING: Final = "starting"
 EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
-_ENDS: Final = {"banned", "engine", "task-version", "protocol"}
-"""Codes of refusals after which asking again is pointless."""
-_CROWDED: Final = "busy"
-_OTHER_VERSION: Final = {"wrong-version", "stale-version", "newer-version"}
 
 _log = structlog.get_logger("node")
 
@@ -222,10 +219,11 @@ class Rollouts:
         self.refusals.append(refusal)
         del self.refusals[:-16]
         self.blocked = f"no lease: {refusal.sentence}"
-        self._crowded = refusal.code == _CROWDED
-        if refusal.code == "finished":
+        then = refusals.then(refusal)
+        self._crowded = then == "wait"
+        if then == "finish":
             self._switch.finish("the run is finished")
-        elif refusal.code in _ENDS:
+        elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
         wait = UNSAID if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
@@ -235,7 +233,7 @@ class Rollouts:
         """Whether the last refusal speaks of another version than any that this node has heard of: then gossip does not
         reach it, and nothing but asking would tell."""
         held, newest = self._follower.held, self._follower.newest
-        if held is None or newest is None or not self.refusals or self.refusals[-1].code not in _OTHER_VERSION:
+        if held is None or newest is None or not self.refusals or refusals.then(self.refusals[-1]) != "other version":
             return False
         return (newest.era, newest.version) == (held.era, held.version)
 

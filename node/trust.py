@@ -1,8 +1,7 @@
 """What this node believes about the run: bytes in, a verified document or a typed error out. Pure.
 
 Rules, in order
-1. The first Root is the bytes whose SHA-256 the invite names, signed by its own threshold. Each later Root has the
-   next serial and is signed by the thresholds of the Root before it and of its own.
+1. The first Root is the bytes whose SHA-256 the invite names; each later one follows by protocol/authority.py.
 2. A Root that has expired vouches for nothing: `RootExpired` until a later one is held. A Root that would end more than
    `ROOT_AHEAD` from now is not adopted.
 3. A Root that changes the channel's keys makes the stored Head forgotten; one that changes the policy's keys, the
@@ -17,7 +16,7 @@ Rules, in order
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
    names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
 8. Hash and signature are over the bytes received, never over a re-serialisation.
-9. Which Received and Receipts hold after the ledger's keys have changed: p2p/rootchain.py.
+9. Which Received and Receipts hold after the ledger's keys have changed: protocol/authority.py.
 
 `now` is in milliseconds on the coordinator's clock. The caller makes durable what a method returned
 before it acts on it.
@@ -29,7 +28,7 @@ from typing import Final, TypeVar
 from p2p.envelope import ROLES, document_hash, open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
-from p2p.rootchain import open_kept
+from protocol.authority import WrongRoot, open_kept, verify_root
 from runtime.figures import apart, figure
 from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload
@@ -40,10 +39,6 @@ HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
 ROOT_AHEAD: Final = 2 * 366 * 24 * 3600_000
 """Milliseconds: bounds of rules 2 and 5."""
-
-
-class WrongRoot(BadSignature):
-    """A Root that does not come from the invite's by the run's own signatures."""
 
 
 class RootExpired(Stale):
@@ -105,18 +100,9 @@ class TrustedSet:
         """Take the next Root, or one that is held already; it was adopted before. Raises `WrongRoot`, `Malformed`."""
         if sealed in self.roots:
             return self.chain[self.roots.index(sealed)]
-        new = decode(peek(sealed).payload, Root)
-        old = self.root
-        if old is None:
-            if hashlib.sha256(sealed).digest() != self._root_hash:
-                raise WrongRoot("the Root is not the one that the invite names")
-        elif new.serial != old.serial + 1:
-            raise WrongRoot(f"a Root with serial {new.serial} cannot follow serial {old.serial}")
-        for signers in (old, new):
-            if signers is not None:
-                self._open_with(sealed, "root", signers)
-        if new.run != self._run or not {"root", "policy", "channel", "ledger"} <= new.roles.keys():
-            raise WrongRoot("the Root is of another run, or lacks a role")
+        if self.root is None and hashlib.sha256(sealed).digest() != self._root_hash:
+            raise WrongRoot("the Root is not the one that the invite names")
+        new = verify_root(sealed, self.root, self._run)
         self._adopt(new, sealed)
         return new
 
@@ -206,21 +192,15 @@ class TrustedSet:
 
     def open(self, sealed: bytes, kind: str) -> bytes:
         """The payload of any document of a role that the Root names. Raises `BadSignature`, `Malformed`."""
-        return self._open_with(sealed, kind, self._held_root())
+        role = self._held_root().roles.get(ROLES[kind])
+        if role is None:
+            raise BadSignature(f"the Root names no keys that may sign a {kind}")
+        return open_sealed(sealed, kind, self._run, role.keys, role.threshold)
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
         """As `open`, of a kind that stays good when its role's keys change (rule 9). Raises `BadSignature`, of which
         `Unproven`, and `Malformed`."""
         return open_kept(sealed, kind, self.chain)
-
-    def _open_with(self, sealed: bytes, kind: str, root: Root) -> bytes:
-        role = root.roles.get(ROLES[kind])
-        if role is None:
-            raise BadSignature(f"the Root names no keys that may sign a {kind}")
-        try:
-            return open_sealed(sealed, kind, self._run, role.keys, role.threshold)
-        except BadSignature as error:
-            raise (WrongRoot(str(error)) if kind == "root" else error) from None
 
     def _held_root(self) -> Root:
         if self.root is None:

@@ -147,7 +147,7 @@ class Request(Wire, frozen=True):
 
 
 class Refusal(Wire, frozen=True):
-    """coordinator -> node. Data, not an exception: `code` is one of coordinator/reasons.py, `sentence` is for people.
+    """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
     `retry_after`: milliseconds after which asking again makes sense; None: this very request never will. `roots`: of
     the code `wrong-recipient`, where the recipient is a former channel key of the run: every sealed Root, in order."""
 

@@ -3,7 +3,7 @@
 1. A table headed `Field of X` names exactly the fields of the struct X, in order, with their types and what absence
    means, as `spelled` and `absence` derive them from the code. Every struct of the wire has one, and no table is left
    over.
-2. The table of refusal codes is the one of coordinator/reasons.py, sentence by sentence. Tables headed `Columns of X`
+2. The table of refusal codes is the one of protocol/refusals.py, sentence by sentence. Tables headed `Columns of X`
    are those of the SQLite files.
 3. Every block headed `text example NAME` holds `name = value` lines, which are computed again here.
 4. Constants that the text states are stated as the code has them (`CONSTANTS`).
@@ -28,7 +28,6 @@ from coordinator import admission, control, ledger, publisher, verdicts
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
-from coordinator.reasons import REASONS
 from coordinator.rollouts import request_queue
 from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
@@ -63,6 +62,7 @@ from p2p.broadcast import STREAMS_PER_PEER
 from p2p.https_door import Limits
 from p2p.limits import slots, subnets
 from p2p.relay import RelayLimits
+from protocol.refusals import REASONS
 from tasks import registry, text
 from weights import documents, snapshot, store
 
@@ -608,7 +608,7 @@ def test_every_golden_vector_is_named_and_every_name_is_one() -> None:
 
 
 def test_every_source_file_that_the_pages_name_exists() -> None:
-    named = set(re.findall(r"`((?:p2p|weights|engines|coordinator|node|tasks|tests)/[\w/]+\.py)`", ALL))
+    named = set(re.findall(r"`((?:p2p|protocol|weights|engines|coordinator|node|tasks|tests)/[\w/]+\.py)`", ALL))
     assert named
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 

@@ -42,6 +42,7 @@ from p2p.messages import (
     encode,
 )
 from p2p.peer import Peer
+from protocol import refusals
 from weights.documents import Version
 
 PERIOD: Final = 8.0
@@ -57,9 +58,6 @@ class Crowd(msgspec.Struct, frozen=True, kw_only=True):
     terms: Terms
     addresses: list[str]
     connections: int = 64
-
-
-_OTHER_VERSION: Final = {"stale-version", "newer-version", "wrong-version"}
 
 
 class Fault(Exception):
@@ -146,7 +144,7 @@ class Member:
             self._counts[f"lease: {answer.code}"] += 1
             if answer.retry_after is None:
                 raise Fault(f"a lease was refused for good: {answer.sentence}")
-            if answer.code in _OTHER_VERSION:
+            if refusals.then(answer) == "other version":
                 await self._policy.renew(self._peer, self._coordinator, self._node.terms.version)
             await trio.sleep(answer.retry_after / 1000)
 

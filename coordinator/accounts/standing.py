@@ -35,7 +35,7 @@ SERVED = "NOT EXISTS (SELECT 1 FROM accounts a WHERE a.node = key AND (a.banned 
 
 
 class Standing(NamedTuple):
-    """`suspended_until`: ms; None: the key is served. `code`: why it is not, a code of coordinator/reasons.py; "banned"
+    """`suspended_until`: ms; None: the key is served. `code`: why it is not, a code of protocol/refusals.py; "banned"
     of a ban, whose reason is `why`."""
 
     rank: Rank = "new"

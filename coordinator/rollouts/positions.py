@@ -23,8 +23,8 @@ import structlog
 
 from coordinator.database import Database
 from coordinator.prompts import Prompt, Prompts
-from coordinator.reasons import REASONS
 from p2p.limits.origin import Origin
+from protocol.refusals import REASONS
 from tasks.task import TaskFault
 
 ELSEWHERE: Final = 60_000

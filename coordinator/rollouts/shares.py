@@ -70,7 +70,7 @@ class Room(NamedTuple):
 
 
 class No(NamedTuple):
-    """A refusal: its code and the numbers of its sentence (coordinator/reasons.py)."""
+    """A refusal: its code and the numbers of its sentence (protocol/refusals.py)."""
 
     code: str
     facts: dict[str, float]

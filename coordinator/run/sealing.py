@@ -10,7 +10,7 @@ Rules
 from coordinator.setup import Run
 from p2p.envelope import ROLES, peek, seal
 from p2p.errors import BadSignature
-from p2p.rootchain import open_kept
+from protocol.authority import open_kept
 
 
 class Sealer:

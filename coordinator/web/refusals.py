@@ -1,6 +1,6 @@
 """Why groups were refused, in words for somebody who reads no code.
 
-The sentences of coordinator.reasons tell a node about one group of its own; here they stand for many. A code without
+The sentences of protocol.refusals tell a node about one group of its own; here they stand for many. A code without
 a line below is shown with its sentence, the facts left out.
 """
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from coordinator.reasons import REASONS
+from protocol.refusals import REASONS
 
 WORDS: Mapping[str, str] = {
     "late": "Received after the lease had expired.",

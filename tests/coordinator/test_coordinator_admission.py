@@ -10,9 +10,9 @@ import pytest
 
 from coordinator import admission
 from coordinator.admission import EXACT, Fault, close_choices_allowed, judge
-from coordinator.reasons import REASONS
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
+from protocol.refusals import REASONS
 from tests.coordinator.books_world import (
     ALICE,
     RUN,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import publisher
 from coordinator.publisher import Publisher, Signing
 from p2p.messages import Documents, DocumentsAsk, decode, encode
+from protocol import document_service
 from weights.store import Store
 
 
@@ -45,7 +45,7 @@ async def test_documents_come_in_the_order_asked(tmp_path: Path) -> None:
 async def test_an_answer_is_bounded_however_often_a_long_document_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "ANSWER_BYTES", 250)
+    monkeypatch.setattr(document_service, "ANSWER_BYTES", 250)
     long, short = b"x" * 100, b"y"
     answer = await asked(tmp_path, [long, short], [0, 0, 0, 0, 1])
     assert answer == [long, long, None, None, short]

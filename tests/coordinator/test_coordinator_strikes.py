@@ -12,12 +12,12 @@ from coordinator.accounts.facts import Suspended
 from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
 from coordinator.admission import Verdict
 from coordinator.control import Control
-from coordinator.reasons import REASONS
 from engines.engine import SampleScore
 from p2p.envelope import seal
 from p2p.identity import public_bytes
 from p2p.messages import Answer, Hello, Lease, Refusal, Request, SubmitAnswer, TaskReference, decode, encode
 from p2p.records import Own
+from protocol.refusals import REASONS
 from tests.coordinator.books_world import (
     ALICE,
     BOB,

@@ -24,7 +24,7 @@ from p2p.envelope import peek
 from p2p.errors import LocalFault
 from p2p.identity import generate_key, write_key
 from p2p.messages import LeaseAsk, Receipt, decode
-from p2p.rootchain import Unproven
+from protocol.authority import Unproven
 from runtime.control_socket import socket_path
 from tests.clock import run_fake
 from tests.node.fake_coordinator import Node, make_node, until

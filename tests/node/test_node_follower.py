@@ -5,10 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.payloads import FETCH_PATIENCE, Payloads, manifest_of_edge
+from node.payloads import FETCH_PATIENCE, Payloads
 from p2p.memory import MemoryNetwork
 from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
+from protocol.versions import manifest_of_edge
 from tests import bigram
 from tests.clock import run_fake
 from tests.node.fake_coordinator import HEAD_LIFE, FakeCoordinator, make_node, until

@@ -20,12 +20,12 @@ from node.trust import (
     RootExpired,
     TooFarAhead,
     TrustedSet,
-    WrongRoot,
 )
 from p2p.envelope import document_hash, seal
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, public_bytes
 from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
+from protocol.authority import WrongRoot
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from weights.documents import Edge, EdgeIndex, TensorEntry, Version

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import coordinator.web
 from coordinator.broadcasts import MOST_TAKES
-from coordinator.reasons import REASONS
 from coordinator.state import NodeRow, RunState
 from coordinator.web import page, refusals, spread, table
 from coordinator.web.site import STATIC, Site, application, serve_web
 from p2p.errors import LocalFault
+from protocol.refusals import REASONS
 from tests import pictures
 from tests.web.albums import Album
 

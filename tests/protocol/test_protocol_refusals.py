@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.reasons import REASONS, refusal, sentence
+from p2p.messages import Refusal
+from protocol.refusals import REASONS, refusal, sentence, then
 
 USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bNo)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE)
 
 
 def used(repository: Path) -> set[str]:
-    sources = [path.read_text() for path in (repository / "coordinator").rglob("*.py") if path.name != "reasons.py"]
+    sources = [path.read_text() for path in (repository / "coordinator").rglob("*.py")]
     return {one or two for source in sources for one, two in USED.findall(source)}
 
 
@@ -72,3 +73,16 @@ def test_only_what_may_succeed_later_says_when_to_retry() -> None:
 
 def test_a_sentence_is_cut_to_what_the_wire_takes() -> None:
     assert len(sentence("malformed", what="x", detail="y" * 5000)) == 2000
+
+
+def test_a_node_does_what_the_table_says_and_nothing_on_a_code_that_it_does_not_know() -> None:
+    assert then(refusal("clock", off=601.0, most=600.0)) == "greet"
+    assert then(refusal("banned", why="it sent poison")) == "end"
+    assert then(Refusal(code="of-a-later-protocol", sentence="No.")) == ""
+    assert not [code for code, one in REASONS.items() if one.then in ("end", "other engine", "finish") and one.retry]
+
+
+def test_no_code_stands_as_a_literal_at_a_node(repository: Path) -> None:
+    quoted = re.compile("|".join(f'"{code}"' for code in REASONS if "-" in code))
+    found = [path.name for path in (repository / "node").rglob("*.py") if quoted.search(path.read_text())]
+    assert not found

@@ -1,9 +1,10 @@
-"""Every reason for which the coordinator says no, in one table.
+"""Every refusal of the coordinator, in one table: what it says, and what a node does then.
 
 1. A code is stable: programs read it. A sentence is for people and may be improved.
 2. `fault` says who can do something about it: "node" broke a rule, "operator" configured it so, "nobody" is bad luck.
 3. `retry`: the same node may well ask again; where it is False, this very request never succeeds.
-4. The numbers of a sentence are written by runtime/figures.py, all of them together: what was compared looks different.
+4. `then` is what a node does on this code (`Then`). A code that a node does not know calls for nothing.
+5. The numbers of a sentence are written by runtime/figures.py, all of them together: what was compared looks different.
 """
 
 from numbers import Integral, Real
@@ -13,6 +14,11 @@ from p2p.messages import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]
+Then = Literal["", "greet", "end", "other engine", "finish", "other version", "wait"]
+"""Empty: keep to `retry_after`. "greet": say hello again, which brings the coordinator's time and the newest Root.
+"end": the run wants no work of this node. "other engine": compute in another number format, or end. "finish": deliver
+what there is, and end. "other version": ask again as soon as another version is held. "wait": keep to `retry_after`,
+also where a newer version comes meanwhile."""
 
 
 class Reason(NamedTuple):
@@ -21,49 +27,67 @@ class Reason(NamedTuple):
     sentence: str
     fault: Fault
     retry: bool = False
+    then: Then = ""
 
 
 REASONS: dict[str, Reason] = {
     # --- a request that is not answered
     "malformed": Reason("These bytes are not a {what}: {detail}.", "node"),
     "bad-signature": Reason("The request is not signed by the node it speaks for: {detail}.", "node"),
-    "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node"),
+    "wrong-recipient": Reason("The request is meant for another coordinator or run.", "node", then="greet"),
     "wrong-method": Reason("A request for {asked} came in under {method}.", "node"),
     "unknown-method": Reason("There is no method {method}.", "node"),
     "clock": Reason(
-        "The request expires {off} s away from now, the most is {most} s: set the clock, or say hello.", "node"
+        "The request expires {off} s away from now, the most is {most} s: set the clock, or say hello.",
+        "node",
+        then="greet",
     ),
     "id-reused": Reason("Another request with this id was answered before.", "node"),
     "too-large": Reason("The submission has {size} bytes, the most is {most}.", "node"),
     "banned": Reason(
-        "This node was banned: {why}. Ask the run's operator; once the ban is lifted, start the node again.", "operator"
+        "This node was banned: {why}. Ask the run's operator; once the ban is lifted, start the node again.",
+        "operator",
+        then="end",
     ),
     "suspended": Reason(
         "This node is suspended until {until}, for a group that was refused ({reason}); after that it may ask again.",
         "node",
         True,
     ),
-    "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node"),
+    "no-hello": Reason("This node has not said hello to this run: say hello, then ask again.", "node", then="greet"),
     "protocol": Reason(
-        "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.", "node"
+        "This run speaks protocols {low} to {high}, the node {theirs}: update echo2 to protocol {high}.",
+        "node",
+        then="end",
     ),
-    "task-version": Reason("The node lacks task {task} version {version}: update echo2.", "node"),
-    "engine": Reason("Engine {engine} is not admitted to this run; admitted: {admitted}.", "operator"),
+    "task-version": Reason("The node lacks task {task} version {version}: update echo2.", "node", then="end"),
+    "engine": Reason(
+        "Engine {engine} is not admitted to this run; admitted: {admitted}.", "operator", then="other engine"
+    ),
     # --- a lease that is not given
     "not-ready": Reason("The coordinator has no version to roll out yet.", "nobody", True),
-    "finished": Reason("The run is finished: no more leases.", "operator"),
-    "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True),
+    "finished": Reason("The run is finished: no more leases.", "operator", then="finish"),
+    "busy": Reason("More nodes ask for leases than the coordinator can answer now.", "nobody", True, then="wait"),
     "paused": Reason("The run is paused; the coordinator's page says why.", "operator", True),
     "no-prompt": Reason("The run's task gives no prompt; the coordinator's log says why.", "operator", True),
     "wrong-version": Reason(
-        "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.", "node", True
+        "Era {era} version {version} is not one of this run's; hold version {wanted} of era {wanted_era}.",
+        "node",
+        True,
+        then="other version",
     ),
     "stale-version": Reason(
-        "Version {version} is too old (step {step}, staleness limit {limit}); hold version {wanted}.", "nobody", True
+        "Version {version} is too old (step {step}, staleness limit {limit}); hold version {wanted}.",
+        "nobody",
+        True,
+        then="other version",
     ),
     "no-room": Reason("Enough rollouts are under way for version {version} at step {step}.", "nobody", True),
     "newer-version": Reason(
-        "No more rollouts of version {version} will be used in time; hold version {wanted}.", "nobody", True
+        "No more rollouts of version {version} will be used in time; hold version {wanted}.",
+        "nobody",
+        True,
+        then="other version",
     ),
     "too-many-leases": Reason("This node holds {held} open leases, the most is {most}.", "node", True),
     "new-share": Reason(
@@ -162,3 +186,9 @@ def refusal(code: str, *, retry_after: int | None = None, **facts: object) -> Re
     if REASONS[code].retry != (retry_after is not None):
         raise ValueError(f"{code}: retry_after is {retry_after}")
     return Refusal(code=code, sentence=sentence(code, **facts), retry_after=retry_after)
+
+
+def then(refused: Refusal) -> Then:
+    """Return what a node does on a refusal (rule 4)."""
+    reason = REASONS.get(refused.code)
+    return "" if reason is None else reason.then

@@ -6,8 +6,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from p2p.envelope import seal
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, public_bytes
-from p2p.messages import HeadAnswer, HeadAsk, Receipt, Received, RoleKeys, Root, decode, encode
-from p2p.rootchain import Unproven, head_answer, open_kept
+from p2p.messages import HeadAsk, Receipt, Received, RoleKeys, Root, decode, encode
+from protocol import document_service
+from protocol.authority import Unproven, open_kept
 
 RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))
@@ -88,7 +89,7 @@ def test_a_peer_is_told_the_roots_behind_the_one_that_it_holds() -> None:
     sealed = [seal("root", RUN, encode(one), FIRST) for one in ROTATED]
 
     def told(question: bytes) -> list[bytes]:
-        return decode(head_answer(question, b"head", sealed), HeadAnswer).roots
+        return document_service.head(document_service.head_ask(question), b"head", sealed).roots
 
     assert [len(told(encode(HeadAsk(root_serial=held)))) for held in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
     assert told(encode(HeadAsk())) == told(b"anything at all") == told(b"") == []

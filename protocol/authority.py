@@ -1,0 +1,88 @@
+"""The Roots of a run, in order: which one follows, and by which keys a document holds that was signed for good. Pure.
+
+Rules
+1. A Root is signed by its own threshold, names all of `ROLES`, and is of its run. The first one is trusted by its hash,
+   which the invite pins; each later one has the next serial, and is signed by the threshold of the one before as well.
+2. A Received or a Receipt holds if the keys of its role in any Root of the chain signed it, the newest first.
+3. Where only the keys of an earlier Root signed it, those keys were rotated: it holds if its time `at` is before
+   `issued` of the first Root without them. A Root without `issued` sets no such bound.
+4. A revoked key vouches for nothing, in no Root: a thief can write any `at`. The one exception is a document that its
+   holder stored before it took the Root that revokes the key, and whose `at` is before the time of the revocation.
+5. A key that one Root revoked stays revoked in every later one.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from p2p.envelope import ROLES as ROLE_OF
+from p2p.envelope import open_sealed, peek
+from p2p.errors import BadSignature
+from p2p.messages import Receipt, Received, Root, decode
+
+ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})
+
+
+class WrongRoot(BadSignature):
+    """A Root that does not follow from the ones before by the run's own signatures."""
+
+
+class Unproven(BadSignature):
+    """A key signed the document that was rotated or revoked before the document's time."""
+
+
+def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) -> Root:
+    """Verify the Root that follows `before` (rule 1). `before`: None: it is the first one, whose hash the caller has
+    checked. `run`: the run's id; None: the first Root's own. Raises `WrongRoot`, `Malformed`."""
+    root = decode(peek(sealed).payload, Root)
+    if before is not None and root.serial != before.serial + 1:
+        raise WrongRoot(f"a Root with serial {root.serial} cannot follow serial {before.serial}")
+    run = run or (before or root).run
+    if root.run != run or not root.roles.keys() >= ROLES:
+        raise WrongRoot("the Root is of another run, or lacks a role")
+    for signers in (root,) if before is None else (before, root):
+        role = signers.roles["root"]
+        try:
+            open_sealed(sealed, "root", run, role.keys, role.threshold)
+        except BadSignature as error:
+            raise WrongRoot(str(error)) from None
+    return root
+
+
+def revoked(chain: Sequence[Root], stored: int | None = None, at: int | None = None) -> set[bytes]:
+    """Return the keys that vouch for nothing (rules 4 and 5). `stored`: serial of the newest Root that the holder had
+    when it stored the document; None: it stores it now. `at`: the document's own time."""
+    gone = set()
+    for root in chain:
+        for key, since in root.revoked.items():
+            kept = stored is not None and at is not None and stored < root.serial and at < since
+            if not kept:
+                gone.add(key)
+    return gone
+
+
+def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | None = None) -> bytes:
+    """Return the payload of a Received or a Receipt that holds by these Roots (rules 2 to 5). `stored`: see `revoked`.
+
+    Raises `BadSignature`, of which `Unproven` where a former key signed it, and `Malformed`."""
+    if not chain:
+        raise BadSignature("no Root is held")
+    after: Root | None = None
+    for root in reversed(chain):
+        role = root.roles[ROLE_OF[kind]]
+        try:
+            payload = open_sealed(sealed, kind, root.run, role.keys, role.threshold)
+        except BadSignature:
+            after = root
+            continue
+        at = decode(payload, Receipt).at if kind == "receipt" else decode(payload, Received).at
+        if after is not None and after.issued is not None and at >= after.issued:
+            raise Unproven(f"Root {after.serial} had replaced the key that signed this {kind}")
+        gone = revoked(chain, stored, at)
+        if gone.isdisjoint(role.keys):
+            return payload
+        try:
+            good = set(role.keys) - gone
+            return open_sealed(sealed, kind, root.run, good, role.threshold)
+        except BadSignature as error:
+            raise Unproven(f"the key that signed this {kind} was revoked") from error
+    raise BadSignature(f"{kind}: not signed by the keys of role {ROLE_OF[kind]} in any Root of the run")

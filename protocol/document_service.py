@@ -1,0 +1,44 @@
+"""The answers to `documents` and `head`: what any peer of a run serves to any other. Pure.
+
+Rules
+1. An answer is bounded: `ANSWER_BYTES` of documents in all. What exceeds it is None, and may be asked for again.
+2. Neither answer needs authority: a document is named by its hash, and Heads and Roots are signed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from p2p.envelope import peek
+from p2p.errors import Malformed
+from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, Root, decode
+
+ANSWER_BYTES: Final = 48 << 20
+
+
+def documents(ask: DocumentsAsk, find: Callable[[bytes], bytes | None]) -> Documents:
+    """Return the documents asked for, in their order. `find`: a document by its hash, None where it is not here."""
+    room, found = ANSWER_BYTES, list[bytes | None]()
+    for digest in ask.hashes:
+        document = find(digest)
+        if document is not None and len(document) > room:
+            document = None
+        room -= len(document or b"")
+        found.append(document)
+    return Documents(documents=found)
+
+
+def head_ask(question: bytes) -> HeadAsk:
+    """Return the question. One that does not decode asks for no Roots: programs from before that field may send
+    anything."""
+    try:
+        return decode(question, HeadAsk)
+    except Malformed:
+        return HeadAsk()
+
+
+def head(ask: HeadAsk, newest: bytes | None, roots: Sequence[bytes]) -> HeadAnswer:
+    """Return the newest Head, and the Roots behind the one that the asker holds. `newest`: sealed. `roots`: sealed, all
+    of them in order."""
+    serial = ask.root_serial
+    later = [] if serial is None else [one for one in roots if decode(peek(one).payload, Root).serial > serial]
+    return HeadAnswer(head=newest, roots=later)
