@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from benchmarks import picture
 from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 
 def draw(simulated: Mapping[int, float], measured: Mapping[int, float], load: str) -> str:

@@ -28,7 +28,7 @@ from benchmarks.diff_memory import anonymous, memory
 from benchmarks.diff_sizes import COLUMNS, MISSED, row, size_claims, sizes
 from benchmarks.diff_speed import speeds
 from benchmarks.diff_streams import Stream, of_snapshots, recorded, save, synthetic
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 from weights import codec, native
 
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"

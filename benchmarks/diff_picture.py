@@ -12,7 +12,7 @@ from benchmarks import picture
 from benchmarks.diff_sizes import Sizes
 from benchmarks.diff_streams import Stream
 from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 MODEL: Final = 269_030_016
 """Bytes of SmolLM2-135M in bfloat16."""

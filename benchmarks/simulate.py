@@ -32,8 +32,8 @@ from benchmarks.bench import Claim
 from benchmarks.simulated_time import Place
 from benchmarks.simulator import World
 from p2p.chunks import chunk_size
-from p2p.errors import LocalFault
 from p2p.plan import Line, Load, bound, star
+from runtime.errors import LocalFault
 
 MBIT: Final = 1e6 / 8
 SOURCE_UPLINK: Final = 100 * MBIT

@@ -20,9 +20,10 @@ from coordinator.config import RunSection
 from coordinator.keys import ROOT, role_keys
 from coordinator.modelfolder import ModelFacts
 from p2p.envelope import PROTOCOL, open_sealed, seal
-from p2p.errors import LocalFault, PeerFault
+from p2p.errors import PeerFault
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
 from protocol.authority import verify_root
+from runtime.errors import LocalFault
 from tasks.task import Task
 
 ROOT_LIFE: Final = 365 * 24 * 3600 * 1000

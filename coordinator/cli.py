@@ -1,6 +1,6 @@
 """`echo2-coord`: the operator's commands. Each body imports what it needs, so that `--help` is quick and light.
 
-Exit codes are p2p.exits; errors become one line on stderr (coordinator.edge).
+Exit codes are runtime.exit_codes; errors become one line on stderr (coordinator.edge).
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
 
 import typer
 
-from p2p.exits import Exit
+from runtime.exit_codes import Exit
 from runtime.output import piped
 
 if TYPE_CHECKING:

@@ -59,9 +59,9 @@ from p2p.limits.subnets import PeerLimits
 from p2p.network import Network
 from p2p.relay import MBIT, RelayLimits
 from runtime import descriptors
+from runtime.files import writing
 from runtime.witness import Witness
 from tasks.task import Text
-from weights.durable import writing
 from weights.store import Store
 
 FAULTS = 100

@@ -9,14 +9,13 @@ Rules
 5. The whole file is checked for damage where the process that wrote it last did not close it, and once a day: at `open`
    where it has up to `LARGE` bytes, else beside the run (`check`), as that reads all of it. A file that was found to be
    unsound stays due for a check. Between two checks a damaged page is found when it is touched.
-6. Every error of SQLite leaves as a `DatabaseFault`, whose one line names the fix.
+6. Every error of SQLite leaves as a `DatabaseFault`, or as `DiskFull` where a commit found no room and was rolled
+   back. The one line of either names the fix.
 7. Under `group_commits` what one iteration of the event loop writes is one commit, and `durable` waits for it: see
    coordinator/group_commit.py.
 """
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterator, Sized
@@ -27,7 +26,8 @@ import structlog
 
 from coordinator.group_commit import GroupCommit
 from coordinator.schema import SCHEMA_VERSION, migrate
-from p2p.errors import LocalFault
+from runtime.errors import DiskFull, LocalFault
+from runtime.lock import AlreadyLocked, Lock, lock_file
 
 BUSY_SECONDS = 2.0
 CACHE = 64 << 20
@@ -54,10 +54,6 @@ class Corrupt(DatabaseFault):
     """The file is damaged, or no database at all."""
 
 
-class DiskFull(DatabaseFault):
-    """No room for the next commit; the transaction was rolled back."""
-
-
 class InUse(DatabaseFault):
     """Another process holds the file."""
 
@@ -69,7 +65,7 @@ class WrongSchema(DatabaseFault):
 class Database:
     """An open run.sqlite. Use from one thread. `path`: the file. `checked`: False while a check is due (rule 5)."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, lock: int | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, lock: Lock | None) -> None:
         self._connection = connection
         self.path = path
         self._lock = lock
@@ -81,12 +77,12 @@ class Database:
     def open(cls, path: Path, now: int | None = None) -> Self:
         """Open for writing; a missing file is created. `now`: ms since the Unix epoch, the system's where it is not
         given. Raises `DatabaseFault`."""
-        lock = _lock(path)
+        lock = _locked(path)
         try:
             opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
             opened._take_into_use(time.time_ns() // 1_000_000 if now is None else now)
         except BaseException:
-            os.close(lock)
+            lock.release()
             raise
         return opened
 
@@ -121,11 +117,11 @@ class Database:
         if self._group is not None:
             self._group.end()
         if self._lock is not None and self.checked:
-            with contextlib.suppress(DatabaseFault):  # then the next start checks the file
+            with contextlib.suppress(DatabaseFault, DiskFull):  # then the next start checks the file
                 self.do("DELETE FROM facts WHERE name = ?", (_IN_USE,))
         self._connection.close()
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     def __enter__(self) -> Self:
@@ -212,7 +208,7 @@ class Database:
         try:
             with _translated(self.path):
                 return self._connection.execute(sql, parameters)
-        except DatabaseFault as fault:
+        except (DatabaseFault, DiskFull) as fault:
             if group is not None and self._depth and not self._connection.in_transaction:
                 group.break_with(fault)  # SQLite has undone what others wrote in this iteration, too
             raise
@@ -254,17 +250,13 @@ def _quoted(path: Path) -> str:
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def _lock(path: Path) -> int:
+def _locked(path: Path) -> Lock:
     try:
-        descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return lock_file(path.with_name(f"{path.name}.lock"))
+    except AlreadyLocked as error:
+        raise InUse(f"{path} is in use: another coordinator runs here; stop it first") from error
     except OSError as error:
         raise DatabaseFault(f"cannot write beside {path}: {error.strerror}; check the folder and its owner") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise InUse(f"{path} is in use: another coordinator runs here; stop it first") from error
-    return descriptor
 
 
 def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:

@@ -37,7 +37,7 @@ from coordinator.state import RunState
 from engines.remote import python_path
 from p2p.addresses import Way
 from p2p.errors import Unreachable
-from p2p.exits import Exit
+from runtime.exit_codes import Exit
 from runtime.figures import figure
 
 POLL: Final = 0.5

@@ -25,7 +25,7 @@ MARK = "ECHO2_CONFIG"
 GRACE = 3.0
 """Seconds that `stop` waits before it forces an end: what had to be kept was kept before."""
 FINE: frozenset[int] = frozenset({0, 130})
-"""Exit codes of a process that was told to end, or had nothing left to do (p2p.exits)."""
+"""Exit codes of a process that was told to end, or had nothing left to do (runtime.exit_codes)."""
 
 
 class CrewFault(Exception):

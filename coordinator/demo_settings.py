@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from p2p.addresses import Way
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]
 NARROW: Final[tuple[Way, ...]] = ("relay", "https")

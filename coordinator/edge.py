@@ -9,20 +9,22 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from coordinator import database
 from coordinator.authority import Untrusted
+from coordinator.database import InUse
 from coordinator.folder import Busy
-from p2p.errors import BadSignature, LocalFault, Stale, Unreachable
-from p2p.exits import Exit
-from weights.errors import BadSnapshot, DiskFull, StoreBusy, StoreCorrupt
+from p2p.errors import BadSignature, Stale, Unreachable
+from runtime.errors import DiskFull, LocalFault
+from runtime.exception_groups import leaves
+from runtime.exit_codes import Exit
+from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
 
 DEBUG = "ECHO2_DEBUG"
 _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((KeyboardInterrupt,), Exit.INTERRUPTED),
     ((Untrusted, BadSignature, Stale), Exit.TRUST),
-    ((Busy, DiskFull, StoreBusy, database.DiskFull, database.InUse), Exit.TEMPORARY),
+    ((Busy, DiskFull, StoreBusy, InUse), Exit.TEMPORARY),
     ((LocalFault, BadSnapshot, StoreCorrupt), Exit.CONFIG),
     ((Unreachable,), Exit.UNREACHABLE),
 )
@@ -58,16 +60,8 @@ def code_of(error: BaseException) -> Exit:
 
 
 def _foremost(error: BaseException) -> tuple[BaseException, Exit]:
-    found = [(leaf, code_of(leaf)) for leaf in _leaves(error)]
+    found = [(leaf, code_of(leaf)) for leaf in leaves(error)]
     return next((pair for pair in found if pair[1] is not Exit.INTERNAL), found[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for part in error.exceptions:
-            yield from _leaves(part)
-    else:
-        yield error
 
 
 def _line(fault: BaseException, code: Exit) -> str:

@@ -18,14 +18,12 @@ lock               held while a coordinator runs; it contains its process id
 """
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2p.errors import LocalFault
-from weights.durable import room
+from runtime.errors import LocalFault
+from runtime.lock import AlreadyLocked, lock_file
 
 
 class Busy(LocalFault):
@@ -106,20 +104,13 @@ def locked(folder: RunFolder) -> Iterator[None]:
     Raises `Busy` where another coordinator holds it, `LocalFault` where the folder cannot be written, `DiskFull`.
     """
     try:
-        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = lock_file(folder.lock, name_holder=True)
+    except AlreadyLocked as error:
+        raise Busy(
+            f"another coordinator (process {error.holder or 'unknown'}) runs in {folder.path}: stop it first, or name "
+            "another folder"
+        ) from error
     except OSError as error:
         raise LocalFault(f"cannot write in run folder {folder.path}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise Busy(
-                f"another coordinator (process {owner}) runs in {folder.path}: stop it first, or name another folder"
-            ) from error
-        with room(folder.lock):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    with lock:
         yield
-    finally:
-        os.close(descriptor)

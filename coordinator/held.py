@@ -23,7 +23,7 @@ from coordinator.publisher import Publisher
 from engines.child import ChildError
 from engines.engine import Loaded
 from weights.documents import Edge
-from weights.errors import DiskFull, WeightsError
+from weights.errors import WeightsError
 from weights.path import path_to
 from weights.rolling import Rolling, remove, settle, take_place
 from weights.snapshot import Snapshot
@@ -138,8 +138,6 @@ class ScorerWeights:
             return False
         try:
             await anyio.to_thread.run_sync(self._write, root, chain, snapshots, edges)
-        except DiskFull:
-            raise
         except (WeightsError, FileNotFoundError) as error:
             log.error("scorer's weights cannot be made", root=root.hex()[:16], reason=str(error))
             return False

@@ -15,8 +15,8 @@ from coordinator.config import CoordinatorConfig
 from coordinator.folder import RunFolder
 from p2p import certificate
 from p2p.addresses import MOST, dialable, way_of
-from p2p.errors import LocalFault
-from weights.durable import writing
+from runtime.errors import LocalFault
+from runtime.files import writing
 
 MOST_HTTPS = 4
 """HTTPS addresses in an invite or a Head, of `MOST` in all."""

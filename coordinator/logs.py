@@ -17,7 +17,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 FILE: Final = "coordinator.jsonl"
 FILE_BYTES: Final = 16 << 20

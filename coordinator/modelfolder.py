@@ -23,8 +23,8 @@ from engines.child import Child, ChildDied, ChildError
 from engines.context import context_of
 from engines.remote import python_path
 from p2p.chunks import manifest_of
-from p2p.errors import LocalFault
 from p2p.messages import Asset
+from runtime.errors import LocalFault
 from tasks import registry, text
 from tasks.task import Task, Text
 from weights.errors import WeightsError

@@ -13,7 +13,7 @@ import msgspec
 from coordinator import setup
 from coordinator.folder import RunFolder
 from p2p.envelope import open_sealed
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 from weights import edges
 from weights.documents import Edge, Version
 from weights.edges import Finding

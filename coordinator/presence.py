@@ -18,11 +18,12 @@ from coordinator import https
 from coordinator.setup import Run
 from p2p import mdns
 from p2p.addresses import peer_of
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import Unreachable
 from p2p.invite import Invite
 from p2p.network import Network
 from p2p.records import Known
 from p2p.strangers import Strangers
+from runtime.errors import LocalFault
 
 REDIALS = (0.0, 35.0, 70.0)
 """Seconds before each attempt at nodes of an earlier life; p2p/outgoing.py leaves who did not answer alone so long."""

@@ -32,16 +32,17 @@ from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.remaking import Remaking
 from p2p import chunks
 from p2p.envelope import document_hash, open_sealed, peek, seal
-from p2p.errors import LocalFault, PeerFault
+from p2p.errors import PeerFault
 from p2p.identity import public_bytes
 from p2p.messages import DocumentsAsk, Head, decode, encode, head_topic
 from p2p.network import Network
 from p2p.plan import Load
 from protocol import document_service
 from protocol.versions import manifest_of_edge
+from runtime.errors import LocalFault
+from runtime.files import writing
 from weights import codec
 from weights.documents import Edge, EdgeIndex, Version
-from weights.durable import writing
 from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store, StoredFile

@@ -17,6 +17,7 @@ import structlog
 
 from p2p.messages import DocumentsAsk, decode
 from p2p.network import Network
+from runtime.errors import DiskFull
 from weights.documents import Edge
 from weights.edges import remake
 from weights.errors import WeightsError
@@ -82,7 +83,7 @@ class Remaking:
             base = None if edge.base_root is None else _opened(ends[edge.base_root], edge.base_root)
             remake(edge, base, _opened(ends[edge.root], edge.root), out)
             self._store.put_payload(edge.era, edge.version, edge.payload_hash, out)
-        except (WeightsError, FileNotFoundError) as error:
+        except (WeightsError, DiskFull, FileNotFoundError) as error:
             log.error("a payload cannot be made again", version=edge.version, base=edge.base, reason=str(error))
             return False
         return True

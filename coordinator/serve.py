@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinator.folder import locked
-from p2p.errors import LocalFault
 from runtime import descriptors
+from runtime.errors import LocalFault
 
 if TYPE_CHECKING:
     from coordinator.setup import Run

@@ -24,12 +24,12 @@ from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
 from coordinator.run.draft import drafting
 from p2p.chunks import manifest_of
-from p2p.errors import LocalFault
 from p2p.identity import peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.messages import Root, RunSpec
+from runtime.errors import LocalFault
+from runtime.files import sync_folder, writing
 from tasks.task import Task
-from weights.durable import sync_folder, writing
 from weights.errors import WeightsError
 
 PRESETS: Final[Mapping[str, Settings]] = {

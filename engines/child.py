@@ -27,7 +27,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import msgspec
 import structlog
 
-from weights.errors import DiskFull
+from runtime.errors import DiskFull
 
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback

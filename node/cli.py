@@ -1,6 +1,6 @@
 """`echo2-node`: what a volunteer types. Light: what computes or connects is imported by the command that needs it.
 
-Every error at this edge is one line that names the fix, on stderr, and an exit code (p2p/exits.py).
+Every error at this edge is one line that names the fix, on stderr, and an exit code (runtime/exit_codes.py).
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from node.errors import NodeError
-from p2p.errors import LocalFault
-from p2p.exits import Exit
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 from runtime.output import piped
 
 app = typer.Typer(

@@ -30,22 +30,24 @@ from node.errors import BadConfig, NodeError, TrustFailure, TryLater
 from node.follower import Follower
 from node.hardware import described
 from node.held import HeldWeights
+from node.home import run_folder
 from node.library import Library
 from node.outbox import Outbox
 from node.payloads import Payloads
 from node.records import Records
 from node.report import Report
 from node.rollout import Rollouts
-from node.start import run_folder
 from node.switch import Switch
-from p2p.errors import LocalFault, Unreachable
-from p2p.exits import Exit
+from p2p.errors import Unreachable
 from p2p.identity import public_bytes
 from p2p.invite import Invite
 from p2p.messages import Acknowledgement
 from p2p.network import Network
 from protocol.authority import WrongRoot
-from weights.errors import DiskFull, StoreBusy, StoreCorrupt
+from runtime.errors import DiskFull, LocalFault
+from runtime.exception_groups import foremost
+from runtime.exit_codes import Exit
+from weights.errors import StoreBusy, StoreCorrupt
 from weights.store import Store
 
 FREED_WITHIN: Final = 4.0
@@ -193,16 +195,7 @@ class NodeDaemon:
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended the others: one that names its fix goes before one that does not."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if isinstance(error, NodeError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    return foremost(group, [NodeError])
 
 
 @contextlib.contextmanager
@@ -214,11 +207,9 @@ def _named_faults() -> Iterator[None]:
         raise
     except WrongRoot as error:
         raise TrustFailure(str(error)) from error
-    except LocalFault as error:
-        raise BadConfig(str(error)) from error
-    except StoreCorrupt as error:
-        raise BadConfig(str(error)) from error
     except (DiskFull, StoreBusy) as error:
         raise TryLater(str(error)) from error
+    except (LocalFault, StoreCorrupt) as error:
+        raise BadConfig(str(error)) from error
     except Unreachable as error:
         raise TryLater(str(error)) from error

@@ -8,11 +8,10 @@ import msgspec
 from node import doctor
 from node.config import NodeConfig
 from node.errors import BadConfig, NodeError, TryLater
-from node.lock import locked
+from node.home import joined, locked
 from node.probe import examine
-from node.start import joined
-from p2p.errors import LocalFault
 from p2p.invite import Invite
+from runtime.errors import LocalFault
 
 
 def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:

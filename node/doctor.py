@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from p2p.exits import Exit
 from p2p.messages import Reachable
+from runtime.exit_codes import Exit
 from runtime.figures import apart, figure
 
 Verdict = Literal["good", "poor", "bad"]

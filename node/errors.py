@@ -9,7 +9,7 @@ NodeError
 └── TryLater                 another daemon runs here, or this machine is out of room
 """
 
-from p2p.exits import Exit
+from runtime.exit_codes import Exit
 
 
 class NodeError(Exception):

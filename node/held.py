@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weights.documents import Edge
-from weights.errors import DiskFull, WeightsError
+from weights.errors import WeightsError
 from weights.rolling import Rolling, remove, settle, take_place
 
 
@@ -39,8 +39,6 @@ class HeldWeights:
             return Rolling(self.path).root
         except FileNotFoundError:
             return None
-        except DiskFull:
-            raise
         except WeightsError:
             self.drop()
             return None
@@ -53,8 +51,6 @@ class HeldWeights:
             made = Rolling.unpack(self._made, payload, full.root, max_bytes=most)
             for edge, diff in chain[1:]:
                 made.apply(diff, edge.root)
-        except DiskFull:
-            raise
         except WeightsError as error:
             raise BadChain(f"the payload of a signed edge: {error}") from error
 

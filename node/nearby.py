@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.errors import BadConfig
-from p2p.errors import LocalFault
 from p2p.invite import Invite
 from p2p.mdns import Nearby, discover
+from runtime.errors import LocalFault
 
 SECONDS: Final = 3.0
 """How long the local network is listened to."""

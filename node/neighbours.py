@@ -31,7 +31,7 @@ from p2p.network import Network
 from p2p.outgoing import host_of, relay_of
 from p2p.records import Known, dials, trusted
 from p2p.strangers import Strangers
-from weights.durable import writing
+from runtime.files import writing
 
 NEIGHBOURS: Final = 8
 """Dialled after a greeting."""

@@ -22,10 +22,11 @@ import structlog
 
 from node.acknowledge import Acknowledger
 from p2p.envelope import peek
-from p2p.errors import LocalFault, P2PError
+from p2p.errors import P2PError
 from p2p.messages import DocumentsAsk, encode
 from p2p.network import Fetched, Network
 from protocol.versions import manifest_of_edge
+from runtime.errors import LocalFault
 from weights.documents import Edge
 from weights.store import Store
 

@@ -20,7 +20,7 @@ from node.config import NodeConfig
 from node.doctor import Attempt, Row
 from p2p.addresses import listenable, machine_addresses, way_of
 from p2p.envelope import peek
-from p2p.errors import LocalFault, P2PError
+from p2p.errors import P2PError
 from p2p.https_client import HttpsClient
 from p2p.identity import generate_key
 from p2p.invite import Invite
@@ -28,6 +28,7 @@ from p2p.messages import Head, HeadAnswer, HeadAsk, Reachable, ReachableAsk, dec
 from p2p.network import Network
 from p2p.reachable import METHOD, ports_of
 from p2p.threaded import ThreadedPeer
+from runtime.errors import LocalFault
 
 PATIENCE: Final = 10.0
 """Seconds for one attempt."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import BadConfig
+from node.home import joined, run_folder
 from node.outbox import Outbox, Row
 from node.records import Records
-from node.start import joined, run_folder
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.messages import Receipt, decode

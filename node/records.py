@@ -3,7 +3,7 @@
 Rules
 1. Roots, RunSpec, Head and Version lie as the sealed bytes that were received; at start they go through `TrustedSet`
    like bytes from a stranger, so a tampered folder cannot teach the node anything.
-2. A file is whole or absent (weights.durable), and fsynced before `Records` returns.
+2. A file is whole or absent (runtime.files), and fsynced before `Records` returns.
 3. Version is written before the Head that names it. A document that no longer verifies is left out, each on its own,
    and said, except a Root: the chain from the invite must hold.
 """
@@ -18,8 +18,8 @@ from node.trust import TrustedSet
 from p2p.envelope import document_hash
 from p2p.errors import P2PError
 from p2p.messages import Head, RunSpec
+from runtime.files import writing
 from weights.documents import Version
-from weights.durable import writing
 
 _log = structlog.get_logger("node")
 

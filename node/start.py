@@ -4,35 +4,21 @@ import asyncio
 import secrets
 import signal
 import time
-from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.config import NodeConfig
 from node.errors import BadConfig
-from node.lock import locked
+from node.home import joined, locked
 from node.log import set_up_logging
 from p2p.addresses import listenable
-from p2p.errors import LocalFault
-from p2p.exits import Exit
 from p2p.identity import load_or_create_key, peer_id, public_bytes
 from p2p.invite import Invite
 from p2p.network import Network
 from runtime import descriptors
-from weights.durable import writing
-
-
-def run_folder(home: Path, run: bytes) -> Path:
-    """Where the data of one run lie."""
-    return home / "runs" / run.hex()[:16]
-
-
-def joined(home: Path) -> Invite:
-    """The invite joined last. Raises `BadConfig`."""
-    try:
-        return Invite.from_text((home / "invite").read_text())
-    except FileNotFoundError as error:
-        raise BadConfig(f"no run was joined in {home}: give an invite with echo2-node join INVITE") from error
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from runtime.files import writing
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 
 from p2p.errors import Unreachable
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.limits.slots import ALL
 
 T = TypeVar("T")

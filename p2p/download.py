@@ -14,7 +14,7 @@ from p2p import wire
 from p2p.bans import Bans
 from p2p.errors import BadChunk, Malformed, Unreachable
 from p2p.feeds import Feeds
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.pace import Pace
 from p2p.payload import PartialPayload
 from p2p.shelf import Shelf

@@ -1,4 +1,4 @@
-"""Errors of the network plane, named for who is at fault.
+"""Errors of the network plane, named for the side at fault.
 
 P2PError
 ├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
@@ -12,8 +12,10 @@ P2PError
 │       └── Busy       it has too much to do just now, and may be asked again soon
 ├── Exhausted          nobody's fault: this process has no descriptor left; worth another try
 ├── Stale              an authentic document older than what is held (rollback, replay, expiry)
-└── LocalFault         this machine's fault: key file, port, permission; the message names the fix
+└── LocalFault         this machine's fault (a runtime.errors.LocalFault): key file, port, permission
 """
+
+from runtime import errors
 
 
 class P2PError(Exception):
@@ -64,5 +66,5 @@ class Stale(P2PError):
     """An authentic document that is older than one already held, or expired."""
 
 
-class LocalFault(P2PError):
-    """Something on this machine must be put right; the message says what."""
+class LocalFault(P2PError, errors.LocalFault):
+    """Something on this machine must be put right before it can take part in the network."""

@@ -28,8 +28,7 @@ from p2p.addresses import https_url
 from p2p.certificate import KeyPin
 from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.feeds import Feeds
-from p2p.groups import one_error
-from p2p.guard import guarded
+from p2p.guard import guarded, one_error
 from p2p.limits.origin import Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.payload import PartialPayload, Payload

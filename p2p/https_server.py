@@ -28,7 +28,7 @@ from aiohttp import web
 from p2p import https_wire, wire
 from p2p.addresses import OVER_HTTPS
 from p2p.errors import Busy, Malformed
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.limits.origin import Origin, origin_over_https, over_https

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from p2p.errors import LocalFault, Malformed
+from runtime.files import syncing
 
 # libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
@@ -64,13 +65,9 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
             file.write(pem)
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, path)  # unlike a rename, never over another
-        draft.unlink()
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with syncing(path.parent):
+            os.link(draft, path)  # unlike a rename, never over another
+            draft.unlink()
     except OSError as error:
         with suppress(OSError):
             draft.unlink()

@@ -29,6 +29,7 @@ from p2p.chunks import check, chunk_count, chunk_span, digest, leaf_digest
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
 from p2p.openpayloads import FILES, OpenPayload, OpenPayloads, faults
+from runtime.files import syncing
 
 log = logging.getLogger("p2p")
 
@@ -187,14 +188,9 @@ class PartialPayload(Payload):
         if not self.complete or self._whole.digest() != self.manifest.hash:
             self.discard()
             raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")
-        with faults(self.path):
-            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(self._descriptor)
-                os.rename(self._part, self.path)
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+        with faults(self.path), syncing(self.path.parent):
+            os.fsync(self._descriptor)
+            os.rename(self._part, self.path)
         self._notes.unlink(missing_ok=True)
         with self._lock:
             self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.limits.origin import Origin
 from p2p.limits.rates import Buckets
 from p2p.limits.slots import Slots

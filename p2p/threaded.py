@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from p2p.bridge import TrioThread
 from p2p.errors import LocalFault, Unreachable
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import Origin
 from p2p.limits.subnets import PeerLimits

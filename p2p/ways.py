@@ -16,7 +16,7 @@ from typing import Final
 
 from p2p.addresses import WAYS, Way, way_of
 from p2p.errors import Declined, P2PError, Unreachable
-from p2p.groups import one_error
+from p2p.guard import one_error
 from p2p.https_client import HttpsClient
 from p2p.limits.origin import Origin
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic

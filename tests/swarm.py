@@ -28,11 +28,12 @@ from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
 from p2p.peer import Peer
+from runtime.errors import DiskFull
 from tasks.text import char_tokenizer
 from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.node.fake_coordinator import Node, make_node, until
 from weights.diff import encode, encode_full
-from weights.errors import DiskFull, WeightsError
+from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 from weights.store import Store
 

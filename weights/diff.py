@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.files import writing
 from weights import codec
 from weights.codec import Bits
 from weights.documents import TensorEntry, Version
-from weights.durable import writing
 from weights.errors import BadPayload, BadSnapshot, WrongBase
 from weights.order import in_order
 from weights.payload import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head

@@ -5,10 +5,10 @@
     ├── WrongBase      nobody's malice: the snapshot held here is not the one that the diff starts from
     ├── BadSnapshot    a file or folder that is no model snapshot; the message names the fix
     ├── StoreCorrupt   the store's index is damaged; the message names the fix
-    ├── StoreBusy      another process holds the store
-    └── DiskFull       this machine cannot hold the bytes; nothing that was there is damaged
+    └── StoreBusy      another process holds the store
 
-`FileNotFoundError` and the like pass through as they are.
+`runtime.errors.DiskFull` (this machine cannot hold the bytes; what was there is intact), `FileNotFoundError` and the
+like pass through as they are.
 """
 
 
@@ -34,7 +34,3 @@ class StoreCorrupt(WeightsError):
 
 class StoreBusy(WeightsError):
     """Another process has the store open."""
-
-
-class DiskFull(WeightsError):
-    """A write found no room (disk, quota or file size limit); the message names the path."""

@@ -38,11 +38,11 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from runtime.files import hidden, move, sync_file, sync_folder, writing
 from weights import diff
 from weights.codec import Bits
 from weights.diff import Change, by_tensor, open_payload, patches
 from weights.documents import Version
-from weights.durable import hidden, move, sync_file, sync_folder, writing
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
 from weights.payload import Reader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot

@@ -22,9 +22,9 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from runtime.files import writing
 from weights import header
 from weights.documents import ITEM_BYTES, TensorEntry, check_table
-from weights.durable import writing
 from weights.errors import BadPayload, BadSnapshot
 
 Bits: TypeAlias = NDArray[np.unsignedinteger[Any]]

@@ -19,19 +19,20 @@
 """
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 from blake3 import blake3
 
-from weights.durable import move, room, sync_file, sync_folder
-from weights.errors import BadPayload, DiskFull, StoreBusy, StoreCorrupt
+from runtime.errors import DiskFull
+from runtime.files import move, room, sync_file, sync_folder
+from runtime.lock import AlreadyLocked, Lock, lock_file
+from weights.errors import BadPayload, StoreBusy, StoreCorrupt
 
 _FORMAT: Final = 1
 _AT_ONCE: Final = 64
@@ -201,8 +202,8 @@ class Store(StoreReader):
                 (folder / name).mkdir(parents=True, exist_ok=True)
         self._mutex = threading.RLock()
         with contextlib.ExitStack() as undo:
-            self._lock = _lock(folder / "lock")
-            undo.callback(self._lock.close)
+            self._lock = _locked(folder / "lock")
+            undo.callback(self._lock.release)
             with self._translated():
                 self._database = _connect(folder / "index.sqlite")
                 undo.callback(self._database.close)
@@ -216,7 +217,7 @@ class Store(StoreReader):
         with self._mutex:
             super().close()
             self._database.close()
-            self._lock.close()
+            self._lock.release()
 
     def put_document(self, kind: str, era: int, version: int, sealed: bytes) -> bytes:
         """Keep sealed bytes; their BLAKE3 hash. The same bytes twice are kept once, under the first kind."""
@@ -390,12 +391,8 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
     )
 
 
-def _lock(path: Path) -> BinaryIO:
-    with room(path):
-        file = path.open("ab")
+def _locked(path: Path) -> Lock:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.close()
+        return lock_file(path)
+    except AlreadyLocked as error:
         raise StoreBusy(f"{path.parent} is open in another process") from error
-    return file

@@ -15,8 +15,9 @@ from coordinator.database import Database, InUse
 from coordinator.folder import RunFolder
 from coordinator.ledger import Ledger
 from coordinator.supervision import commands
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import Malformed, Unreachable
 from p2p.identity import public_key
+from runtime.errors import LocalFault
 
 MOST_WORDS: Final = 300
 """Characters of a reason or a note; the ledger keeps them for ever."""

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coordinator.learner.calls import Export
-from weights.durable import move, room, sync_file, sync_folder
+from runtime.files import move, room, sync_file, sync_folder
 
 FORMAT = 1
 KEPT = 2

@@ -25,9 +25,9 @@ from transformers import PreTrainedModel
 
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
+from runtime.files import sync_folder
+from runtime.files import writing as writing_file
 from weights.diff import encode, encode_full
-from weights.durable import sync_folder
-from weights.durable import writing as writing_file
 from weights.snapshot import Snapshot
 from weights.tensors import save_model
 

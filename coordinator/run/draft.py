@@ -4,8 +4,6 @@
 2. What is left over may hold private keys, so nothing removes it but a person: `left_over` says where it is.
 """
 
-import fcntl
-import os
 import re
 import shutil
 import tempfile
@@ -15,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.folder import RunFolder
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
+from runtime.lock import AlreadyLocked, Lock, lock_folder
 
 _CONTENT: Final = frozenset({"model", "keys", "root", "run.spec", "coordinator.toml"})
 
@@ -35,7 +34,7 @@ def drafting(target: Path) -> Iterator[RunFolder]:
     finally:
         shutil.rmtree(draft.path, ignore_errors=True)
         if lock is not None:
-            os.close(lock)
+            lock.release()
 
 
 def left_over(target: Path) -> list[str]:
@@ -59,16 +58,13 @@ def _is_left_over(path: Path) -> bool:
         return False
     lock = _locked(path)
     if lock is not None:
-        os.close(lock)
+        lock.release()
     return lock is not None
 
 
-def _locked(path: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None: another process holds it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _locked(path: Path) -> Lock | None:
+    """The folder's lock; None: another process holds it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+        return lock_folder(path)
+    except AlreadyLocked:
         return None
-    return descriptor

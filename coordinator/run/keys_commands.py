@@ -11,8 +11,6 @@ Rules
 """
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,9 +24,11 @@ from coordinator.keys import ONLINE, ROOT
 from coordinator.run import root_request
 from coordinator.run.root_request import RootRequest, SignedRoot
 from coordinator.supervision import commands
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import Unreachable
 from p2p.identity import load_key
-from weights.durable import writing
+from runtime.errors import LocalFault
+from runtime.files import writing
+from runtime.lock import AlreadyLocked, lock_folder
 
 SIGNED: Final = ".signed"
 """The ending of the answer's name."""
@@ -160,16 +160,13 @@ def _next_steps(out: Path) -> list[str]:
 @contextlib.contextmanager
 def _alone(place: RunFolder) -> Iterator[None]:
     try:
-        descriptor = os.open(place.roots, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = lock_folder(place.roots)
+    except AlreadyLocked as error:
+        raise LocalFault(f"another `echo2-coord keys` works in {place.path}: let it end first") from error
     except OSError as error:
         raise LocalFault(f"{place.path} holds no run ({error.strerror}): name the run folder with --home") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock:
         yield
-    except BlockingIOError as error:
-        raise LocalFault(f"another `echo2-coord keys` works in {place.path}: let it end first") from error
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path) -> bytes:

@@ -22,9 +22,10 @@ from coordinator import authority
 from coordinator.authority import ROOT_LIFE, Untrusted
 from coordinator.keys import ROLES, ROOT, spaced
 from p2p.envelope import peek, seal
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import Malformed
 from p2p.identity import public_bytes
 from p2p.messages import RoleKeys, Root, decode, encode
+from runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20
 """Of a request or an answer."""

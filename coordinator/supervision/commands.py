@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.supervision.watch import Watch
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import Unreachable
 from runtime import control_socket
 from runtime.control_socket import ControlServer, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
+from runtime.errors import LocalFault
 
 MOST_WHY = 300
 """Characters of the operator's reason, which the page shows."""

@@ -17,9 +17,9 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from coordinator.web.limits import MOST_HEADERS, Visitors, WebLimits
-from p2p.errors import LocalFault
 from p2p.limits.subnets import TurnedAway
 from runtime.descriptors import SHORTAGES, is_shortage
+from runtime.errors import LocalFault
 
 _BACKLOG = 1024  # waiting there costs no descriptor, and being dropped costs a visitor a second
 _SWEEP = 1.0

@@ -16,7 +16,7 @@ from benchmarks.diff_streams import Stream, recorded, save, synthetic
 from coordinator import modelfolder
 from coordinator.learner.calls import WarmUp
 from coordinator.learner.warmup import warm_up
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 
 def test_a_saved_stream_comes_back_as_it_was(tmp_path: Path) -> None:

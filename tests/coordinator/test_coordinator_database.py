@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.database import DAY, Corrupt, Database, DatabaseFault, DiskFull, InUse, WrongSchema, check
+from coordinator.database import DAY, Corrupt, Database, DatabaseFault, InUse, WrongSchema, check
 from coordinator.schema import SCHEMA_VERSION
+from runtime.errors import DiskFull
 
 
 def fail_after_writing(database: Database) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.database import Database, DatabaseFault, DiskFull
+from coordinator.database import Database, DatabaseFault
 from coordinator.group_commit import GroupCommit
+from runtime.errors import DiskFull
 
 
 class Refusing:
@@ -144,7 +145,7 @@ def test_what_sqlite_undid_by_itself_counts_for_nobody(tmp_path: Path) -> None:
             await database.durable()
             first, second = await asyncio.gather(answer(database), fill(database), return_exceptions=True)
             assert isinstance(second, DiskFull)
-            assert isinstance(first, DatabaseFault) or facts(path) == ["of alice"]
+            assert isinstance(first, DatabaseFault | DiskFull) or facts(path) == ["of alice"]
 
     asyncio.run(main())
     assert facts(path) in ([], ["of alice"])

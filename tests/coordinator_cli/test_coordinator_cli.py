@@ -24,12 +24,12 @@ from coordinator.config import WebSection
 from coordinator.demo_settings import DemoOptions
 from coordinator.folder import RunFolder, locked
 from coordinator.state import BroadcastView, CapacityView, RunState
-from p2p.errors import BadSignature, LocalFault, Unreachable
-from p2p.exits import Exit
+from p2p.errors import BadSignature, Unreachable
 from p2p.invite import Invite
+from runtime.errors import DiskFull, LocalFault
+from runtime.exit_codes import Exit
 from tests.children import child
 from tests.coordinator_cli.conftest import NOW
-from weights.errors import DiskFull
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from coordinator.keys import ONLINE, ROLES
 from coordinator.run import keys_commands, root_request
 from coordinator.run.root_request import RootRequest, SignedRoot
 from p2p.envelope import peek, seal
-from p2p.errors import LocalFault
-from p2p.exits import Exit
 from p2p.identity import generate_key, load_key, public_bytes
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, decode, encode
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 from tests.coordinator_cli.conftest import NOW
 from tests.cuts import cuts
 

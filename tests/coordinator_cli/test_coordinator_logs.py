@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from coordinator import logs
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 
 
 class Terminal(io.StringIO):

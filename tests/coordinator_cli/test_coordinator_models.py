@@ -11,7 +11,7 @@ import pytest
 from coordinator import modelfolder, setup
 from coordinator.learner.calls import Import
 from engines.child import Child
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 from tests.coordinator_cli.conftest import NOW
 
 CHILD = """

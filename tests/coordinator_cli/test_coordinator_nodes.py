@@ -22,9 +22,9 @@ from coordinator.folder import RunFolder
 from coordinator.ledger import Ledger
 from coordinator.supervision.commands import OperatorSocket
 from coordinator.supervision.watch import Watch
-from p2p.exits import Exit
 from p2p.identity import peer_id
 from p2p.messages import Hello, TaskReference
+from runtime.exit_codes import Exit
 from tests.coordinator.books_world import ALICE, BOB, World, group
 
 HELLO = Hello(

@@ -19,8 +19,8 @@ from coordinator import cli
 from coordinator.supervision.commands import MOST_WHY, OperatorSocket
 from coordinator.supervision.watch import Watch
 from coordinator.web.site import BODIES
-from p2p.exits import Exit
 from runtime.control_socket import socket_path
+from runtime.exit_codes import Exit
 from tests.coordinator.books_world import World
 
 

@@ -18,10 +18,10 @@ from coordinator.authority import ROOT_LIFE, Untrusted
 from coordinator.config import ConfigFault
 from coordinator.folder import Busy, RunFolder, locked
 from p2p.envelope import seal
-from p2p.errors import LocalFault
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from p2p.invite import Invite
 from p2p.messages import Root, RunSpec, decode, encode
+from runtime.errors import LocalFault
 from tests.coordinator_cli.conftest import NOW, make_run
 from weights.snapshot import Snapshot
 
@@ -259,7 +259,8 @@ def test_a_run_folder_does_not_load_with(what: str, home: Path) -> None:
     before = contents(home)
     with pytest.raises(LocalFault, match=sentence) as fault:
         load(home)
-    assert type(fault.value) is kind
+    assert isinstance(fault.value, kind)
+    assert isinstance(fault.value, Untrusted) is issubclass(kind, Untrusted)
     assert "\n" not in str(fault.value)
     assert contents(home) == before
 

@@ -10,9 +10,9 @@ import torch
 from coordinator.learner import checkpoint
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base, CheckpointError, State
+from runtime.errors import DiskFull
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
-from weights.errors import DiskFull
 
 
 def state(step: int) -> State:

@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 from coordinator.state import RunState  # noqa: E402 (the path above comes first)
-from p2p.errors import LocalFault  # noqa: E402
+from runtime.errors import LocalFault  # noqa: E402
 from tests import pictures  # noqa: E402
 
 if TYPE_CHECKING:

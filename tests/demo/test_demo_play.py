@@ -18,8 +18,8 @@ from rich.console import Console
 from coordinator import demo, demo_crew
 from coordinator.demo_settings import DemoOptions
 from p2p.addresses import Way
-from p2p.errors import LocalFault
-from p2p.exits import Exit
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
 from tests.children import child
 from tests.demo.stand_ins import programs
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from coordinator import demo
 from coordinator.database import Database
 from coordinator.demo_settings import DemoOptions
-from p2p.exits import Exit
+from runtime.exit_codes import Exit
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summa
 from coordinator.modelfolder import task_named
 from coordinator.setup import check_sizes, settings_for
 from coordinator.state import Evaluation, RunState
-from p2p.errors import LocalFault
+from runtime.errors import LocalFault
 from tests import pictures
 
 

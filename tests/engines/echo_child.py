@@ -8,7 +8,7 @@ import time
 import msgspec
 
 from engines.child import Pipe
-from weights.errors import DiskFull
+from runtime.errors import DiskFull
 
 
 class Text(msgspec.Struct):

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from engines.child import MAX_FRAME, Child, ChildDied, ChildError
-from weights.errors import DiskFull
+from runtime.errors import DiskFull
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.exits import Exit
+from runtime.exit_codes import Exit
 from tests.faults.audit import check_books, check_draws
 from tests.faults.processes import Program, Run, running, until
 from tests.quickdisk import quick_folder

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from benchmarks.lab import NotPermitted
-from p2p.exits import Exit
 from p2p.identity import load_or_create_key, peer_id, public_bytes
+from runtime.exit_codes import Exit
 from tests.faults.hosts import Hosts
 from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
 from tests.quickdisk import quick_folder

@@ -20,12 +20,12 @@ from coordinator.rollouts.tokens import WINDOW
 from engines.child import ChildDied, ChildError
 from p2p.envelope import peek
 from p2p.messages import Receipt, decode
+from runtime.errors import DiskFull
 from tasks.arithmetic import REVERSE
 from tasks.task import Score
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramLearner, Swarm, accepted, make_swarm, working
-from weights.errors import DiskFull
 
 try:
     from coordinator.processes import DiedComputing as Died

@@ -14,7 +14,6 @@ import pytest
 
 from coordinator.control import Control
 from coordinator.daemon import Coordinator
-from coordinator.database import DiskFull
 from engines.calls import PackedSample
 from engines.engine import Job, SampleScore
 from p2p.envelope import seal
@@ -22,6 +21,7 @@ from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
 from p2p.network import RequestHandler
 from p2p.records import Own
+from runtime.errors import DiskFull
 from tests.clock import run_fake
 from tests.coordinator.test_coordinator_group_commit import refusing
 from tests.network.test_network_faults import whole

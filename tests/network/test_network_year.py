@@ -21,11 +21,11 @@ from node.receipts import verified
 from node.rollout import EXPIRED
 from node.trust import TrustedSet
 from p2p.envelope import peek
-from p2p.errors import LocalFault
 from p2p.identity import generate_key, write_key
 from p2p.messages import LeaseAsk, Receipt, decode
 from protocol.authority import Unproven
 from runtime.control_socket import socket_path
+from runtime.errors import LocalFault
 from tests.clock import run_fake
 from tests.node.fake_coordinator import Node, make_node, until
 from tests.swarm import Swarm, accepted, make_swarm, wall, working

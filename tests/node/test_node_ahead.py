@@ -6,9 +6,9 @@ from pathlib import Path
 import anyio
 
 from node.ahead import Ahead
-from p2p.exits import Exit
 from p2p.memory import Link, MemoryNetwork
 from p2p.messages import Lease, Refusal
+from runtime.exit_codes import Exit
 from tests.clock import run_fake
 from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until, wall
 

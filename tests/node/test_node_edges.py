@@ -23,17 +23,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.config import NodeConfig, config_path, load_config
 from node.control import ControlServer, ask_daemon, socket_path
 from node.errors import BadConfig, TryLater
-from node.lock import locked
+from node.home import locked
 from node.log import blot, set_up_logging
 from node.outbox import Outbox
 from node.switch import Switch
 from node.trust import Mixed
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature
-from p2p.exits import Exit
 from p2p.identity import generate_key, public_bytes
 from p2p.invite import Invite
 from p2p.messages import Receipt, Received, Refusal, encode
+from runtime.exit_codes import Exit
 
 RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
 

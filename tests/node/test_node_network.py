@@ -12,10 +12,10 @@ import pytest
 
 from node.daemon import FREED_WITHIN
 from node.errors import NoDevice, RefusedByRun, TrustFailure
-from p2p.exits import Exit
 from p2p.identity import generate_key
 from p2p.memory import MemoryNetwork
 from p2p.messages import Refusal
+from runtime.exit_codes import Exit
 from tests.clock import run_fake
 from tests.node.fake_coordinator import FakeCoordinator, InProcessEngine, Keys, Node, make_node, until, wall
 

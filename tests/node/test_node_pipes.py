@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from node.control import ControlServer, socket_path
+from node.home import run_folder
 from node.outbox import Outbox
-from node.start import run_folder
-from p2p.exits import Exit
 from p2p.identity import generate_key, public_bytes, write_key
+from runtime.exit_codes import Exit
 from tests.children import into_a_closed_pipe
 from tests.node.fake_coordinator import FakeCoordinator
 

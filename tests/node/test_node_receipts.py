@@ -8,13 +8,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.cli import main
+from node.home import run_folder
 from node.outbox import Outbox
 from node.records import Records
-from node.start import run_folder
 from p2p.envelope import document_hash, open_sealed, seal
-from p2p.exits import Exit
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.messages import Receipt, encode
+from runtime.exit_codes import Exit
 from tests.node.fake_coordinator import START, FakeCoordinator, Keys
 
 PASSPHRASE = "nobody knows"

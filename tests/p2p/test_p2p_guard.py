@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from p2p.errors import LocalFault, Malformed, P2PError, Unreachable
-from p2p.groups import one_error
-from p2p.guard import guarded
+from p2p.guard import guarded, one_error
 from p2p.pace import BURST, Pace
 
 

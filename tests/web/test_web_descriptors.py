@@ -16,7 +16,7 @@ import asyncio, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, 2 * (int(sys.argv[1]),))
 from coordinator.web.site import application, serve_web
-from weights.durable import writing
+from runtime.files import writing
 
 class Shown:
     async def picture(self): ...

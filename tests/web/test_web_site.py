@@ -18,8 +18,8 @@ from coordinator.broadcasts import MOST_TAKES
 from coordinator.state import NodeRow, RunState
 from coordinator.web import page, refusals, spread, table
 from coordinator.web.site import STATIC, Site, application, serve_web
-from p2p.errors import LocalFault
 from protocol.refusals import REASONS
+from runtime.errors import LocalFault
 from tests import pictures
 from tests.web.albums import Album
 

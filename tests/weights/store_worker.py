@@ -11,7 +11,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from weights.durable import writing
+from runtime.files import writing
 from weights.store import Store
 
 

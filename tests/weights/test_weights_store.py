@@ -17,10 +17,10 @@ from blake3 import blake3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.files import writing
 from tests.children import child
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
-from weights.durable import writing
 from weights.errors import BadPayload, StoreBusy, StoreCorrupt
 from weights.store import Store, StoreReader
 
@@ -304,7 +304,7 @@ FULL_DISK = """
     from pathlib import Path
     from blake3 import blake3
     from weights.documents import TensorEntry
-    from weights.errors import DiskFull
+    from runtime.errors import DiskFull
     from weights.snapshot import writing_snapshot
     from weights.store import Store, StoreReader
 

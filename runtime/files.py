@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from weights.errors import DiskFull
+from runtime.errors import DiskFull
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -50,9 +50,8 @@ def writing(path: Path) -> Iterator[BinaryIO]:
 
 def move(source: Path, target: Path) -> None:
     """Rename a file that is already fsynced, durably. Both lie on one filesystem."""
-    with room(target):
+    with room(target), syncing(target.parent):
         source.replace(target)
-        sync_folder(target.parent)
 
 
 def sync_file(path: Path) -> None:
@@ -61,10 +60,19 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def syncing(folder: Path) -> Iterator[None]:
+    """Make the names in a folder durable when the block ends without an error. The folder is opened first: a process
+    without a free descriptor changes no name in it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        yield
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    with syncing(folder):
+        pass

@@ -1,0 +1,42 @@
+"""The home folder of a node: the lock of its one daemon, the invite joined last, the folders of runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from node.errors import BadConfig, TryLater
+from p2p.invite import Invite
+from runtime.errors import DiskFull
+from runtime.lock import AlreadyLocked, lock_file
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Hold `home` for the block. Raises `TryLater` when a daemon holds it, or its disk is full; `BadConfig` when it
+    cannot be written."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = lock_file(home / "lock", name_holder=True)
+    except AlreadyLocked as error:
+        raise TryLater(
+            f"a node already runs in {home} (process {error.holder or '?'}): stop it, or choose another --home"
+        ) from error
+    except DiskFull as error:
+        raise TryLater(str(error)) from error
+    except OSError as error:
+        raise BadConfig(f"cannot write to {home}: {error.strerror}; choose another folder with --home") from error
+    with lock:
+        yield
+
+
+def run_folder(home: Path, run: bytes) -> Path:
+    """Return where the data of one run lie."""
+    return home / "runs" / run.hex()[:16]
+
+
+def joined(home: Path) -> Invite:
+    """Return the invite joined last. Raises `BadConfig`."""
+    try:
+        return Invite.from_text((home / "invite").read_text())
+    except FileNotFoundError as error:
+        raise BadConfig(f"no run was joined in {home}: give an invite with echo2-node join INVITE") from error

@@ -1,0 +1,36 @@
+"""Errors out of task groups: a group is taken apart, or one of its errors is raised in its place."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+Kinds = Sequence[type[BaseException]]
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group, of the groups in it too; of a single error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from leaves(part)
+    else:
+        yield error
+
+
+def foremost(error: BaseException, order: Kinds) -> BaseException:
+    """Return the first leaf of the first kind in `order` that occurs; the first leaf where none does."""
+    return min(leaves(error), key=lambda leaf: _rank(leaf, order))
+
+
+@contextmanager
+def single_error(kinds: tuple[type[BaseException], ...], order: Kinds) -> Iterator[None]:
+    """Raise `foremost` in place of a group whose leaves all are of `kinds`. A group with anything else in it passes
+    unchanged: that is a bug, or a cancellation."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if group.split(kinds)[1] is not None:
+            raise
+        raise foremost(group, order) from None
+
+
+def _rank(error: BaseException, order: Kinds) -> int:
+    return next((place for place, kind in enumerate(order) if isinstance(error, kind)), len(order))

@@ -1,0 +1,69 @@
+"""runtime/files.py: a file is whole or absent, and a write without room says so."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from runtime import files
+from runtime.errors import DiskFull, LocalFault
+from runtime.files import hidden, move, room, syncing, writing
+
+
+def test_a_file_appears_only_when_its_block_has_ended_well(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with writing(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+        assert hidden(path).exists()
+    assert path.read_bytes() == b"new"
+    assert not hidden(path).exists()
+
+
+def test_a_failure_leaves_what_was_there_and_no_hidden_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with writing(path) as file:
+            file.write(b"half")
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"old")]
+
+
+@pytest.mark.parametrize("number", files.NO_ROOM)
+def test_a_write_without_room_is_a_fault_of_this_machine_that_names_the_file(tmp_path: Path, number: int) -> None:
+    with pytest.raises(DiskFull, match="free space there") as full, room(tmp_path / "a"):
+        raise OSError(number, os.strerror(number))
+    assert str(tmp_path / "a") in str(full.value)
+    assert isinstance(full.value, LocalFault)
+
+
+def test_any_other_error_of_the_system_passes_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), room(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_without_a_free_descriptor_no_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    (tmp_path / "b").write_bytes(b"new")
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(files.os, "open", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        move(tmp_path / "b", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_the_names_in_a_folder_are_synced_once_after_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(files.os, "fsync", lambda descriptor: order.append("sync"))
+    with syncing(tmp_path):
+        order.append("block")
+    assert order == ["block", "sync"]
