@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.paths import ROOT
+
 # Before anything imports torch or transformers, here or in a child process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -50,4 +52,4 @@ def _a_stranger_at_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""
-    return Path(__file__).resolve().parent.parent
+    return ROOT

@@ -18,11 +18,11 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 MAY_IMPORT = {
     "runtime": set(),
     "p2p": {"runtime"},

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 CLIS = {"echo2-node": "node.cli", "echo2-coord": "coordinator.cli"}
 CONFIGS = {"Node key": ("node.config", "NodeConfig"), "Coordinator key": ("coordinator.config", "CoordinatorConfig")}
 SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")

@@ -15,7 +15,6 @@ import re
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
@@ -64,9 +63,9 @@ from p2p.limits import slots, subnets
 from p2p.relay import RelayLimits
 from protocol.refusals import REASONS
 from tasks import registry, text
+from tests.support.paths import ROOT
 from weights import documents, snapshot, store
 
-ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "protocol"
 PAGES = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
 ALL = "\n".join(PAGES.values())

@@ -76,7 +76,7 @@ def coordinator(story: str, home: Path) -> None:
 def programs(story: str) -> "Programs":
     from coordinator.demo import Programs
 
-    me = [sys.executable, str(HERE / "stand_ins.py")]
+    me = [sys.executable, str(Path(__file__).resolve())]
 
     def make(home: Path, settings: "DemoSettings", seed: int) -> None:
         home.mkdir()

@@ -22,8 +22,9 @@ from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.children import child
 from tests.demo.stand_ins import programs
+from tests.support.paths import ROOT
 
-STAND_INS = Path(__file__).with_name("stand_ins.py")
+STAND_INS = ROOT / "tests/demo/stand_ins.py"
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from coordinator import demo
 from coordinator.database import Database
 from coordinator.demo_settings import DemoOptions
 from runtime.exit_codes import Exit
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-SABOTEUR = Path(__file__).with_name("saboteur")
+SABOTEUR = ROOT / "tests/demo/saboteur"
 
 
 def test_the_demo_comes_to_its_end_although_rewards_a_batch_and_a_checkpoint_are_spoilt(

@@ -15,10 +15,9 @@ import pytest
 
 from engines.child import MAX_FRAME, Child, ChildDied, ChildError
 from runtime.errors import DiskFull
+from tests.support.paths import ROOT
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
-ARGV = [sys.executable, str(HERE / "echo_child.py")]
+ARGV = [sys.executable, str(ROOT / "tests/engines/echo_child.py")]
 ENV = {"PYTHONPATH": str(ROOT)}
 
 

@@ -10,6 +10,7 @@ from engines.remote import RemoteEngine, python_path
 from engines.transformers import TransformersEngine
 from tests.engines import tiny_model
 from tests.engines.tiny_model import job
+from tests.support.paths import ROOT
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 
@@ -50,7 +51,7 @@ async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path)
 
 
 def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(ROOT)
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     assert python_path({"A": "b"}) == {"A": "b", "PYTHONPATH": f"{root}{os.pathsep}/elsewhere"}
     monkeypatch.delenv("PYTHONPATH")

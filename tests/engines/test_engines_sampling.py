@@ -1,14 +1,14 @@
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from engines import sampling
 from engines import sampling_reference as reference
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parent.parent / "vectors" / "sampling.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "sampling.json").read_text())
 
 
 def seed(number: int) -> bytes:

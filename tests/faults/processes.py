@@ -28,9 +28,9 @@ from coordinator.learner.calls import WarmUp
 from coordinator.modelfolder import TINY
 from coordinator.state import NodeRow, RunState
 from p2p.identity import load_key, peer_id, public_bytes
+from tests.support.paths import ROOT
 
 T = TypeVar("T")
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240.0
 """Seconds that anything may take. On two cores that twelve others want a start of torch takes up to forty, and a
 coordinator starts its scorer after its learner."""

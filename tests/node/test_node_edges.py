@@ -34,6 +34,7 @@ from p2p.identity import generate_key, public_bytes
 from p2p.invite import Invite
 from p2p.messages import Receipt, Received, Refusal, encode
 from runtime.exit_codes import Exit
+from tests.support.paths import ROOT
 
 RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
 
@@ -299,7 +300,7 @@ def test_what_the_network_plane_says_has_the_nodes_form(
 def command(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "node.cli", *words], capture_output=True, text=True, timeout=60, check=False,
-        cwd=Path(__file__).parents[2], env={**os.environ, **environ},
+        cwd=ROOT, env={**os.environ, **environ},
     )  # fmt: skip
 
 

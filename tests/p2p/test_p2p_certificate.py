@@ -4,7 +4,6 @@ import datetime
 import json
 import ssl
 import stat
-from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -14,8 +13,9 @@ from p2p.certificate import LIFE, RENEW_BEFORE
 from p2p.errors import LocalFault
 from p2p.identity import generate_key, write_key
 from tests.https import NOW, shown
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "https.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "https.json").read_text())
 
 
 def test_a_certificate_made_anew_under_the_same_key_has_the_same_pin():

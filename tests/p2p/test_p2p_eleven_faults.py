@@ -6,7 +6,6 @@ import asyncio
 import importlib.metadata
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 import trio
@@ -29,8 +28,8 @@ from p2p.libp2p_stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
 from tests.p2p.test_p2p_libp2p import MB, echo, made, on_trio, publish_until, running
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SINK = "/test/sink"
 
 

@@ -1,7 +1,6 @@
 """Sealed documents: golden bytes, and every way in which a signature must not count."""
 
 import json
-from pathlib import Path
 
 import blake3
 import msgspec
@@ -23,8 +22,9 @@ from p2p.envelope import (
 )
 from p2p.errors import BadSignature, Malformed, PeerFault
 from p2p.identity import public_bytes
+from tests.support.paths import VECTORS
 
-VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "envelope.json").read_text())
+VECTOR = json.loads((VECTORS / "envelope.json").read_text())
 RUN, OTHER_RUN = bytes(range(32)), bytes(32)
 PAYLOAD = b"\x81\xa3eraa"
 FIRST, SECOND, THIRD = (Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in (1, 2, 3))

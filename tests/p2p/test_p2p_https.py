@@ -7,7 +7,6 @@ import ssl
 import struct
 import threading
 import time
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -25,8 +24,9 @@ from p2p.peer import Peer
 from tests.clock import run_fake
 from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
 from tests.peers import IP6, payload_file
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "https.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "https.json").read_text())
 MB = 1_000_000
 
 

@@ -24,9 +24,10 @@ from p2p.network import Manifest
 from tests.p2p import stock
 from tests.p2p.test_p2p_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.peers import payload_file
+from tests.support.paths import ROOT
 
-HERE = Path(__file__).parent / "interop_js"
-PACKAGES = Path(os.environ.get("INTEROP_JS") or HERE.parent.parent.parent / ".interop") / "node_modules"
+HERE = ROOT / "tests/p2p/interop_js"
+PACKAGES = Path(os.environ.get("INTEROP_JS") or ROOT / ".interop") / "node_modules"
 
 
 def missing() -> str | None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import base58
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 
 from p2p.errors import LocalFault
 from p2p.invite import PREFIX, Invite
+from tests.support.paths import VECTORS
 
-VECTORS = Path(__file__).parents[1] / "vectors"
 VECTOR = json.loads((VECTORS / "invite.json").read_text())
 """Format 1, as it was written before there was format 2."""
 SHORT = json.loads((VECTORS / "invite_2.json").read_text())["format_2"]

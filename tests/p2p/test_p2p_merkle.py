@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 
 from p2p import merkle
 from p2p.chunks import digest
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "merkle.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "merkle.json").read_text())
 
 
 def sha256(data: bytes) -> bytes:

@@ -3,7 +3,6 @@
 import json
 import struct
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -53,8 +52,9 @@ from p2p.messages import (
     encode,
 )
 from p2p.network import Manifest
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "messages.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "messages.json").read_text())
 
 RUN, NODE, ROOT = bytes(range(32)), b"n" * 32, b"r" * 32
 LEASE, NONCE, SEEDS = b"lease id 16 byte", b"nonce of 16 byte", [b"first seed 16 by", b"other seed 16 by"]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 from p2p import mux
 from p2p.errors import LocalFault, Malformed
 from p2p.mux import AWAY, CREDIT, DATA, FIN, HEADER, OPEN, PING, PONG, RESET, Flow, Mux
+from tests.support.paths import VECTORS
 
-VECTOR = Path(__file__).parent.parent / "vectors" / "mux.json"
+VECTOR = VECTORS / "mux.json"
 ALL = 1 << 30
 
 

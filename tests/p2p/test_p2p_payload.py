@@ -16,8 +16,9 @@ from p2p.payload import PartialPayload, Payload
 from tests.cuts import cuts
 from tests.peers import payload_file
 from tests.quickdisk import quick_folder
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "chunks.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "chunks.json").read_text())
 KIB = 1 << 10
 LENGTH = 100 * KIB + 5
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,8 +13,9 @@ from p2p.errors import BadSignature, Malformed, P2PError, Stale
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import PeerRecord, encode
 from p2p.records import KEPT, LIFE, LIMIT, MOST, RENEW, SKEW, Book, Own, dials, opened
+from tests.support.paths import VECTORS
 
-VECTOR = json.loads((Path(__file__).parents[1] / "vectors" / "records.json").read_text())
+VECTOR = json.loads((VECTORS / "records.json").read_text())
 NOW, RUN = 1_700_000_000_000, bytes(range(32))
 
 

@@ -1,7 +1,6 @@
 import hashlib
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,10 @@ from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
 from tasks.guess import GUESS
 from tasks.registry import UnknownTask
 from tasks.task import Score, Split, Task, Transcript, TranscriptLie, replay, sampled_mask
+from tests.support.paths import VECTORS
 
 CHARS = text.FileText(text.char_tokenizer(), text.EOS)
 SPLITS: tuple[Split, ...] = ("train", "heldout")
-VECTORS = Path(__file__).parent.parent / "vectors"
 
 
 class Letters:

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from tests.support import paths
 from weights import classes, codec, native, scan
 from weights.bits import Reader, Writer
 from weights.classes import LAYOUTS, REFERENCE
@@ -26,7 +26,7 @@ from weights.errors import BadPayload
 DTYPES = {"U8": 1, "BF16": 2, "F16": 2, "I16": 2, "F32": 4, "I64": 8}
 NATIVE = native.builds()
 BUILDS = [REFERENCE, codec.compiled(), *NATIVE]
-VECTORS = Path(__file__).parent.parent / "vectors" / "weights_frames.json"
+VECTORS = paths.VECTORS / "weights_frames.json"
 
 
 @pytest.fixture(params=BUILDS, ids=["numpy", "numba", *(f"native{number}" for number in range(len(NATIVE)))])

@@ -14,6 +14,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 
+from tests.support import paths
 from weights import codec
 from weights.codec import Bits
 from weights.diff import apply, changed, encode, encode_full
@@ -23,7 +24,7 @@ from weights.payload import MAGIC
 from weights.snapshot import Snapshot
 
 Step = tuple[Snapshot, Snapshot]
-VECTORS = Path(__file__).parent.parent / "vectors" / "weights_payload.json"
+VECTORS = paths.VECTORS / "weights_payload.json"
 
 
 @pytest.mark.parametrize("kind", ["diff", "full"])

@@ -1,16 +1,16 @@
 """Documents of versions and edges: canonical bytes, and lies that are refused."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.support import paths
 from weights.documents import MAX_DOCUMENT, Document, Edge, EdgeIndex, TensorEntry, Version
 from weights.errors import BadPayload
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "weights_documents.json"
+VECTORS = paths.VECTORS / "weights_documents.json"
 
 VERSION = Version(
     era=1_700_000_000,

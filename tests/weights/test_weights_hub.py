@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 
+from tests.support.paths import ROOT
 from weights.documents import DType, TensorEntry
 from weights.errors import BadSnapshot
 from weights.hub import bf16_of, import_model
@@ -121,4 +122,4 @@ def test_only_the_file_for_tensors_imports_torch() -> None:
         "import sys, weights.diff, weights.hub, weights.path, weights.store\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent.parent, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
+from tests.support.paths import VECTORS
 from weights.diff import encode
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 
 Step = tuple[Snapshot, Snapshot]
-GOLDEN = base64.b64decode(
-    json.loads((Path(__file__).parent.parent / "vectors" / "weights_journal.json").read_text())["journal"]
-)
+GOLDEN = base64.b64decode(json.loads((VECTORS / "weights_journal.json").read_text())["journal"])
 
 
 def test_a_step_writes_the_journal_of_the_golden_vector(step: Step, tmp_path: Path) -> None:

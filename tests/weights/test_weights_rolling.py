@@ -17,6 +17,7 @@ from blake3 import blake3
 from tests.children import child
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
+from tests.support.paths import ROOT
 from weights import rolling as module
 from weights.diff import encode, encode_full
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
@@ -24,8 +25,7 @@ from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 from weights.store import Store
 
-WORKER = Path(__file__).with_name("rolling_worker.py")
-ROOT = Path(__file__).parent.parent.parent
+WORKER = ROOT / "tests/weights/rolling_worker.py"
 VERSIONS = 6
 
 

@@ -10,12 +10,13 @@ import pytest
 import safetensors
 from blake3 import blake3
 
+from tests.support import paths
 from weights import header
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
 from weights.snapshot import Snapshot, content_root, tensor_table, writing_snapshot
 
-VECTORS = Path(__file__).parent.parent / "vectors" / "weights_content_root.json"
+VECTORS = paths.VECTORS / "weights_content_root.json"
 
 
 def test_the_content_root_is_that_of_the_golden_vector(step: tuple[Snapshot, Snapshot]) -> None:

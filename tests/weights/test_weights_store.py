@@ -21,11 +21,11 @@ from runtime.files import writing
 from tests.children import child
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
+from tests.support.paths import ROOT
 from weights.errors import BadPayload, StoreBusy, StoreCorrupt
 from weights.store import Store, StoreReader
 
-ROOT = Path(__file__).parent.parent.parent
-WORKER = Path(__file__).parent / "store_worker.py"
+WORKER = ROOT / "tests/weights/store_worker.py"
 
 
 @pytest.fixture

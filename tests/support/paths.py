@@ -1,0 +1,6 @@
+"""Where the checkout and its golden vectors lie, so that a test may move between folders."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "tests" / "vectors"
