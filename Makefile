@@ -18,7 +18,7 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: help setup demo demo-smollm2 test test-all interop pytest lint types lock clean
+.PHONY: help setup demo demo-smollm2 test test-all interop pytest lint types report lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,9 @@ lint: setup ## ruff: layout, style, order of imports, likely mistakes
 
 types: setup ## mypy --strict over the packages and the benchmarks
 	$(BIN)/mypy
+
+report: setup ## long modules and functions, wide constructors, docstrings without a verb, repeated blocks (never fails)
+	@$(BIN)/python -m tests.report
 
 lock: ## resolve pyproject.toml anew into requirements.lock and requirements-smollm2.lock
 	rm -rf .venv-lock

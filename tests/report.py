@@ -1,0 +1,133 @@
+"""Print the house report: `make report`. A report to look at, never a gate; it exits with 0.
+
+For the packages and the benchmarks: modules above 400 lines, functions above 40, constructors of more than 7
+parameters, public docstrings whose first line opens with no verb, and blocks of six lines or more that stand twice.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median
+
+from tests.support.paths import ROOT
+
+PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node", "coordinator", "benchmarks")
+MODULE_LINES = 400
+FUNCTION_LINES = 40
+PARAMETERS = 7
+SAME_LINES = 6
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+NO_VERB = """
+a an the this these what who whom whose whoever where when why how if whether by with from for of in on at to as only
+each every all any both no one two its it nobody somebody nothing everything everybody some seconds bytes milliseconds
+"""
+"""First words that are no imperative verb."""
+
+
+def modules() -> Iterator[tuple[str, str, ast.Module]]:
+    """Yield (path from the root, source, tree) of each module, in order."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            source = path.read_text()
+            yield str(path.relative_to(ROOT)), source, ast.parse(source)
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """Yield (qualified name, definition) of each function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield prefix + node.name, node
+        if isinstance(node, Function | ast.ClassDef):
+            yield from functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If | ast.Try | ast.With):
+            yield from functions(node, prefix)
+
+
+def length(node: Function) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def parameters(node: Function) -> int:
+    """Count the parameters of a method, without `self`."""
+    arguments = node.args
+    return len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
+
+
+def lacks_verb(text: str) -> bool:
+    """Tell whether a docstring's first word is surely no verb: an article, a question word .."""
+    first = re.match(r"\W*(\w+)", text)
+    return first is not None and first[1].lower() in NO_VERB.split()
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Yield (name, line, text) of the docstrings of public functions; properties and classes name a thing."""
+    for name, node in functions(tree):
+        text = ast.get_docstring(node)
+        described = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+        if text and not described and not any(part.startswith("_") for part in name.split(".")):
+            yield name, node.lineno, text
+
+
+def twice(sources: dict[str, str]) -> list[str]:
+    """Find blocks of `SAME_LINES` meaningful lines that stand at two places, the longest stretch of each told once."""
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for name, source in sources.items():
+        lines = [(number, line.strip()) for number, line in enumerate(source.splitlines(), 1)]
+        lines = [
+            (n, line) for n, line in lines if len(line) > 3 and not line.startswith(("#", "import ", "from ", '"""'))
+        ]
+        for at in range(len(lines) - SAME_LINES + 1):
+            block = tuple(line for _, line in lines[at : at + SAME_LINES])
+            places[block].append((name, lines[at][0]))
+    told: list[str] = []
+    last: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for spots in places.values():
+        if len(spots) < 2:
+            continue
+        names, numbers = tuple(name for name, _ in spots), tuple(number for _, number in spots)
+        before = last.get(names)
+        last[names] = numbers
+        if before is None or any(now - then > 2 for now, then in zip(numbers, before, strict=True)):
+            told.append(" = ".join(f"{name}:{number}" for name, number in spots))
+    return told
+
+
+def show(title: str, rows: list[str]) -> None:
+    print(f"\n{title}: {len(rows)}")
+    for row in rows:
+        print(f"  {row}")
+
+
+def main() -> None:
+    """Print the report."""
+    sources, long, wide, tall, mute, sizes, lengths = {}, [], [], [], [], [], []
+    for path, source, tree in modules():
+        sources[path] = source
+        sizes.append(len(source.splitlines()))
+        if sizes[-1] > MODULE_LINES:
+            tall.append(f"{path}: {sizes[-1]} lines")
+        for name, node in functions(tree):
+            lengths.append(length(node))
+            if length(node) > FUNCTION_LINES:
+                long.append(f"{path}:{node.lineno}: {name}, {length(node)} lines")
+            if node.name == "__init__" and parameters(node) > PARAMETERS:
+                wide.append(f"{path}:{node.lineno}: {name}, {parameters(node)} parameters")
+        mute += [
+            f"{path}:{line}: {name}: {text.splitlines()[0]}"
+            for name, line, text in docstrings(tree)
+            if lacks_verb(text)
+        ]
+    print(f"{len(sizes)} modules, median {median(sizes):.0f} lines, largest {max(sizes)}")
+    print(f"{len(lengths)} functions, median {median(lengths):.0f} lines, largest {max(lengths)}")
+    show(f"Modules above {MODULE_LINES} lines", tall)
+    show(f"Functions above {FUNCTION_LINES} lines", long)
+    show(f"Constructors of more than {PARAMETERS} parameters", wide)
+    show("Public docstrings that open with no verb", mute)
+    show(f"Blocks of {SAME_LINES} lines that stand twice", twice(sources))
+
+
+if __name__ == "__main__":
+    main()
