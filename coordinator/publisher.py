@@ -16,6 +16,9 @@ Rules
    payloads as far as the budget goes. No node can need what goes: an index lists newer edges alone, so a node that
    joins, or holds an older version, comes by the anchor or the full edge. run.sqlite keeps the root of every version.
    So a version, a look at the disk and a start cost the same after however many versions.
+7. A payload is not hashed here: the export says what it hashed to as it was written, and that goes into the Edge and to
+   the peers' server. A file that the export or a start finds on the disk is read and hashed once before it is signed or
+   shared.
 """
 
 import asyncio
@@ -31,11 +34,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.remaking import Remaking
 from p2p import chunks
-from p2p.envelope import document_hash, open_sealed, peek, seal
-from p2p.errors import PeerFault
+from p2p.chunks import bare
+from p2p.envelope import document_hash, open_sealed, seal
+from p2p.errors import BadSignature, PeerFault
 from p2p.identity import public_bytes
 from p2p.messages import DocumentsAsk, Head, decode, encode, head_topic
-from p2p.network import Network
+from p2p.network import Manifest, Network
 from p2p.plan import Load
 from protocol import document_service
 from protocol.versions import manifest_of_edge
@@ -173,9 +177,10 @@ class Publisher:
             return latest
         async with self._storing:
             made, edges = await anyio.to_thread.run_sync(self._make, era, export)
-            await self._share(list(edges.values()))
+            for _, _, manifest in edges:
+                await self._share(manifest)
             log.info("version stored", era=era, version=made.version)
-            self._edges |= edges
+            self._edges |= {digest: edge for digest, edge, _ in edges}
             self.line.append(made)
         await self.announce()
         return made
@@ -311,12 +316,14 @@ class Publisher:
             except TimeoutError:
                 return
 
-    def _make(self, era: int, export: Export) -> tuple[Published, dict[bytes, Edge]]:
-        """Files into the store, then documents, signed. Blocking; it only reads what the event loop shows others."""
+    def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
+        """Files into the store, then documents, signed. Blocking; it only reads what the event loop shows others.
+        Return the version, and each edge with its document's hash and what its payload hashed to."""
         snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
         opened = Snapshot(snapshot, root=export.root)
-        edges = dict(self._edge(era, export, edge) for edge in export.edges)
-        index = EdgeIndex(era=era, version=export.version, edges=self._index({**self._edges, **edges})).to_bytes()
+        edges = [self._edge(era, export, edge) for edge in export.edges]
+        known = self._edges | {digest: edge for digest, edge, _ in edges}
+        index = EdgeIndex(era=era, version=export.version, edges=self._index(known)).to_bytes()
         index_hash = self._store.put_document("edgeindex", era, export.version, index)
         version = Version(
             era=era, version=export.version, root=export.root, tensors=opened.tensors, aliases=opened.aliases
@@ -330,7 +337,7 @@ class Publisher:
 
     def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
         """Put under today's policy key what a former one signed (rule 2); the edges and the line after that. Blocks."""
-        if self._signer() in (None, public_bytes(self._signing.policy)):
+        if self._signed_today():
             return self._edges, self.line
         edges, made = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
         for edge in self._edges.values():
@@ -338,7 +345,8 @@ class Publisher:
             edges[document_hash(sealed)] = edge
             made.append(("edge", edge.era, edge.version, sealed))
         old = self.line[-1]
-        version = self._seal("version", peek(self._store.document(old.version_hash) or b"").payload)
+        stored = self._store.document(old.version_hash) or b""
+        version = self._seal("version", open_sealed(stored, "version", self._signing.run, self._signing.policies))
         index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
         new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
         contents = {"version": version, "edgeindex": index, "published": _record(new)}
@@ -351,9 +359,12 @@ class Publisher:
     def _seal(self, kind: str, payload: bytes) -> bytes:
         return seal(kind, self._signing.run, payload, self._signing.policy)
 
-    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge]:
-        manifest = chunks.manifest_of(Path(edge.payload))
-        self._store.put_payload(era, export.version, manifest.hash, self._adopted(Path(edge.payload)))
+    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge, Manifest]:
+        payload = Path(edge.payload)
+        manifest = edge.hashed or chunks.hashed(payload)  # rule 7
+        stored = self._store.put_payload(era, export.version, manifest.hash, self._adopted(payload))
+        # The store keeps the file that it has of that name, and what is known is known of the learner's.
+        known: Manifest = manifest if stored.samefile(payload) else bare(manifest)
         document = Edge(
             era=era,
             base=edge.base,
@@ -367,7 +378,7 @@ class Publisher:
             chunk_root=manifest.chunk_root,
         )
         sealed = self._seal("edge", document.to_bytes())
-        return self._store.put_document("edge", era, export.version, sealed), document
+        return self._store.put_document("edge", era, export.version, sealed), document, known
 
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
         """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
@@ -392,16 +403,16 @@ class Publisher:
         async with self._storing:
             for edge in edges:
                 try:
-                    await self._share([edge])
+                    await self._share(manifest_of_edge(edge))
                 except LocalFault as fault:
                     log.warning("payload not served", version=edge.version, reason=str(fault))
 
-    async def _share(self, edges: list[Edge]) -> None:
-        """What is here of it. The caller holds the lock: a file that is dropped meanwhile cannot be opened."""
-        for edge in edges:
-            path = self._store.payload(edge.payload_hash)
-            if path is not None:
-                await self._network.share(manifest_of_edge(edge), path)
+    async def _share(self, manifest: Manifest) -> None:
+        """Serve a payload, if it is here. The caller holds the lock: a file that is dropped meanwhile cannot be
+        opened."""
+        path = self._store.payload(manifest.hash)
+        if path is not None:
+            await self._network.share(manifest, path)
 
     def _restored_edges(self) -> dict[bytes, Edge]:
         keys = self._signing.policies
@@ -414,22 +425,25 @@ class Publisher:
 
     def _restored_head(self) -> Head | None:
         """The last Head, for its sequence; it goes out again only if today's channel key signed it."""
+        today, run = public_bytes(self._signing.channel), self._signing.run
         try:
             sealed = self._head_file.read_bytes()
-            head = decode(open_sealed(sealed, "head", self._signing.run, self._signing.channels), Head)
+            if _signed(sealed, "head", run, today):
+                self.sealed_head = sealed
+            return decode(open_sealed(sealed, "head", run, self._signing.channels), Head)
         except FileNotFoundError:
             return None
         except PeerFault as error:
             log.warning("the last Head on disk counts for nothing; another one is made", reason=str(error))
+            self.sealed_head = None
             return None
-        if {one.key for one in peek(sealed).signatures} == {public_bytes(self._signing.channel)}:
-            self.sealed_head = sealed
-        return head
 
-    def _signer(self) -> bytes | None:
-        """Which policy key signed the latest Version, and so all that was sealed with it; None: there is none."""
+    def _signed_today(self) -> bool:
+        """Whether today's policy key signed the latest Version, and so all that was sealed with it. True where there is
+        none to seal anew."""
         found = self._store.document(self.line[-1].version_hash) if self.line else None
-        return None if found is None else peek(found).signatures[0].key
+        today, run = public_bytes(self._signing.policy), self._signing.run
+        return found is None or _signed(found, "version", run, today)
 
     def _restored_line(self) -> list[Published]:
         found = self._store.newest("published", RESTORED)
@@ -451,6 +465,15 @@ def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
     (the anchor)."""
     full = [digest for digest, edge in held.items() if edge.base is None][-1:]
     return full + [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
+
+
+def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
+    """Return whether `key` signed a document of this kind and run. Raises `Malformed`."""
+    try:
+        open_sealed(sealed, kind, run, [key])
+    except BadSignature:
+        return False
+    return True
 
 
 def _record(one: Published) -> bytes:

@@ -77,7 +77,7 @@ class Broadcast:
             held.withdraw()
 
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
+        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         held = self._held.get(manifest.hash)
         if held is not None and held.payload.lost:
             await self.unshare(manifest.hash)

@@ -4,8 +4,11 @@
    may be shorter. (With W/64 a chain of 16 peers would cost 1.23 times the ideal by arithmetic alone.)
 2. The chunk root is the Merkle root over the chunks in order, BLAKE3 with 32 bytes.
 3. A manifest is checked against these bounds before any memory or disk is given to it.
+4. A `HashedManifest` has the digests of the chunks too. The process that writes a payload makes it, once: the signed
+   document takes its fields from it, and p2p/openpayloads.py builds the tree from it without another pass.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +18,13 @@ from p2p import merkle
 from p2p.errors import LocalFault, Malformed
 from p2p.network import Manifest
 from p2p.wire import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
+
+
+class HashedManifest(Manifest, frozen=True, kw_only=True):
+    """Describe a payload that this program has just written. `leaves`: the `leaf_digest` of each chunk in order.
+    Never taken from a peer or from the disk: the holder of one does not read the payload again."""
+
+    leaves: list[bytes]
 
 
 def digest(data: bytes) -> bytes:
@@ -55,14 +65,31 @@ def check(manifest: Manifest) -> None:
 
 def manifest_of(path: Path) -> Manifest:
     """Read a payload once, in chunks, and describe it. Blocking. Raises `LocalFault`."""
+    return bare(hashed(path))
+
+
+def bare(manifest: Manifest) -> Manifest:
+    """Return the four signed fields alone."""
+    return Manifest(
+        hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size, chunk_root=manifest.chunk_root
+    )
+
+
+def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
+    """Read a payload once, in chunks, and describe it and them. Blocking. `whole`: BLAKE3 of the payload, where it was
+    computed while the file was written; only the chunks are hashed then. Raises `LocalFault`."""
     try:
-        size = chunk_size(path.stat().st_size)
+        length = path.stat().st_size
+        size = chunk_size(length)
         with path.open("rb") as file:
-            leaves, whole, length = scan(file, size)
+            if whole is None:
+                leaves, whole, length = scan(file, size)
+            else:
+                leaves = [leaf_digest(chunk) for chunk in iter(partial(file.read, size), b"")]
     except OSError as error:
         raise LocalFault(f"cannot read payload {path}: {error.strerror}") from error
     root = merkle.Tree.of(leaves, digest).root
-    return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=root)
+    return HashedManifest(hash=whole, length=length, chunk_size=size, chunk_root=root, leaves=leaves)
 
 
 def scan(file: BinaryIO, size: int) -> tuple[list[bytes], bytes, int]:

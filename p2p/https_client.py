@@ -188,7 +188,7 @@ class HttpsClient:
         """Nobody can ask for it."""
 
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest contradicts itself)."""
+        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         if manifest.hash in self._fetching:
             raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):

@@ -3,8 +3,10 @@
 Rules
 1. At most `MOST` complete payloads are open. The one that was read longest ago is closed first; while a chunk of it is
    being read, it stays open.
-2. A file is read once when it is opened, and not served unless it hashes to its manifest. The tree over its chunks is
-   kept only as long as the file is open: 10,000 payloads on offer cost no descriptor and little memory.
+2. A file is read once when it is opened, and not served unless it hashes to its manifest. It is not read where this
+   program has just hashed it: as it wrote it (`HashedManifest`), or chunk by chunk as it came (p2p/payload.py). A file
+   that is opened again is read again. The tree over its chunks is kept only as long as the file is open: 10,000
+   payloads on offer cost no descriptor and little memory.
 3. A file that is gone or changed is a `LocalFault`. A want of descriptors is `Exhausted`: files that nobody reads are
    closed first, and `patiently` tries again until one is free.
 """
@@ -22,7 +24,7 @@ import anyio
 import anyio.to_thread
 
 from p2p import merkle
-from p2p.chunks import digest, scan
+from p2p.chunks import HashedManifest, digest, scan
 from p2p.errors import Exhausted, LocalFault
 from p2p.network import Manifest
 from runtime.descriptors import SHORTAGES, is_shortage
@@ -183,8 +185,11 @@ def _doom(opened: OpenPayload) -> None:
 
 
 def _checked(manifest: Manifest, path: Path, descriptor: int) -> merkle.Tree:
-    with open(descriptor, "rb", closefd=False) as file:
-        leaves, whole, length = scan(file, manifest.chunk_size)
+    if isinstance(manifest, HashedManifest):
+        leaves, whole, length = manifest.leaves, manifest.hash, os.fstat(descriptor).st_size
+    else:
+        with open(descriptor, "rb", closefd=False) as file:
+            leaves, whole, length = scan(file, manifest.chunk_size)
     tree = merkle.Tree.of(leaves, digest)
     if (whole, length, tree.root) != (manifest.hash, manifest.length, manifest.chunk_root):
         raise LocalFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")

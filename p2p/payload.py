@@ -4,9 +4,9 @@
    a disk that decays makes a chunk "gone", never a bad chunk from us.
 2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
    Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
-3. Finished means: what was stored hashes to the manifest's hash, is fsynced, renamed to its name, and the directory
-   is fsynced. The whole is hashed while chunks come: each one that is next from memory, and one more of those that
-   came early from the file, so that little is left for the end.
+3. Finished means: every chunk is here, so all bytes lead to the chunk root; the file is fsynced, renamed to its name,
+   and the directory is fsynced. The payload's hash is its name, signed together with the chunk root, and is not
+   computed again: each byte is hashed once on its way in.
 4. A complete payload holds no file open and no tree: p2p/openpayloads.py opens it when a chunk is read. A file that is
    gone or changed then makes the payload `lost`, which is said once in the log; nothing of it is offered any more.
 5. Methods block on the disk, and may be called from several threads; but `prove` never blocks, and `read(block=False)`
@@ -22,11 +22,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
 
-from blake3 import blake3
-
 from p2p import merkle
-from p2p.chunks import check, chunk_count, chunk_span, digest, leaf_digest
-from p2p.errors import BadChunk, LocalFault, Malformed
+from p2p.chunks import bare, check, chunk_count, chunk_span, digest, leaf_digest
+from p2p.errors import BadChunk, LocalFault
 from p2p.network import Manifest
 from p2p.openpayloads import FILES, OpenPayload, OpenPayloads, faults
 from runtime.files import syncing
@@ -36,15 +34,11 @@ log = logging.getLogger("p2p")
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
-PIECE = 128 << 10
-"""Bytes that are read at once only to be hashed: few enough to stay in the processor's cache."""
-
-
 class Payload:
     """A complete payload file, ready to answer with chunks and proofs."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
-        self.manifest = manifest
+        self.manifest = bare(manifest)
         self.path = path
         self.have = 0
         """Bit i: chunk i is here and verified."""
@@ -53,8 +47,9 @@ class Payload:
 
     @classmethod
     def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
-        """Read the file once and check it. Raises `LocalFault` when it is missing or is not what the manifest says,
-        `Exhausted` where no descriptor is free."""
+        """Read the file once and check it, unless the manifest says that it was hashed already (p2p/openpayloads.py,
+        rule 2). Raises `LocalFault` when it is missing or is not what the manifest says, `Exhausted` where no
+        descriptor is free."""
         check(manifest)
         files.open(manifest, path)
         return cls.offered(manifest, path, files)
@@ -150,9 +145,6 @@ class PartialPayload(Payload):
         self._tree = merkle.Tree(manifest.chunk_root, self.chunks, digest)
         self._record = 1 + 32 * merkle.depth(self.chunks)
         self._finished = False
-        self._whole = blake3()
-        self._hashed = 0
-        """Chunks from the first one on that are in `_whole`."""
         self._resume()
 
     def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
@@ -175,19 +167,12 @@ class PartialPayload(Payload):
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
             _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
             self.have |= 1 << index
-            if index == self._hashed:
-                self._hash(data)
-            self._hash_stored(1)
         return True
 
     def finish(self) -> None:
-        """Make the complete part the payload (rule 3). Raises `Malformed` when the chunks are right but the whole is
-        not, which is the manifest's fault; the part is then removed."""
-        with self._lock, faults(self._part):
-            self._hash_stored(self.chunks)
-        if not self.complete or self._whole.digest() != self.manifest.hash:
-            self.discard()
-            raise Malformed(f"the chunks of {self.manifest.hash.hex()[:16]} do not make up the payload")
+        """Make the complete part the payload (rule 3)."""
+        if not self.complete:
+            raise ValueError(f"chunks of {self.path} are missing")
         with faults(self.path), syncing(self.path.parent):
             os.fsync(self._descriptor)
             os.rename(self._part, self.path)
@@ -196,13 +181,7 @@ class PartialPayload(Payload):
             self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
             self._descriptor, self._finished = -1, True
             self._give_back()
-            del self._tree, self._whole  # rule 4
-
-    def discard(self) -> None:
-        """Remove the part."""
-        self.close()
-        self._part.unlink(missing_ok=True)
-        self._notes.unlink(missing_ok=True)
+            del self._tree  # rule 4
 
     def stands(self, path: Path) -> bool:
         """See `Payload.stands`. One that is on the way stands wherever it will be."""
@@ -232,18 +211,6 @@ class PartialPayload(Payload):
             return False
         return self._tree.add(index, leaf_digest(data), proof)
 
-    def _hash(self, data: bytes | memoryview) -> None:
-        self._whole.update(data)
-        self._hashed += 1
-
-    def _hash_stored(self, most: int) -> None:
-        while most > 0 and self.have >> self._hashed & 1:
-            offset, length = chunk_span(self.manifest, self._hashed)
-            for start in range(offset, offset + length, PIECE):
-                self._whole.update(os.pread(self._descriptor, min(PIECE, offset + length - start), start))
-            self._hashed += 1
-            most -= 1
-
     def _resume(self) -> None:
         with faults(self._part):
             for index in range(self.chunks):
@@ -256,8 +223,6 @@ class PartialPayload(Payload):
                 data = os.pread(self._descriptor, length, offset)
                 if self._verify(index, data, proof):
                     self.have |= 1 << index
-                    if index == self._hashed:
-                        self._hash(data)
 
 
 def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:

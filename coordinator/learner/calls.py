@@ -13,6 +13,7 @@ a checkpoint that contains the step and its draws is durable whenever it exports
 import msgspec
 
 from coordinator.learner.eras import FIRST_ERA
+from p2p.chunks import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,12 +108,14 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """`base`: the version it starts from, None: from nothing (full)."""
+class ExportedEdge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`base`: the version it starts from, None: from nothing (full). `hashed`: what the payload hashed to as it was
+    written; None: in a checkpoint, and in an export that a checkpoint brings back. The file is then read once."""
 
     base: int | None
     base_root: bytes | None
     payload: str
+    hashed: HashedManifest | None = None
 
 
 class Stepped(msgspec.Struct, frozen=True, kw_only=True):

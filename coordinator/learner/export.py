@@ -10,6 +10,8 @@ Rules
    from v - 2^j where 2^j divides v (j <= 4); and, every 32 versions, from the first version of the era (the anchor).
 3. Every file is durable when what `writing` gives returns. Nothing here rounds: the model holds published
    values (see `optimiser`). The diffs are encoded from files, in a thread, while the checkpoint's tensors are written.
+   A payload is hashed here and nowhere else on its way to the peers: the whole while it is written, and its chunks,
+   whose size follows from its length, in one pass as soon as that is known.
 4. Files go when no diff will start from them and `keep` later versions are published.
 """
 
@@ -25,6 +27,7 @@ from transformers import PreTrainedModel
 
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
+from p2p.chunks import hashed
 from runtime.files import sync_folder
 from runtime.files import writing as writing_file
 from weights.diff import encode, encode_full
@@ -78,14 +81,14 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
 
 def _diff(base: Base, new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-from-{base.version:010d}.edge"
-    encode(Snapshot(Path(base.snapshot), root=base.root), new, path)
-    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path))
+    made = encode(Snapshot(Path(base.snapshot), root=base.root), new, path)
+    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path), hashed=hashed(path, made.hash))
 
 
 def _full(new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-full.edge"
-    encode_full(new, path)
-    return ExportedEdge(base=None, base_root=None, payload=str(path))
+    made = encode_full(new, path)
+    return ExportedEdge(base=None, base_root=None, payload=str(path), hashed=hashed(path, made.hash))
 
 
 def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list[Base]:

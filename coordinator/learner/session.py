@@ -4,7 +4,8 @@ Rules
 1. Order of a step that exports: weights change in memory; the export's files become durable; the checkpoint that
    names them becomes durable; then the caller hears of it. So a version can be published only if a checkpoint has it.
 2. After a crash, the last checkpoint is where the learner stands. An export that it names and that is not published
-   is handed out again: the files that are there, never encoded anew.
+   is handed out again: the files that are there, never encoded anew. What they hash to is not in the checkpoint: after
+   a crash a file is read and hashed once more before it is signed.
 3. Whether that is so, or steps are undone that others have seen, is decided in `learner.eras`. The first version of a
    new era is exported as the session opens.
 4. The checkpoint names the drawn groups that could be drawn again, and forgets those that are too old for it.
@@ -188,11 +189,11 @@ class Session:
             tensors = {**self._optimiser.tensors(), **_random()}
 
             def finished() -> State:
-                return msgspec.structs.replace(state, export=encoded())
+                return msgspec.structs.replace(state, export=_unhashed(encoded()))
 
             checkpoint.save(self._checkpoints, state.era, state.step, finished, tensors)
             made = encoded()
-        self._state = msgspec.structs.replace(state, export=made)
+        self._state = msgspec.structs.replace(state, export=_unhashed(made))
         self._sweep()
         return made
 
@@ -227,6 +228,12 @@ def check_hyper(hyper: Hyper) -> None:
 def _known(last: Sequence[Base | Export | None]) -> Known | None:
     """What `learner.eras` wants to know of the only item, if there is one."""
     return Known(last[0].version, last[0].root) if last and last[0] else None
+
+
+def _unhashed(made: Export) -> Export:
+    """Return the export as a checkpoint names it (rule 2)."""
+    edges = [msgspec.structs.replace(edge, hashed=None) for edge in made.edges]
+    return msgspec.structs.replace(made, edges=edges)
 
 
 def _base(made: Export) -> Base:

@@ -74,5 +74,7 @@ async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
     second = await started()
     again = await second.call("open", published, Opened)
     assert again.step == 1
-    assert again.export == stepped.export
+    assert stepped.export is not None
+    edges = [msgspec.structs.replace(edge, hashed=None) for edge in stepped.export.edges]
+    assert again.export == msgspec.structs.replace(stepped.export, edges=edges)
     assert await second.stop() == 0

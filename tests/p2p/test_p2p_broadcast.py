@@ -7,7 +7,7 @@ import pytest
 
 from p2p import wire
 from p2p.broadcast import PROTOCOL, STREAMS_PER_PEER
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import LocalFault, Unreachable
 from p2p.memory import Link, MemoryNetwork
 from p2p.network import Manifest
 from p2p.payload import Payload
@@ -306,20 +306,6 @@ def test_a_downloader_killed_in_mid_transfer_resumes_from_its_part(tmp_path):
     run_fake(main)
     assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_a_manifest_that_contradicts_itself_leaves_nothing_behind(tmp_path):
-    true = payload_file(tmp_path / "a", MB)
-    false = Manifest(hash=bytes(32), length=true.length, chunk_size=true.chunk_size, chunk_root=true.chunk_root)
-
-    async def main():
-        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
-            a._broadcast._held[false.hash] = Held(Payload.open(true, tmp_path / "a"))
-            with pytest.raises(Malformed, match="do not make up"):
-                await b.fetch(false, tmp_path / "b")
-
-    run_fake(main)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_the_owners_uplink_limit_holds_over_all_peers_together(tmp_path):

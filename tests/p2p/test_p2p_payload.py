@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from p2p import merkle, wire
-from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, leaf_digest, manifest_of
+from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
+from p2p.openpayloads import OpenPayloads
 from p2p.payload import PartialPayload, Payload
 from tests.cuts import cuts
 from tests.peers import payload_file
@@ -356,7 +357,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize(("before", "after"), ORDERS.values(), ids=ORDERS.keys())
-def test_the_whole_is_hashed_in_whatever_order_the_chunks_come(whole, tmp_path, before, after):
+def test_a_payload_is_whole_in_whatever_order_the_chunks_come(whole, tmp_path, before, after):
     started(whole, tmp_path / "p", *before).close()
     partial = PartialPayload(whole.manifest, tmp_path / "p")
     for index in after:
@@ -365,13 +366,69 @@ def test_the_whole_is_hashed_in_whatever_order_the_chunks_come(whole, tmp_path, 
     assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
 
 
-@pytest.mark.parametrize(("before", "after"), ORDERS.values(), ids=ORDERS.keys())
-def test_right_chunks_of_a_wrong_whole_are_the_manifests_fault(whole, tmp_path, before, after):
+def test_a_payload_that_lacks_chunks_is_not_finished(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", *range(6))
+    with pytest.raises(ValueError, match="missing"):
+        partial.finish()
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_manifest_that_contradicts_itself_is_found_when_the_file_is_opened_anew(whole, tmp_path):
+    """The chunk root vouches for what comes; name and bytes are compared when a file is found on the disk."""
     lie = msgspec.structs.replace(whole.manifest, hash=bytes(32))
     chunks = [whole.read(index) for index in range(whole.chunks)]
     partial = PartialPayload(lie, tmp_path / "p")
-    for index in (*before, *after):
+    for index in range(whole.chunks):
         partial.put(index, *chunks[index])
-    with pytest.raises(Malformed, match="do not make up the payload"):
-        partial.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]
+    partial.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+    with pytest.raises(LocalFault, match="is not the payload"):
+        Payload.open(lie, tmp_path / "p")
+
+
+def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
+    taken = [whole.read(index) for index in range(whole.chunks)]
+    nbytes = []
+    monkeypatch.setattr("p2p.payload.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data))
+    monkeypatch.setattr("p2p.openpayloads.scan", lambda file, size: pytest.fail("read again"))
+    partial = PartialPayload(whole.manifest, tmp_path / "p")
+    for index, (data, proof) in enumerate(taken):
+        partial.put(index, data, proof)
+    partial.finish()
+    assert sum(nbytes) == LENGTH
+
+
+def test_what_this_program_has_hashed_as_it_wrote_it_is_offered_without_a_look(tmp_path, monkeypatch):
+    payload_file(tmp_path / "p", LENGTH)
+    known, files = hashed(tmp_path / "p"), OpenPayloads()
+    assert hashed(tmp_path / "p", known.hash) == known
+    with monkeypatch.context() as patch:
+        patch.setattr("p2p.openpayloads.scan", lambda file, size: pytest.fail("read again"))
+        payload = Payload.open(known, tmp_path / "p", files)
+    assert payload.manifest == manifest_of(tmp_path / "p")
+    assert type(payload.manifest) is Manifest
+    assert payload.read(3) == Payload.open(payload.manifest, tmp_path / "p", OpenPayloads()).read(3)
+    payload.close()
+
+
+SPOILED = {
+    "other digests": lambda known: msgspec.structs.replace(known, leaves=[bytes(32)] * len(known.leaves)),
+    "another length": lambda known: msgspec.structs.replace(known, length=known.length - 1),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
+def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_path, spoil):
+    payload_file(tmp_path / "p", LENGTH)
+    with pytest.raises(LocalFault, match="is not the payload"):
+        Payload.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
+
+
+def test_a_file_that_was_closed_is_read_again_whatever_was_known_of_it(tmp_path):
+    payload_file(tmp_path / "p", LENGTH)
+    files = OpenPayloads()
+    payload = Payload.open(hashed(tmp_path / "p"), tmp_path / "p", files)
+    files.close((payload.manifest.hash, tmp_path / "p"))
+    overwrite(tmp_path / "p", 16 * KIB, b"changed")
+    assert payload.read(0) is None
+    assert payload.lost

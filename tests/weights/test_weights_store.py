@@ -22,7 +22,7 @@ from tests.children import child
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from tests.support.paths import ROOT
-from weights.errors import BadPayload, StoreBusy, StoreCorrupt
+from weights.errors import StoreBusy, StoreCorrupt
 from weights.store import Store, StoreReader
 
 WORKER = ROOT / "tests/weights/store_worker.py"
@@ -80,14 +80,6 @@ def test_the_same_file_twice_is_kept_once(store: Store) -> None:
     digest = put_payload(store, 3, b"payload")
     assert put_payload(store, 3, b"payload") == digest
     assert (len(store.payloads()), store.incoming(digest).exists()) == (1, False)
-
-
-def test_a_payload_that_hashes_otherwise_is_refused_and_left_alone(store: Store) -> None:
-    store.incoming(b"h" * 32).write_bytes(b"other bytes")
-    with pytest.raises(BadPayload):
-        store.put_payload(1, 1, b"h" * 32, store.incoming(b"h" * 32))
-    assert store.incoming(b"h" * 32).read_bytes() == b"other bytes"
-    assert store.payloads() == []
 
 
 def test_a_fetch_goes_on_after_a_restart_until_it_is_abandoned(store: Store) -> None:
