@@ -1,18 +1,17 @@
 """`echo2-coord`: the operator's commands. Each body imports what it needs, so that `--help` is quick and light.
 
-Exit codes are runtime.exit_codes; errors become one line on stderr (coordinator.edge).
+An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, coordinator/errors.py).
 """
 
-import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from runtime.cli_errors import print_error, report_errors
 from runtime.exit_codes import Exit
 from runtime.output import piped
 
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
     from coordinator.setup import Run
 
-P = ParamSpec("P")
+PROGRAM: Final = "echo2-coord"
 
 app = typer.Typer(
-    name="echo2-coord",
+    name=PROGRAM,
     help="Run a reinforcement-learning run whose rollouts come from volunteers.",
     no_args_is_help=True,
     add_completion=False,
@@ -50,22 +49,17 @@ def main() -> None:
         app()
 
 
-def edged(command: Callable[P, int | None]) -> Callable[P, None]:
-    """A command whose errors end it with one line and an exit code; its result, if any, is that code."""
+def _own_code(error: BaseException) -> Exit | None:
+    from coordinator.errors import own_code
 
-    @functools.wraps(command)
-    def safe(*args: P.args, **kwargs: P.kwargs) -> None:
-        from coordinator.edge import guarded
+    return own_code(error)
 
-        code = guarded(lambda: command(*args, **kwargs))
-        if code:
-            raise typer.Exit(code)
 
-    return safe
+errors_reported = report_errors(PROGRAM, _own_code)
 
 
 @app.command()
-@edged
+@errors_reported
 def init(
     folder: Annotated[Path, typer.Argument(help="The run folder to make.", show_default=False)],
     model: Annotated[str, typer.Option(help="tiny, smollm2, or the path of a model folder.")] = "tiny",
@@ -78,11 +72,10 @@ def init(
 ) -> None:
     """Make a run: keys, signed documents, model, settings. Prints the invite."""
     from coordinator import keys, setup
-    from coordinator.edge import tell
     from coordinator.run.draft import left_over
 
     for sentence in left_over(folder):
-        tell(sentence)
+        print_error(PROGRAM, sentence)
     flags = _flags(sets, run={"name": name or folder.resolve().name, "task": task, "steps": steps}, web={"port": port})
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):
@@ -91,7 +84,7 @@ def init(
 
 
 @app.command()
-@edged
+@errors_reported
 def run(
     home: Home = Path("."),
     port: Annotated[int | None, typer.Option(help="Port of the page.", show_default="from the settings")] = None,
@@ -100,21 +93,22 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the coordinator of a run folder until it is stopped or its steps are done."""
-    from coordinator import keys, logs, setup
+    from coordinator import keys, setup
     from coordinator.config import ConfigFault
     from coordinator.serve import check_start, serve_until_stopped
+    from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
 
-    if log_level not in logs.LEVELS:
-        raise ConfigFault(f"--log-level should be one of {', '.join(logs.LEVELS)}, not {log_level!r}")
+    if log_level not in LEVELS:
+        raise ConfigFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
     flags = _flags(sets, run={"steps": steps}, web={"port": port})
     loaded = setup.load_run(home, now=_now(), flags=flags, secret=keys.passphrase())
     check_start(loaded)
-    logs.set_up(loaded.folder.logs, log_level)
+    set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
     serve_until_stopped(loaded)
 
 
 @app.command()
-@edged
+@errors_reported
 def demo(
     model: Annotated[Literal["tiny", "smollm2"], typer.Option(help="tiny or smollm2.")] = "tiny",
     nodes: Annotated[
@@ -136,7 +130,7 @@ def demo(
 
 
 @app.command()
-@edged
+@errors_reported
 def status(
     home: Home = Path("."),
     url: Annotated[str | None, typer.Option(help="The coordinator's page.", show_default="by the run folder")] = None,
@@ -153,7 +147,7 @@ def status(
 
 
 @app.command()
-@edged
+@errors_reported
 def pause(
     home: Home = Path("."),
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
@@ -166,7 +160,7 @@ def pause(
 
 
 @app.command()
-@edged
+@errors_reported
 def resume(home: Home = Path(".")) -> None:
     """Let a paused run go on at once, whatever paused it."""
     from coordinator.supervision import commands
@@ -176,7 +170,7 @@ def resume(home: Home = Path(".")) -> None:
 
 
 @app.command()
-@edged
+@errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config, https, setup
@@ -192,7 +186,7 @@ def invite(home: Home = Path(".")) -> None:
 
 
 @keys_app.command("show")
-@edged
+@errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
     from coordinator import config, keys, setup
@@ -216,21 +210,21 @@ Role = Annotated[Literal["root", "policy", "channel", "ledger"], typer.Argument(
 
 
 @keys_app.command("renew")
-@edged
+@errors_reported
 def keys_renew(home: Home = Path("."), request: Request = None) -> None:
     """Give the run another year: a new Root with the same keys."""
     _change(home, None, request)
 
 
 @keys_app.command("rotate")
-@edged
+@errors_reported
 def keys_rotate(role: Role, home: Home = Path("."), request: Request = None) -> None:
     """Take a new key for a role. Documents that the old one signed before stay good."""
     _change(home, role, request)
 
 
 @keys_app.command("revoke")
-@edged
+@errors_reported
 def keys_revoke(
     role: Role,
     home: Home = Path("."),
@@ -245,7 +239,7 @@ def keys_revoke(
 
 
 @keys_app.command("sign")
-@edged
+@errors_reported
 def keys_sign(
     request: Annotated[Path, typer.Argument(help="The request.", show_default=False)],
     place: Annotated[Path, typer.Option("--keys", help="The folder in which the root key lies.")] = Path("."),
@@ -263,7 +257,7 @@ def keys_sign(
 
 
 @keys_app.command("install")
-@edged
+@errors_reported
 def keys_install(
     signed: Annotated[Path, typer.Argument(help="The signed Root.", show_default=False)], home: Home = Path(".")
 ) -> None:
@@ -275,7 +269,7 @@ def keys_install(
 
 
 @nodes_app.command("ls")
-@edged
+@errors_reported
 def nodes_ls(
     home: Home = Path("."),
     rank: Annotated[Literal["new", "known", "proven"] | None, typer.Option(help="Only these.")] = None,
@@ -295,7 +289,7 @@ def nodes_ls(
 
 
 @nodes_app.command("show")
-@edged
+@errors_reported
 def nodes_show(
     node: Peer,
     home: Home = Path("."),
@@ -312,35 +306,35 @@ def nodes_show(
 
 
 @nodes_app.command("vouch")
-@edged
+@errors_reported
 def nodes_vouch(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
     """Vouch for a node: it counts as known from now on, as after 3 accepted groups."""
     _remark(home, "vouch", node, why)
 
 
 @nodes_app.command("ban")
-@edged
+@errors_reported
 def nodes_ban(node: Peer, why: Annotated[str, typer.Option(help="The node is told.")], home: Home = Path(".")) -> None:
     """Ban a node until you lift it. Its earnings stay its own."""
     _remark(home, "ban", node, why)
 
 
 @nodes_app.command("unban")
-@edged
+@errors_reported
 def nodes_unban(node: Peer, home: Home = Path("."), why: Annotated[str, typer.Option(help="A reason.")] = "") -> None:
     """Lift a node's ban, or end its suspension."""
     _remark(home, "unban", node, why)
 
 
 @nodes_app.command("note")
-@edged
+@errors_reported
 def nodes_note(node: Peer, text: str, home: Home = Path(".")) -> None:
     """Note something of a node. The ledger keeps it for ever, for everybody who reads the ledger."""
     _remark(home, "note", node, text)
 
 
 @policy_app.command("ls")
-@edged
+@errors_reported
 def policy_ls(
     home: Home = Path("."),
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
@@ -356,24 +350,23 @@ def policy_ls(
 
 
 @policy_app.command("verify")
-@edged
+@errors_reported
 def policy_verify(home: Home = Path(".")) -> int:
     """Hash every payload and snapshot again. Ends with 81 where one is not what it was."""
     from coordinator import policy
-    from coordinator.edge import tell
     from coordinator.folder import RunFolder
 
     found = policy.verify(RunFolder(home))
     bad = [one for one in found if one.fault is not None]
     for one in bad:
-        tell(f"{one.path} (version {one.version} of era {one.era}): {one.fault}; "
-             "stop the coordinator and move this file away")  # fmt: skip
+        fix = "stop the coordinator and move this file away"
+        print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
     print(f"{len(found)} files hashed again: {len(found) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
 
 
 @app.command()
-@edged
+@errors_reported
 def version() -> None:
     """Print the version of echo2 and of its protocol."""
     import importlib.metadata

@@ -85,8 +85,8 @@ class RunFolder:
         return self.path / "scorer"
 
     @property
-    def logs(self) -> Path:
-        return self.path / "logs"
+    def log(self) -> Path:
+        return self.path / "logs" / "coordinator.jsonl"
 
     @property
     def page(self) -> Path:

@@ -1,24 +1,25 @@
 """`echo2-node`: what a volunteer types. Light: what computes or connects is imported by the command that needs it.
 
-Every error at this edge is one line that names the fix, on stderr, and an exit code (runtime/exit_codes.py).
+An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, node/errors.py).
 """
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
-from node.errors import NodeError
-from runtime.errors import LocalFault
+from node.errors import own_code
+from runtime.cli_errors import report_errors
 from runtime.exit_codes import Exit
 from runtime.output import piped
 
+PROGRAM: Final = "echo2-node"
+errors_reported = report_errors(PROGRAM, own_code)
+
 app = typer.Typer(
-    name="echo2-node", help="Give this machine's idle time to a run, and be credited for it.", no_args_is_help=True,
+    name=PROGRAM, help="Give this machine's idle time to a run, and be credited for it.", no_args_is_help=True,
     pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
 )  # fmt: skip
 receipts_app = typer.Typer(help="Answers of the run that this node can prove.", no_args_is_help=True)
@@ -42,7 +43,15 @@ Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning o
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
 
 
+def _seconds(duration: str) -> float:
+    number, unit = duration[:-1], duration[-1:]
+    if unit not in "smhd" or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+        raise typer.BadParameter("a duration is a number above 0 and s, m, h or d: 90s, 30m, 2h", param_hint="--for")
+    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
+
+
 @app.command()
+@errors_reported
 def join(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; or in ECHO2_INVITE.")] = None,
     gpu: Gpu = None,
@@ -54,17 +63,18 @@ def join(
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
-) -> None:
+) -> int:
     """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once.
 
     Without an invite: the run joined last; else one found on the local network, once its fingerprint is typed."""
-    _daemon(
+    return _daemon(
         once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, name=name, home=home, listen=listen,
         via=via, log=log, json_logs=json_logs,
     )  # fmt: skip
 
 
 @app.command()
+@errors_reported
 def run(
     gpu: Gpu = None,
     name: Name = None,
@@ -74,159 +84,143 @@ def run(
     once: Once = False,
     log: Level = None,
     json_logs: JsonLogs = None,
-) -> None:
+) -> int:
     """Go on with the run that was joined last."""
-    _daemon(once, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
+    return _daemon(once, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
 
 
 @app.command()
+@errors_reported
 def status(home: Home = None, as_json: Json = False) -> None:
     """What the node does now."""
     _show(_ask(home, command="status"), as_json)
 
 
 @app.command()
+@errors_reported
 def why(home: Home = None, as_json: Json = False) -> None:
     """The one rule that blocks now, and what was refused lately."""
     _show(_ask(home, command="why"), as_json)
 
 
 @app.command()
+@errors_reported
 def pause(
-    duration: Annotated[str | None, typer.Option("--for", help="For how long: 90s, 30m, 2h.")] = None,
+    duration: Annotated[
+        float | None, typer.Option("--for", parser=_seconds, metavar="TIME", help="For how long: 90s, 30m, 2h.")
+    ] = None,
     home: Home = None,
 ) -> None:
     """Take no new work and free the device within seconds."""
-    _show(_ask(home, command="pause", seconds=_seconds(duration)), False)
+    _show(_ask(home, command="pause", seconds=duration), False)
 
 
 @app.command()
+@errors_reported
 def resume(home: Home = None) -> None:
     """End a pause."""
     _show(_ask(home, command="resume"), False)
 
 
 @app.command()
+@errors_reported
 def finish(home: Home = None) -> None:
     """Work off the group at hand, deliver everything, end."""
     _show(_ask(home, command="finish"), False)
 
 
 @app.command()
+@errors_reported
 def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     as_json: Json = False,
 ) -> None:
     """Runs announced on the local network: fingerprint, name, addresses. Nothing of it is vouched for."""
+    from node.nearby import lines, look
 
-    def show() -> None:
-        from node.nearby import lines, look
-
-        found = look(seconds)
-        rows = [
-            {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses}
-            for one in found
-        ]
-        typer.echo(json.dumps(rows) if as_json else "\n".join(lines(found) or ["no run is announced here"]))
-
-    _edge(show)
+    found = look(seconds)
+    rows = [
+        {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses} for one in found
+    ]
+    typer.echo(json.dumps(rows) if as_json else "\n".join(lines(found) or ["no run is announced here"]))
 
 
 @app.command()
+@errors_reported
 def doctor(
     invite: Annotated[str | None, typer.Argument(help="The run's invite; none: of the run joined last.")] = None,
     home: Home = None,
     gpu: Gpu = None,
     listen: Listen = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     """What works between this machine and the run, and the exact fix of what does not."""
+    from node.diagnosis import diagnose
 
-    def examine() -> None:
-        from node.diagnosis import diagnose
-
-        lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
-        for line in lines:
-            typer.echo(line)
-        raise typer.Exit(code)
-
-    _edge(examine)
+    lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
+    for line in lines:
+        typer.echo(line)
+    return code
 
 
 @receipts_app.command("list")
+@errors_reported
 def receipts_list(
     home: Home = None,
     as_json: Json = False,
     most: Annotated[int, typer.Option("--most", help="How many, newest first.")] = 50,
 ) -> None:
     """Groups of this node and their answers."""
+    from node.receipts import lines, listed
 
-    def show() -> None:
-        from node.receipts import lines, listed
-
-        rows = listed(_config(home=home).home, most)
-        for line in map(json.dumps, rows) if as_json else lines(rows):
-            typer.echo(line)
-
-    _edge(show)
+    rows = listed(_config(home=home).home, most)
+    for line in map(json.dumps, rows) if as_json else lines(rows):
+        typer.echo(line)
 
 
 @receipts_app.command("verify")
-def receipts_verify(home: Home = None) -> None:
+@errors_reported
+def receipts_verify(home: Home = None) -> int:
     """Check every Receipt against the run's ledger key, offline."""
+    from node.receipts import verified
 
-    def verify() -> None:
-        from node.receipts import verified
-
-        good, faults = verified(_config(home=home).home, _passphrase())
-        for fault in faults:
-            typer.echo(fault)
-        typer.echo(f"{good} receipts hold, {len(faults)} do not")
-        if faults:
-            raise typer.Exit(Exit.TRUST)
-
-    _edge(verify)
+    good, faults = verified(_config(home=home).home, _passphrase())
+    for fault in faults:
+        typer.echo(fault)
+    typer.echo(f"{good} receipts hold, {len(faults)} do not")
+    return Exit.TRUST if faults else Exit.OK
 
 
 @keys_app.command("show")
+@errors_reported
 def keys_show(home: Home = None) -> None:
     """The public key and peer id of this node."""
+    from p2p.identity import load_key, peer_id, public_bytes
 
-    def show() -> None:
-        from p2p.identity import load_key, peer_id, public_bytes
-
-        public = public_bytes(load_key(_config(home=home).home / "node.key", _passphrase()))
-        typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
-
-    _edge(show)
+    public = public_bytes(load_key(_config(home=home).home / "node.key", _passphrase()))
+    typer.echo(f"node  {peer_id(public)}\nkey   {public.hex()}")
 
 
 @config_app.command("path")
+@errors_reported
 def config_path_command() -> None:
     """Where the settings file is looked for."""
+    from node.config import config_path
 
-    def show() -> None:
-        from node.config import config_path
-
-        typer.echo(config_path())
-
-    _edge(show)
+    typer.echo(config_path())
 
 
 @config_app.command("get")
+@errors_reported
 def config_get(
     key: Annotated[str | None, typer.Argument(help="One key; none: all.")] = None,
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
 ) -> None:
     """Settings as they hold now."""
+    from node.config import listed
 
-    def show() -> None:
-        from node.config import listed
-
-        for line in listed(key, origin=origin):
-            typer.echo(line)
-
-    _edge(show)
+    for line in listed(key, origin=origin):
+        typer.echo(line)
 
 
 def main() -> None:
@@ -235,13 +229,10 @@ def main() -> None:
         app()
 
 
-def _daemon(once: bool, **flags: Any) -> None:
-    def work() -> None:
-        from node.start import start
+def _daemon(once: bool, **flags: Any) -> int:
+    from node.start import start
 
-        raise typer.Exit(start(_config(**flags), once=once, passphrase=_passphrase()))
-
-    _edge(work)
+    return start(_config(**flags), once=once, passphrase=_passphrase())
 
 
 def _config(**flags: Any) -> Any:
@@ -255,15 +246,9 @@ def _passphrase() -> str | None:
 
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = {}
+    from node.control import ask_daemon
 
-    def ask() -> None:
-        from node.control import ask_daemon
-
-        answer.update(ask_daemon(_config(home=home).home, **asked))
-
-    _edge(ask)
-    return answer
+    return ask_daemon(_config(home=home).home, **asked)
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:
@@ -279,39 +264,6 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name.replace('_', ' ')}: {', '.join(f'{v} {k}' for k, v in value.items()) or 'none'}")
         elif value not in (None, ""):
             typer.echo(f"{name.replace('_', ' ')}: {value}")
-
-
-def _seconds(duration: str | None) -> float | None:
-    if duration is None:
-        return None
-    number, unit = duration[:-1], duration[-1:]
-    if unit not in "smhd" or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
-        raise typer.BadParameter("a duration is a number above 0 and s, m, h or d: 90s, 30m, 2h", param_hint="--for")
-    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
-
-
-def _edge(work: Callable[[], None]) -> None:
-    """Run a command; an error becomes one line and its exit code."""
-    try:
-        work()
-    except NodeError as error:
-        _fail(str(error), error.exit)
-    except LocalFault as error:
-        _fail(str(error), Exit.CONFIG)
-    except KeyboardInterrupt:
-        raise typer.Exit(Exit.INTERRUPTED) from None
-    except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise
-    except Exception as error:
-        if os.environ.get("ECHO2_DEBUG"):
-            raise
-        fault = f"internal fault: {type(error).__name__}: {error} (set ECHO2_DEBUG=1 for the traceback)"
-        _fail(fault, Exit.INTERNAL)
-
-
-def _fail(sentence: str, code: Exit) -> NoReturn:
-    print(f"echo2-node: {' '.join(sentence.split())}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ class NodeError(Exception):
     exit = Exit.INTERNAL
 
 
+def own_code(error: BaseException) -> Exit | None:
+    """Return the exit code of an error of the node; None: it is no error of its own."""
+    return error.exit if isinstance(error, NodeError) else None
+
+
 class BadConfig(NodeError):
     exit = Exit.CONFIG
 

@@ -1,6 +1,7 @@
 """From settings to a running daemon: lock, key, invite, network, signals. The only place that builds real parts."""
 
 import asyncio
+import logging
 import secrets
 import signal
 import time
@@ -10,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.config import NodeConfig
 from node.errors import BadConfig
 from node.home import joined, locked
-from node.log import set_up_logging
 from p2p.addresses import listenable
 from p2p.identity import load_or_create_key, peer_id, public_bytes
 from p2p.invite import Invite
@@ -19,11 +19,12 @@ from runtime import descriptors
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.files import writing
+from runtime.logs import set_up_logging, to_stream
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
     """Run a node until it ends. Raises `NodeError`."""
-    set_up_logging(config.log, json_lines=config.json_logs)
+    set_up_log(config)
     descriptors.raise_limit()
     descriptors.watch()
     with locked(config.home):
@@ -32,6 +33,14 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
             return asyncio.run(_run(config, invite, passphrase, once=once))
         except LocalFault as error:
             raise BadConfig(str(error)) from error
+
+
+def set_up_log(config: NodeConfig) -> None:
+    """Log to stderr. Lines of libraries and of the network plane are shown from warning on; at level debug the network
+    plane's finer ones too, and with them those of libp2p (p2p/libp2p_log.py)."""
+    libraries = config.log if config.log == "error" else "warning"
+    set_up_logging(to_stream(json_lines=config.json_logs), level=config.log, libraries=libraries)
+    logging.getLogger("p2p").setLevel(logging.DEBUG if config.log == "debug" else logging.NOTSET)
 
 
 def _invite(config: NodeConfig) -> Invite:

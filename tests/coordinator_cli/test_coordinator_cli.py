@@ -19,13 +19,15 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli, edge, serve, setup, status
+from coordinator import cli, serve, setup, status
 from coordinator.config import WebSection
 from coordinator.demo_settings import DemoOptions
+from coordinator.errors import own_code
 from coordinator.folder import RunFolder, locked
 from coordinator.state import BroadcastView, CapacityView, RunState
 from p2p.errors import BadSignature, Unreachable
 from p2p.invite import Invite
+from runtime.cli_errors import run_command
 from runtime.errors import DiskFull, LocalFault
 from runtime.exit_codes import Exit
 from tests.children import child
@@ -342,7 +344,7 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
     assert asked == {"0.0.0.0": "http://127.0.0.1:1", "::": "http://[::1]:1", "192.0.2.1": "http://192.0.2.1:1"}
 
 
-# --- the edge
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -364,21 +366,8 @@ def test_every_error_becomes_a_code_and_a_line(
     def command() -> None:
         raise error
 
-    assert edge.guarded(command) == code
+    assert run_command(command, "echo2-coord", own_code) == code
     assert capsys.readouterr().err.startswith(f"echo2-coord: {line}")
-
-
-def test_the_traceback_is_shown_where_it_is_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def command() -> None:
-        raise LocalFault("do this")
-
-    edge.guarded(command)
-    assert "Traceback" not in capsys.readouterr().err
-    monkeypatch.setenv("ECHO2_DEBUG", "1")
-    edge.guarded(command)
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:

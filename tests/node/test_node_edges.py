@@ -24,8 +24,8 @@ from node.config import NodeConfig, config_path, load_config
 from node.control import ControlServer, ask_daemon, socket_path
 from node.errors import BadConfig, TryLater
 from node.home import locked
-from node.log import blot, set_up_logging
 from node.outbox import Outbox
+from node.start import set_up_log
 from node.switch import Switch
 from node.trust import Mixed
 from p2p.envelope import document_hash, open_sealed, seal
@@ -258,11 +258,6 @@ async def test_finishing_ends_every_wait() -> None:
     await waiting
 
 
-def test_secrets_are_blotted_out_of_the_log() -> None:
-    event = blot(None, "info", {"event": "joined", "invite": "echo2-abc", "key_passphrase": "x", "peer": "p"})
-    assert event == {"event": "joined", "invite": "***", "key_passphrase": "***", "peer": "p"}
-
-
 @pytest.fixture
 def _logging_as_before() -> Iterator[None]:
     root, network = logging.getLogger(), logging.getLogger("p2p")
@@ -282,7 +277,7 @@ def test_what_the_network_plane_says_has_the_nodes_form(
 ) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
-    set_up_logging(level, json_lines=True)
+    set_up_log(NodeConfig(log=level, json_logs=True))
     logging.getLogger("p2p").debug("a stream was reset")
     logging.getLogger("p2p").info("%s is reached directly now", "a peer")
     logging.getLogger("p2p").warning("%s is dropped", "a peer")

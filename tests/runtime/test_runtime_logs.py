@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from coordinator import logs
+from runtime import logs
 from runtime.errors import LocalFault
+from runtime.logs import set_up_logging, to_file, to_stream
+
+FILE = "daemon.jsonl"
 
 
 class Terminal(io.StringIO):
@@ -32,12 +35,12 @@ def _as_it_was_before() -> Iterator[None]:
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / logs.FILE).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
 
 
 def test_both_kinds_of_logger_reach_the_terminal_and_the_file(tmp_path: Path) -> None:
     stream = io.StringIO()
-    logs.set_up(tmp_path / "logs", stream=stream)
+    set_up_logging(to_stream(stream), to_file(tmp_path / "logs" / FILE), named=True)
     structlog.get_logger("coordinator").info("a version", version=3, root=b"\xab\xcd")
     logging.getLogger("p2p").warning("%s left", "a peer")
     structlog.get_logger("coordinator").debug("too fine")
@@ -57,13 +60,13 @@ def test_colours_are_for_terminals_and_honour_no_color(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
     stream = Terminal()
-    logs.set_up(None, stream=stream)
+    set_up_logging(to_stream(stream))
     structlog.get_logger("coordinator").info("hello")
     assert ("\x1b" in stream.getvalue()) is coloured
 
 
 def test_a_fault_is_logged_with_its_traceback_in_one_json_line(tmp_path: Path) -> None:
-    logs.set_up(tmp_path, stream=io.StringIO())
+    set_up_logging(to_file(tmp_path / FILE))
     try:
         raise ValueError("odd")
     except ValueError:
@@ -75,7 +78,7 @@ def test_a_fault_is_logged_with_its_traceback_in_one_json_line(tmp_path: Path) -
 
 def test_a_stream_that_is_gone_stops_nothing(tmp_path: Path) -> None:
     stream = io.StringIO()
-    logs.set_up(tmp_path, stream=stream)
+    set_up_logging(to_stream(stream), to_file(tmp_path / FILE))
     stream.close()
     structlog.get_logger("coordinator").info("still here")
     assert [line["event"] for line in lines(tmp_path)] == ["still here"]
@@ -84,4 +87,41 @@ def test_a_stream_that_is_gone_stops_nothing(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(LocalFault, match=f"cannot write the log in {tmp_path / 'logs'}"):
-        logs.set_up(tmp_path / "logs")
+        to_file(tmp_path / "logs" / FILE)
+
+
+def test_secrets_are_blotted_out_wherever_they_come_from(tmp_path: Path) -> None:
+    set_up_logging(to_file(tmp_path / FILE))
+    structlog.get_logger("node").info("joined", invite="echo2-abc", key_passphrase="x", peer="p")
+    (line,) = lines(tmp_path)
+    assert (line["invite"], line["key_passphrase"], line["peer"]) == ("***", "***", "p")
+
+
+def test_libraries_have_a_level_of_their_own_and_our_lines_keep_theirs() -> None:
+    stream = io.StringIO()
+    set_up_logging(to_stream(stream, json_lines=True), level="debug", libraries="warning")
+    structlog.get_logger("p2p").debug("ours")
+    logging.getLogger("p2p").info("a library's")
+    logging.getLogger("p2p").warning("a library's warning")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["ours", "a library's warning"]
+
+
+def test_a_traceback_stands_in_the_line_of_a_program() -> None:
+    stream = io.StringIO()
+    set_up_logging(to_stream(stream, json_lines=True))
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        structlog.get_logger("node").exception("it failed")
+    (line,) = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert "ValueError: odd" in line["exception"]
+
+
+def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "FILE_BYTES", 1000)
+    set_up_logging(to_file(tmp_path / FILE))
+    for number in range(100):
+        structlog.get_logger("node").info("a line", number=number, padding="x" * 100)
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert len(sizes) == logs.FILES
+    assert max(sizes) <= 1000

@@ -1,0 +1,84 @@
+"""What a person sees of an error that ended a command: one line on stderr, and an exit code.
+
+1. The message of a fault of ours names the fix; it is printed as it is. A foreign error is an internal fault.
+2. `ECHO2_DEBUG=1` shows the traceback below the line.
+3. Of several errors that ended a task group, the first that a person can do something about is told.
+"""
+
+import errno
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec
+
+from runtime.errors import DiskFull, LocalFault
+from runtime.exception_groups import leaves
+from runtime.exit_codes import Exit
+
+DEBUG = "ECHO2_DEBUG"
+_OF_THE_SYSTEM = {errno.EADDRINUSE: Exit.CONFIG, errno.ENOSPC: Exit.TEMPORARY, errno.EDQUOT: Exit.TEMPORARY}
+
+P = ParamSpec("P")
+OwnCode = Callable[[BaseException], Exit | None]
+"""The exit code of a command's own errors; None for any other. Called only once there is an error."""
+
+
+def report_errors(program: str, own_code: OwnCode) -> Callable[[Callable[P, int | None]], Callable[P, None]]:
+    """Return a decorator for the commands of `program`: a command ends with the exit code that it returned, or that of
+    its error."""
+
+    def decorate(command: Callable[P, int | None]) -> Callable[P, None]:
+        @functools.wraps(command)
+        def safe(*args: P.args, **kwargs: P.kwargs) -> None:
+            code = run_command(lambda: command(*args, **kwargs), program, own_code)
+            if code:
+                raise SystemExit(code)
+
+        return safe
+
+    return decorate
+
+
+def run_command(command: Callable[[], int | None], program: str, own_code: OwnCode) -> int:
+    """Run `command` and return its exit code: what it returned, or that of its error. Only SystemExit leaves it."""
+    try:
+        return command() or Exit.OK
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
+        fault, code = _foremost(error, own_code)
+        print_error(program, _line(fault, code))
+        if os.environ.get(DEBUG):
+            traceback.print_exception(error)
+        return code
+
+
+def print_error(program: str, line: str) -> None:
+    """Print one line on stderr, the program's name first."""
+    print(f"{program}: {' '.join(line.split())}", file=sys.stderr)
+
+
+def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
+    """Return the exit code of an error."""
+    if (own := own_code(error)) is not None:
+        return own
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    if isinstance(error, LocalFault):
+        return Exit.TEMPORARY if isinstance(error, DiskFull) else Exit.CONFIG
+    if isinstance(error, OSError):
+        return _OF_THE_SYSTEM.get(error.errno or 0, Exit.INTERNAL)
+    return Exit.INTERNAL
+
+
+def _foremost(error: BaseException, own_code: OwnCode) -> tuple[BaseException, Exit]:
+    coded = [(leaf, exit_code(leaf, own_code)) for leaf in leaves(error)]
+    return next((pair for pair in coded if pair[1] is not Exit.INTERNAL), coded[0])
+
+
+def _line(fault: BaseException, code: Exit) -> str:
+    if code is Exit.INTERRUPTED:
+        return "interrupted"
+    if code is Exit.INTERNAL:
+        return f"internal fault: {type(fault).__name__}: {fault} (set {DEBUG}=1 for the traceback)"
+    return str(fault)

@@ -1,0 +1,114 @@
+"""Set up the log of a process: structlog's lines and the standard library's, in one form, to the same places.
+
+1. Lines for people go to stderr, so that stdout stays for answers. Colours only on a terminal, and never under
+   `NO_COLOR`.
+2. A file of JSON lines is bounded: `FILES` files of `FILE_BYTES`, the oldest goes.
+3. A log that cannot be written (disk full, closed pipe) never stops the process.
+4. Bytes are shown as hex digits. A field whose name speaks of a key, an invite or a passphrase is blotted out.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Final, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from runtime.errors import LocalFault
+
+FILE_BYTES: Final = 16 << 20
+FILES: Final = 5
+LEVELS: Final = ("debug", "info", "warning", "error")
+_SECRET: Final = ("invite", "passphrase", "private", "secret", "seed")
+
+
+def set_up_logging(
+    *handlers: logging.Handler, level: str = "info", libraries: str | None = None, named: bool = False
+) -> None:
+    """Send every line of this process to `handlers`, made by `to_stream` and `to_file`.
+
+    `level`: the least level of our own lines, one of `LEVELS`. `libraries`: that of lines that come through the
+    standard library's logging, by default the same. `named`: show the logger's name.
+    """
+    root, least, before = logging.getLogger(), level.upper(), _before_rendering(named)
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        assert isinstance(handler.formatter, _Formatter)
+        handler.formatter.foreign_pre_chain = before
+        root.addHandler(handler)
+    root.setLevel((libraries or level).upper())
+    logging.raiseExceptions = False  # rule 3
+
+    def own_logger(name: str = "echo2", *_: object) -> logging.Logger:
+        logger = logging.Logger(name, least)  # with a level of its own, whatever that of the libraries is
+        logger.parent = root
+        return logger
+
+    structlog.configure(
+        processors=[*before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=own_logger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def to_stream(stream: TextIO | None = None, *, json_lines: bool = False) -> logging.Handler:
+    """Return a handler that writes to `stream` (None: stderr): lines for people, or JSON lines."""
+    stream = stream or sys.stderr
+    people = structlog.dev.ConsoleRenderer(colors=_colours(stream), pad_event_to=0)
+    handler = logging.StreamHandler(stream)
+    render = structlog.processors.JSONRenderer() if json_lines else people
+    handler.setFormatter(_Formatter(structlog.processors.format_exc_info, render))
+    return handler
+
+
+def to_file(path: Path) -> logging.Handler:
+    """Return a handler that appends JSON lines to a file, under rule 2. Raises `LocalFault` where it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(
+            path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8", errors="replace"
+        )
+    except OSError as error:
+        raise LocalFault(f"cannot write the log in {path.parent}: {error.strerror}") from error
+    as_json = structlog.processors.JSONRenderer(default=str)
+    handler.setFormatter(_Formatter(structlog.processors.dict_tracebacks, as_json))
+    return handler
+
+
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Renders a line by `last`; `set_up_logging` gives it what comes before, for lines of the standard library."""
+
+    def __init__(self, *last: Processor) -> None:
+        super().__init__(processors=[self.remove_processors_meta, *last])
+
+
+def _before_rendering(named: bool) -> Sequence[Processor]:
+    return (
+        *((structlog.stdlib.add_logger_name,) if named else ()),
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _readable,
+    )
+
+
+def _readable(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Rule 4."""
+    return {name: _shown(name, value) for name, value in event.items()}
+
+
+def _shown(name: str, value: object) -> object:
+    if any(word in name.lower() for word in _SECRET):
+        return "***"
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _colours(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR")
