@@ -31,7 +31,7 @@ from runtime.cli_errors import run_command
 from runtime.errors import DiskFull, LocalFault
 from runtime.exit_codes import Exit
 from tests.children import child
-from tests.coordinator_cli.conftest import NOW
+from tests.support.run_folders import NOW
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from p2p.identity import generate_key, load_key, public_bytes
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, decode, encode
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
-from tests.coordinator_cli.conftest import NOW
 from tests.cuts import cuts
+from tests.support.run_folders import NOW
 
 LATER = NOW + 340 * 24 * 3600_000
 

@@ -12,7 +12,7 @@ from coordinator import modelfolder, setup
 from coordinator.learner.calls import Import
 from engines.child import Child
 from runtime.errors import LocalFault
-from tests.coordinator_cli.conftest import NOW
+from tests.support.run_folders import NOW
 
 CHILD = """
 from engines.child import Pipe

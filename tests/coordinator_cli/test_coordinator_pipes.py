@@ -13,7 +13,7 @@ import pytest
 
 from tests import pictures
 from tests.children import into_a_closed_pipe
-from tests.coordinator_cli.conftest import write_model
+from tests.support.run_folders import write_model
 from weights.store import Store
 
 COMMAND = [sys.executable, "-m", "coordinator.cli"]

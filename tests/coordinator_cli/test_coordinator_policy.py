@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from coordinator import cli, setup
 from coordinator.setup import Run
 from p2p.envelope import seal
-from tests.coordinator_cli.conftest import NOW
+from tests.support.run_folders import NOW
 from weights.diff import Payload, encode, encode_full
 from weights.documents import Edge, TensorEntry, Version
 from weights.snapshot import Snapshot, writing_snapshot

@@ -16,8 +16,8 @@ from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
 from coordinator.learner.export import starts
 from coordinator.publisher import Publisher, Signing
-from tests.coordinator_cli.conftest import NOW
 from tests.quickdisk import quick_folder
+from tests.support.run_folders import NOW
 from weights.diff import encode, encode_full
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot

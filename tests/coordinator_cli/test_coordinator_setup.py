@@ -22,7 +22,7 @@ from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_ke
 from p2p.invite import Invite
 from p2p.messages import Root, RunSpec, decode, encode
 from runtime.errors import LocalFault
-from tests.coordinator_cli.conftest import NOW, make_run
+from tests.support.run_folders import NOW, make_run
 from weights.snapshot import Snapshot
 
 
