@@ -32,6 +32,7 @@ from benchmarks.bench import Claim
 from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
 from p2p.plan import Line, Load
 from p2p.replan import Planner
+from runtime.units import MBIT
 
 PEER: Final = "benchmarks.broadcast_peer"
 TORRENT: Final = "benchmarks.torrent_peer"
@@ -99,12 +100,12 @@ def ground(hosts: int, mbit: float) -> Iterator[Ground]:
     """A fresh network: no scheme profits from what another left behind."""
     try:
         with Lab(hosts).running(mbit) as lab:
-            yield Ground(lab, mbit * 1e6 / 8, True)
+            yield Ground(lab, mbit * MBIT, True)
     except NotPermitted as reason:
         print(f"no namespaces here ({reason}): token buckets on the loopback instead")
         loopback = Loopback()
         try:
-            yield Ground(loopback, mbit * 1e6 / 8, False)
+            yield Ground(loopback, mbit * MBIT, False)
         finally:
             loopback.end()
 

@@ -34,8 +34,8 @@ from benchmarks.simulator import World
 from p2p.chunks import chunk_size
 from p2p.plan import Line, Load, bound, star
 from runtime.errors import LocalFault
+from runtime.units import MBIT
 
-MBIT: Final = 1e6 / 8
 SOURCE_UPLINK: Final = 100 * MBIT
 LINES: Final = ((0.25, 5, 50), (0.60, 20, 100), (0.85, 50, 200), (1.0, 100, 500))
 """Up to which share of the peers, Mbit/s up, down."""

@@ -24,10 +24,11 @@ from p2p.errors import PeerFault
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
 from protocol.authority import verify_root
 from runtime.errors import LocalFault
+from runtime.units import DAY
 from tasks.task import Task
 
-ROOT_LIFE: Final = 365 * 24 * 3600 * 1000
-REMINDED: Final = 30 * 24 * 3600 * 1000
+ROOT_LIFE: Final = 365 * DAY
+REMINDED: Final = 30 * DAY
 """Milliseconds."""
 SAMPLING: Final = "gumbel-splitmix64/1"
 """The sampling rule of engines.sampling: temperature 1, no truncation, seeded noise."""
@@ -111,7 +112,7 @@ def ends_soon(root: Root, now: int) -> str:
     if left > REMINDED:
         return ""
     day = datetime.fromtimestamp(root.expires / 1000, UTC).strftime("%Y-%m-%d")
-    when = f"ends on {day}, in {left // 86_400_000} days" if left > 0 else f"ended on {day}, and nodes do no more work"
+    when = f"ends on {day}, in {left // DAY} days" if left > 0 else f"ended on {day}, and nodes do no more work"
     return f"Root {root.serial} {when}: renew it with the root key, by `echo2-coord keys renew`"
 
 

@@ -14,6 +14,7 @@ import typer
 from runtime.cli_errors import print_error, report_errors
 from runtime.exit_codes import Exit
 from runtime.output import piped
+from runtime.units import unix_milliseconds
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
@@ -80,7 +81,9 @@ def init(
     config = setup.settings_for(model, flags)
     if not yes and _at_a_terminal() and not _confirmed(config):
         return
-    _print_made(setup.init(folder, model, config, now=_now(), secret=keys.passphrase(), report=_say_making))
+    _print_made(
+        setup.init(folder, model, config, now=unix_milliseconds(), secret=keys.passphrase(), report=_say_making)
+    )
 
 
 @app.command()
@@ -101,7 +104,7 @@ def run(
     if log_level not in LEVELS:
         raise ConfigFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
     flags = _flags(sets, run={"steps": steps}, web={"port": port})
-    loaded = setup.load_run(home, now=_now(), flags=flags, secret=keys.passphrase())
+    loaded = setup.load_run(home, now=unix_milliseconds(), flags=flags, secret=keys.passphrase())
     check_start(loaded)
     set_up_logging(to_stream(), to_file(loaded.folder.log), level=log_level, named=True)
     serve_until_stopped(loaded)
@@ -234,7 +237,7 @@ def keys_revoke(
     """Take a new key for a role, as the old one was stolen: it counts no more from a time on."""
     from coordinator.run.keys_commands import time_of
 
-    now = _now()
+    now = unix_milliseconds()
     _change(home, role, request, now if since is None else time_of(since, now))
 
 
@@ -284,7 +287,7 @@ def nodes_ls(
     from coordinator.accounts import report
     from coordinator.folder import RunFolder
 
-    rows = report.listed(RunFolder(home).database, _now(), most, page, rank, out)
+    rows = report.listed(RunFolder(home).database, unix_milliseconds(), most, page, rank, out)
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(report.lines(rows)))
 
 
@@ -301,7 +304,7 @@ def nodes_show(
     from coordinator.accounts import report
     from coordinator.folder import RunFolder
 
-    found = report.shown(RunFolder(home).database, node, _now())
+    found = report.shown(RunFolder(home).database, node, unix_milliseconds())
     print(msgspec.json.encode(found).decode() if as_json else "\n".join(report.report_lines(found)))
 
 
@@ -345,7 +348,7 @@ def policy_ls(
     from coordinator import policy
     from coordinator.folder import RunFolder
 
-    rows = policy.versions(RunFolder(home), _now())
+    rows = policy.versions(RunFolder(home), unix_milliseconds())
     print(msgspec.json.encode(rows).decode() if as_json else "\n".join(policy.lines(rows)))
 
 
@@ -383,14 +386,20 @@ def version() -> None:
 def _remark(home: Path, word: str, node: str, why: str) -> None:
     from coordinator.accounts import remarks
 
-    print(remarks.tell(home, word, node, why, _now()))
+    print(remarks.tell(home, word, node, why, unix_milliseconds()))
 
 
 def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:
     from coordinator import keys
     from coordinator.run import keys_commands
 
-    print("\n".join(keys_commands.change(home, role, now=_now(), secret=keys.passphrase(), since=since, out=request)))
+    print(
+        "\n".join(
+            keys_commands.change(
+                home, role, now=unix_milliseconds(), secret=keys.passphrase(), since=since, out=request
+            )
+        )
+    )
 
 
 def _flags(sets: list[str] | None, **sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -442,10 +451,6 @@ def _print_made(run: "Run") -> None:
         f"Take the root key offline: copy {root}\nto two places that are on no network, check the copies, and delete "
         "it here. The coordinator runs without it;\nonly a new Root (other keys, another year) needs it."
     )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from coordinator.authority import ends_soon
 from coordinator.books import Again, Books
 from coordinator.config import CoordinatorConfig
 from coordinator.control import TOLD, Control
-from coordinator.database import DAY, Database, check
+from coordinator.database import CHECK_EVERY, Database, check
 from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import RunFolder, locked
@@ -57,9 +57,10 @@ from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.subnets import PeerLimits
 from p2p.network import Network
-from p2p.relay import MBIT, RelayLimits
+from p2p.relay import RelayLimits
 from runtime import descriptors
 from runtime.files import writing
+from runtime.units import DAY, MBIT, bytes_per_second
 from runtime.witness import Witness
 from tasks.task import Text
 from weights.store import Store
@@ -143,7 +144,7 @@ class Coordinator:
             uplinks=self.books.broadcasts.uplinks,
             record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
             load=self.publisher.load,
-            uplink=None if uplink is None else uplink * MBIT,
+            uplink=bytes_per_second(uplink),
             enabled=self._run.config.network.plan,
             clock=_elapsed,
             seed=int.from_bytes(self._run.id[:8], "big"),
@@ -201,7 +202,7 @@ class Coordinator:
 
     def _remind(self) -> None:
         """Say once a day that the Root ends soon."""
-        soon, day = ends_soon(self._run.root, self._now()), self._now() // 86_400_000
+        soon, day = ends_soon(self._run.root, self._now()), self._now() // DAY
         if soon and day != self._reminded:
             self._reminded = day
             log.warning("the run's Root ends soon", reason=soon)
@@ -243,7 +244,7 @@ class Coordinator:
                 database.found_sound(self._now())
                 log.info("database checked", file=database.path.name)
             self.learning.sound.set()
-            await asyncio.sleep(DAY / 1000)
+            await asyncio.sleep(CHECK_EVERY / 1000)
             database.checked = False
 
     async def _look_at_network(self) -> None:
@@ -299,7 +300,7 @@ async def serve(run: Run) -> None:
     )
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
-    up, down = (None if rate is None else rate * MBIT for rate in (reach.uplink, reach.downlink))
+    up, down = (bytes_per_second(rate) for rate in (reach.uplink, reach.downlink))
     limits, https_limits, web_limits = connection_limits(run.config, descriptors.raise_limit())
     peer = ThreadedPeer(
         run.keys.network, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits

@@ -17,7 +17,6 @@ Rules
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Generator, Iterator, Sized
 from pathlib import Path
 from typing import Any, Self
@@ -28,13 +27,14 @@ from coordinator.group_commit import GroupCommit
 from coordinator.schema import SCHEMA_VERSION, migrate
 from runtime.errors import DiskFull, LocalFault
 from runtime.lock import AlreadyLocked, Lock, lock_file
+from runtime.units import DAY, unix_milliseconds
 
 BUSY_SECONDS = 2.0
 CACHE = 64 << 20
 """Bytes of pages that the writer keeps: keys are random, so a group touches pages all over the file."""
 LARGE = 64 << 20
 """Bytes of a file whose check and migration take long."""
-DAY = 24 * 3600 * 1000
+CHECK_EVERY = DAY
 """Milliseconds from one check of a file to the next."""
 _IN_USE = "in_use"
 """The fact that stands while a process writes the file, and stays where it does not close it."""
@@ -80,7 +80,7 @@ class Database:
         lock = _locked(path)
         try:
             opened = cls(_connect(path, f"file:{_quoted(path)}?mode=rwc", _prepare), path, lock)
-            opened._take_into_use(time.time_ns() // 1_000_000 if now is None else now)
+            opened._take_into_use(unix_milliseconds() if now is None else now)
         except BaseException:
             lock.release()
             raise
@@ -97,7 +97,7 @@ class Database:
         """Check the file where that is due, or leave it to `check` (rule 5)."""
         try:
             last: int | None = self.fact(_CHECKED)
-            due = self.fact(_IN_USE) is not None or last is None or not 0 <= now - last < DAY
+            due = self.fact(_IN_USE) is not None or last is None or not 0 <= now - last < CHECK_EVERY
             self.checked = not due
             if due and _small(self.path):
                 with _translated(self.path):

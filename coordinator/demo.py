@@ -39,6 +39,7 @@ from p2p.addresses import Way
 from p2p.errors import Unreachable
 from runtime.exit_codes import Exit
 from runtime.figures import figure
+from runtime.units import unix_milliseconds
 
 POLL: Final = 0.5
 """Seconds from one look at the run to the next."""
@@ -286,7 +287,7 @@ def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
     }
     warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
     config = setup.settings_for(settings.model, flags, env={})
-    setup.init(home, settings.model, config, now=time.time_ns() // 1_000_000, warm_up=warm_up)
+    setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up)
 
 
 def _coordinator_argv(home: Path) -> list[str]:

@@ -24,10 +24,11 @@ from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
 from p2p.messages import Hello
 from p2p.records import Known, over, trusted
+from runtime.units import DAY
 
 AWAY = 60_000
 """Milliseconds without a sign of life after which a node that says hello has been away."""
-KEPT = 7 * 24 * 3600 * 1000
+KEPT = 7 * DAY
 """Milliseconds for which the row of a node without groups is kept (rule 1)."""
 MOST_WITHOUT_GROUPS = 100_000
 """Some 100 MB of run.sqlite."""

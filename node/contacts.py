@@ -36,6 +36,7 @@ from p2p.network import Network
 from p2p.records import Own
 from p2p.strangers import Strangers
 from protocol import refusals
+from runtime.units import MBIT
 from tasks.registry import known
 
 _log = structlog.get_logger("node")
@@ -132,9 +133,9 @@ class Contacts:
         return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
 
 
-def _bytes(rate: float | None) -> int | None:
-    """Mbit/s as bytes per second."""
-    return None if rate is None else max(1, int(rate * 1e6 / 8))
+def _bytes(mbit: float | None) -> int | None:
+    """Mbit/s as whole bytes per second, at least 1."""
+    return None if mbit is None else max(1, int(mbit * MBIT))
 
 
 def _software() -> str:

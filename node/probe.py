@@ -29,6 +29,7 @@ from p2p.network import Network
 from p2p.reachable import METHOD, ports_of
 from p2p.threaded import ThreadedPeer
 from runtime.errors import LocalFault
+from runtime.units import unix_milliseconds
 
 PATIENCE: Final = 10.0
 """Seconds for one attempt."""
@@ -69,7 +70,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
         asked = network if over_libp2p else https
         if asked is not None and going:
             peer = await asked.dial(over_libp2p or going)
-            rows.append(doctor.clock(await _head(asked, peer), time.time_ns() // 1_000_000))
+            rows.append(doctor.clock(await _head(asked, peer), unix_milliseconds()))
         if not running:
             rows.append(await _incoming(network, [one for one in over_libp2p if way_of(one) == "direct"]))
     return rows

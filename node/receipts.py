@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from p2p.identity import load_key, public_bytes
 from p2p.messages import Receipt, decode
 from protocol.authority import open_kept
 from runtime.figures import figure
+from runtime.units import unix_milliseconds
 
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     node's key. Raises `BadConfig`, `LocalFault` where that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
-    now = time.time_ns() // 1_000_000
+    now = unix_milliseconds()
     chain = Records(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, faults = 0, []
     for row in _rows(home, -1):

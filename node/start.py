@@ -4,7 +4,6 @@ import asyncio
 import logging
 import secrets
 import signal
-import time
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -20,6 +19,7 @@ from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from runtime.files import writing
 from runtime.logs import set_up_logging, to_stream
+from runtime.units import MBIT, bytes_per_second, unix_milliseconds
 
 
 def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
@@ -63,13 +63,13 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
     """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
     from p2p.https_client import HttpsClient
     from p2p.limits.subnets import PeerLimits
-    from p2p.relay import MBIT, RelayLimits
+    from p2p.relay import RelayLimits
     from p2p.threaded import ThreadedPeer
     from p2p.ways import Ways
 
     direct = https = None
     if config.via != ("https",):
-        up, down = (None if rate is None else rate * MBIT for rate in (config.uplink, config.downlink))
+        up, down = (bytes_per_second(rate) for rate in (config.uplink, config.downlink))
         relay = RelayLimits(rate=config.relay_rate * MBIT) if config.relay else None
         listen = listenable(config.listen)
         seed = secrets.randbits(64)
@@ -101,7 +101,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     key = load_or_create_key(config.home / "node.key", passphrase)
     daemon = NodeDaemon(
         config, invite, key, network_of(config, invite, key), ChildEngine(config.gpu, threads=config.threads),
-        local=lambda: time.time_ns() // 1_000_000, seed=secrets.randbits(64), once=once,
+        local=unix_milliseconds, seed=secrets.randbits(64), once=once,
     )  # fmt: skip
     interrupted = False
 

@@ -19,9 +19,7 @@ import msgspec
 
 from p2p.limits.subnets import subnet_of
 from p2p.pace import Pace
-
-MBIT = 125_000
-"""Bytes in a megabit."""
+from runtime.units import MBIT
 
 
 class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):

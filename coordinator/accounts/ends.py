@@ -25,10 +25,11 @@ from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.ledger import Ledger
 from p2p import merkle
+from runtime.units import DAY
 
 TOGETHER = 60_000
 """Milliseconds."""
-KEPT = 24 * 3600 * 1000
+KEPT = DAY
 """Milliseconds: the challenge window, as for tokens (coordinator/rollouts/tokens.py)."""
 MOST = 4096
 """Ends of one entry: few enough that nothing else waits for it."""

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from coordinator.capacity import quantile
+from runtime.units import DAY
 
 ENOUGH: Final = 3
 OWN: Final = 3
 FLEET: Final = 4
 SLACK: Final = 5_000
 TRY_AGAIN: Final = 3_600_000
-REMEMBERED: Final = 86_400_000
+REMEMBERED: Final = DAY
 
 
 class Bounds(NamedTuple):

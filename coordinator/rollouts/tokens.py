@@ -22,8 +22,9 @@ import msgspec
 from coordinator.database import Database
 from coordinator.rollouts.age import oldest_fresh
 from p2p.messages import Lease, decode, encode
+from runtime.units import DAY
 
-WINDOW: Final = 24 * 3600 * 1000
+WINDOW: Final = DAY
 """The challenge window, milliseconds."""
 MOST_REFUSED: Final = 64 << 20
 """Bytes per party."""

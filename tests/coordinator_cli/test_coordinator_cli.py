@@ -36,7 +36,7 @@ from tests.support.run_folders import NOW
 
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_now", lambda: NOW)
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:
@@ -391,7 +391,7 @@ async def serve(run):
         print("drained", flush=True)
 sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
 from coordinator import cli
-cli._now = lambda: {now}
+cli.unix_milliseconds = lambda: {now}
 anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
 sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
 cli.main()

@@ -89,7 +89,7 @@ def running(home: Path) -> Iterator[None]:
 @pytest.fixture
 def at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands run ten seconds after the story."""
-    monkeypatch.setattr(cli, "_now", lambda: 1_700_000_010_000)
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: 1_700_000_010_000)
 
 
 pytestmark = pytest.mark.usefixtures("at_the_time")

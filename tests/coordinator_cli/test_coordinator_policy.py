@@ -20,7 +20,7 @@ from weights.store import Store
 
 @pytest.fixture(autouse=True)
 def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_now", lambda: NOW)
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
 
 
 def said(*words: str | Path) -> tuple[int, str, str]:

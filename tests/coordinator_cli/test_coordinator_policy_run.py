@@ -85,7 +85,7 @@ def quick_home(home: Path) -> Iterator[Path]:
 
 
 def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_now", lambda: NOW)
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
     home, exported = quick_home, quick_home / "exports"
     run, network = setup.load_run(home, env={}, now=NOW), _Network()
     exported.mkdir()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from p2p.relay import MBIT, Refused, RelayBook, RelayLimits, Why
+from p2p.relay import Refused, RelayBook, RelayLimits, Why
+from runtime.units import MBIT
 
 
 def refusal(call, *args) -> Why:

@@ -1,0 +1,19 @@
+"""Units as they stand in settings and documents, in the units that the code computes with."""
+
+import time
+from typing import Final
+
+MBIT: Final = 125_000
+"""Bytes per second in one Mbit/s."""
+DAY: Final = 24 * 3600 * 1000
+"""Milliseconds."""
+
+
+def bytes_per_second(mbit: float | None) -> float | None:
+    """Return a rate in bytes per second; None, which means no limit, stays None."""
+    return None if mbit is None else mbit * MBIT
+
+
+def unix_milliseconds() -> int:
+    """Return the time of the system's clock, in milliseconds since the Unix epoch."""
+    return time.time_ns() // 1_000_000
