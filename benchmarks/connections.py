@@ -32,6 +32,7 @@ from p2p.errors import Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p import LibP2PTransport
 from p2p.limits.subnets import PeerLimits
+from p2p.multiaddr import address_of, peer_of
 from p2p.peer import Peer
 from runtime import descriptors
 
@@ -190,7 +191,7 @@ async def came(address: str, source: str) -> float | None:
     """Seconds until a newcomer from this address is connected; None if it is not within `WITHIN`."""
     began = time.perf_counter()
     async with peer_running() as transport:
-        network, target = transport._host.get_network(), ID.from_string(address.rpartition("/p2p/")[2])
+        network, target = transport._host.get_network(), ID.from_string(peer_of(address))
         while (now := time.perf_counter()) < began + WITHIN:
             try:
                 with trio.fail_after(began + WITHIN - now):
@@ -219,8 +220,8 @@ async def silent(host: Host, seconds: float) -> list[Claim]:
     for name, first, subnets in (("calm", 100, 0), ("from one address", 150, 1), ("from 300 subnets", 200, RATE)):
         attacker = None
         if subnets:
-            port = host.address.split("/")[4]
-            argv = [sys.executable, "-m", "benchmarks.connections", "--attack", port, str(subnets)]
+            port = address_of(host.address).port
+            argv = [sys.executable, "-m", "benchmarks.connections", "--attack", str(port), str(subnets)]
             attacker = subprocess.Popen(argv)  # noqa: ASYNC220
             await trio.sleep(3)
         before, refused = host.cpu(), host.look()["refused"]

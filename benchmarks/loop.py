@@ -40,7 +40,7 @@ from coordinator.demo_crew import Crew, CrewFault
 from coordinator.demo_settings import TINY, DemoSettings
 from coordinator.folder import RunFolder
 from coordinator.state import RunState
-from p2p import addresses
+from p2p import multiaddr
 from p2p.errors import Unreachable
 
 STAGES: Final = (
@@ -229,7 +229,7 @@ def _logging_programs() -> Programs:
     """The real ones; nodes tell more, in JSON."""
     real = real_programs()
 
-    def node(invite: str, home: Path, name: str, way: addresses.Way) -> list[str]:
+    def node(invite: str, home: Path, name: str, way: multiaddr.Way) -> list[str]:
         return [*real.node(invite, home, name, way), "--log", "debug", "--json-logs"]
 
     return dataclasses.replace(real, node=node)

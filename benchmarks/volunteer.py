@@ -49,10 +49,10 @@ from coordinator.roster import Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from engines.remote import python_path
-from p2p.addresses import dialable
 from p2p.envelope import ROLES, seal
 from p2p.identity import public_bytes
 from p2p.limits.origin import Origin
+from p2p.local_addresses import dialable
 from p2p.messages import Acknowledgement, LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.threaded import ThreadedPeer

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from p2p.addresses import https_url, is_listening
+from p2p.multiaddr import address_of
 from runtime.errors import LocalFault
 
 ENV_PREFIX = "ECHO2_COORD_"
@@ -148,7 +148,7 @@ class LearnerSection(Section):
 
 def _check_listen(addresses: Texts) -> None:
     for address in addresses:
-        if not is_listening(address):
+        if not address_of(address).is_listening:
             raise ValueError(f"listen has {address!r}: write /ip4/0.0.0.0/tcp/4310 or the like")
 
 
@@ -227,7 +227,7 @@ class HttpsSection(Section):
     def _are_addresses(self) -> Self:
         _check_listen(self.listen)
         for address in self.advertise:
-            if https_url(address) is None:
+            if address_of(address).https_url is None:
                 raise ValueError(f"advertise has {address!r}: write /dns4/coord.example/tcp/443/https or the like")
         return self
 

@@ -31,7 +31,6 @@ from coordinator.accounts.standing import Accounts, Standing, minute
 from coordinator.leases import admitted
 from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.roster import Roster
-from p2p.addresses import Way, way_of_asker
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id
@@ -51,6 +50,7 @@ from p2p.messages import (
     encode,
 )
 from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.multiaddr import Way, way_of_asker
 from p2p.network import Network
 from p2p.records import Known, opened
 from protocol.refusals import refusal

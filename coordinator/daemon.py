@@ -52,10 +52,10 @@ from coordinator.verdicts import EXPIRED_AT_ONCE
 from coordinator.web.limits import WebLimits
 from coordinator.web.site import application, serve_web
 from engines.remote import python_path
-from p2p.addresses import listenable
 from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.subnets import PeerLimits
+from p2p.local_addresses import listenable
 from p2p.network import Network
 from p2p.relay import RelayLimits
 from runtime import descriptors

@@ -35,8 +35,8 @@ from coordinator.demo_settings import NARROW, DemoOptions, DemoSettings, setting
 from coordinator.folder import RunFolder
 from coordinator.state import RunState
 from engines.remote import python_path
-from p2p.addresses import Way
 from p2p.errors import Unreachable
+from p2p.multiaddr import Way
 from runtime.exit_codes import Exit
 from runtime.figures import figure
 from runtime.units import unix_milliseconds

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from p2p.addresses import Way
+from p2p.multiaddr import Way
 from runtime.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]

@@ -26,9 +26,9 @@ from functools import partial
 import anyio.to_thread
 import structlog
 
-from p2p.addresses import way_of, way_of_asker
 from p2p.errors import P2PError, Unreachable
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.multiaddr import way_of, way_of_asker
 from p2p.network import Network
 from p2p.plan import LATENCY, UPLINK, Line, Load
 from p2p.records import Known

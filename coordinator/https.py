@@ -14,7 +14,8 @@ import structlog
 from coordinator.config import CoordinatorConfig
 from coordinator.folder import RunFolder
 from p2p import certificate
-from p2p.addresses import MOST, dialable, way_of
+from p2p.local_addresses import dialable
+from p2p.multiaddr import MOST, address_of, through, way_of
 from runtime.errors import LocalFault
 from runtime.files import writing
 
@@ -55,7 +56,7 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
     section = config.network
     direct = section.advertise or [one for one in listening if way_of(one) == "direct"] or section.listen
     relayed = [one for one in listening if way_of(one) == "relay"]
-    relayed += [f"{relay}/p2p-circuit/p2p/{peer}" for relay in section.relays]
+    relayed += [through(relay, peer) for relay in section.relays]
     https: list[str] = []
     if config.https.listen:
         ours = [one for one in listening if way_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
@@ -65,5 +66,6 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
 
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:
     """The hosts of direct addresses, with the port of `ours`."""
-    port = ours.split("/")[4]
-    return ["/".join([*address.split("/")[:3], "tcp", port, "https"]) for address in advertised]
+    port = address_of(ours).port
+    hosts = dict.fromkeys((found.kind, found.host) for found in map(address_of, advertised) if found.host)
+    return [f"/{kind}/{host}/tcp/{port}/https" for kind, host in hosts]

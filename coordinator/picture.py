@@ -27,7 +27,7 @@ from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from coordinator.state import BroadcastView, CapacityView, LinksView, NodeRow, RunState
 from coordinator.training import Training
-from p2p.addresses import Way
+from p2p.multiaddr import Way
 
 MOST_NODES = 100
 """Nodes in a picture, those with the most accepted work."""

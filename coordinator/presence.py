@@ -17,9 +17,9 @@ import structlog
 from coordinator import https
 from coordinator.setup import Run
 from p2p import mdns
-from p2p.addresses import peer_of
 from p2p.errors import Unreachable
 from p2p.invite import Invite
+from p2p.multiaddr import peer_of
 from p2p.network import Network
 from p2p.records import Known
 from p2p.strangers import Strangers

@@ -18,11 +18,11 @@ from functools import lru_cache
 from coordinator.accounts.sightings import Sightings
 from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
-from p2p.addresses import way_of
 from p2p.errors import P2PError
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
 from p2p.messages import Hello
+from p2p.multiaddr import address_of
 from p2p.records import Known, over, trusted
 from runtime.units import DAY
 
@@ -180,8 +180,8 @@ class Roster:
 def _dialled_at(sealed: bytes) -> tuple[str, ...]:
     """The IP addresses at which a node is dialled itself (rule 2)."""
     known = _read(sealed)
-    ways = [address.split("/") for address in known.addresses if way_of(address) != "relay"] if known else []
-    return tuple({parts[2] for parts in ways if len(parts) > 2 and parts[1] in ("ip4", "ip6")})
+    direct = [found for found in map(address_of, known.addresses) if found.route != "relay"] if known else []
+    return tuple({found.host for found in direct if found.ip is not None})
 
 
 @lru_cache(maxsize=4096)

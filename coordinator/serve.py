@@ -10,13 +10,13 @@
 import asyncio
 import errno
 import os
-import re
 import signal
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinator.folder import locked
+from p2p.multiaddr import address_of
 from runtime import descriptors
 from runtime.errors import LocalFault
 
@@ -44,8 +44,8 @@ def serve_until_stopped(run: "Run") -> None:
 
 def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
     """(IP address, port) of each multiaddress that is TCP over IP and nothing more."""
-    found = (re.fullmatch(r"/ip[46]/([^/]+)/tcp/(\d{1,5})", address) for address in addresses)
-    return [(match[1], int(match[2])) for match in found if match]
+    listening = [found for found in map(address_of, addresses) if found.is_listening]
+    return [(found.host, found.port) for found in listening if found.port is not None]
 
 
 def check_port(host: str, port: int, fix: str) -> None:

@@ -18,7 +18,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from node.errors import BadConfig
-from p2p.addresses import WAYS, Way, is_listening
+from p2p.multiaddr import WAYS, Way, address_of
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
@@ -85,7 +85,7 @@ class NodeConfig(BaseModel):
     @classmethod
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for address in filter(None, value):
-            if not is_listening(address):
+            if not address_of(address).is_listening:
                 raise ValueError(f"has {address!r}: write /ip4/0.0.0.0/tcp/0 or the like")
         return tuple(address for address in value if address)
 

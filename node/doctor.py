@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from p2p.messages import Reachable
+from p2p.multiaddr import address_of
 from runtime.exit_codes import Exit
 from runtime.figures import apart, figure
 
@@ -185,5 +186,5 @@ def _remedy(way: str, tried: list[Attempt]) -> str:
 
 
 def _place(address: str) -> str:
-    parts = address.split("/")
-    return f"{parts[2]} port {parts[4]}" if len(parts) > 4 and parts[3] == "tcp" else address
+    found = address_of(address)
+    return f"{found.host} port {found.port}" if found.port is not None else address

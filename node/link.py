@@ -1,7 +1,7 @@
 """The line to the coordinator: find it, greet it, ask it, find it again.
 
 Rules
-1. Candidates are tried in order: by way, as the owner orders them (p2p/addresses.py), and for each way the addresses of
+1. Candidates are tried in order: by way, as the owner orders them (p2p/multiaddr.py), and for each way the addresses of
    the newest Head before those of the invite. Reached by a lesser way, a better one is tried again now and then, and
    taken when it stands. A coordinator that dialled this node itself is used as it is. Between rounds other peers are
    asked for a newer Head, which may carry a new address.
@@ -30,10 +30,10 @@ from node.clock import RunClock
 from node.errors import RefusedByRun, TrustFailure
 from node.records import Records
 from node.trust import RootExpired
-from p2p.addresses import WAYS, Way, way_of
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
+from p2p.multiaddr import WAYS, Way, peer_of, way_of
 from p2p.network import Network
 from protocol import refusals
 from protocol.authority import WrongRoot
@@ -255,7 +255,7 @@ class CoordinatorLink:
         if not candidates:
             self.trouble = f"no address of the coordinator leads by {', '.join(self._via)}: ask for a new invite"
         for address in candidates:
-            expected = address.rpartition("/p2p/")[2]
+            expected = peer_of(address)
             try:
                 peer = expected if expected in known else await self._network.dial([address])
                 if await self._greet(peer):

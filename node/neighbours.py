@@ -24,11 +24,10 @@ from typing import Final
 import msgspec
 import structlog
 
-from p2p.addresses import peer_of
 from p2p.errors import P2PError
 from p2p.limits.subnets import subnet_of
+from p2p.multiaddr import address_of, peer_of
 from p2p.network import Network
-from p2p.outgoing import host_of, relay_of
 from p2p.records import Known, dials, trusted
 from p2p.strangers import Strangers
 from runtime.files import writing
@@ -112,8 +111,9 @@ def chosen(
     found: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
-        peer, host = peer_of(address), host_of(address)
-        subnet = None if relay_of(address) in relays else subnet_of(host)
+        found_there = address_of(address)
+        peer, host = found_there.peer, found_there.host
+        subnet = None if found_there.relay in relays else subnet_of(host)
         if peer in peers or host in hosts or (subnet and subnets[subnet] >= PER_SUBNET):
             continue
         found.append(address)

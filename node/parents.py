@@ -16,9 +16,9 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.addresses import way_of
 from p2p.errors import Malformed, P2PError
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.multiaddr import way_of
 from p2p.network import Network
 from p2p.strangers import Strangers
 

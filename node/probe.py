@@ -18,13 +18,14 @@ from engines.devices import gpu_present
 from node import doctor
 from node.config import NodeConfig
 from node.doctor import Attempt, Row
-from p2p.addresses import listenable, machine_addresses, way_of
 from p2p.envelope import peek
 from p2p.errors import P2PError
 from p2p.https_client import HttpsClient
 from p2p.identity import generate_key
 from p2p.invite import Invite
+from p2p.local_addresses import listenable, machine_addresses
 from p2p.messages import Head, HeadAnswer, HeadAsk, Reachable, ReachableAsk, decode, encode
+from p2p.multiaddr import peer_of, way_of
 from p2p.network import Network
 from p2p.reachable import METHOD, ports_of
 from p2p.threaded import ThreadedPeer
@@ -139,7 +140,7 @@ async def _incoming(network: Network, direct: list[str]) -> Row:
     ports = ports_of(await network.addresses())
     if not direct:
         return doctor.reachable(None, ports, None)
-    peer = direct[0].rpartition("/p2p/")[2]
+    peer = peer_of(direct[0])
     try:
         answer = decode(
             await network.request(peer, METHOD, encode(ReachableAsk(ports=ports)), timeout=PATIENCE), Reachable

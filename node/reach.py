@@ -16,11 +16,12 @@ from typing import Final
 
 import structlog
 
-from p2p.addresses import dialable, peer_of, way_of
 from p2p.errors import Busy, P2PError, Unreachable
+from p2p.local_addresses import dialable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.multiaddr import peer_of, tcp, way_of
 from p2p.network import Network
-from p2p.reachable import METHOD, multiaddress, ports_of
+from p2p.reachable import METHOD, ports_of
 from p2p.records import Own
 
 AGAIN: Final = 600.0
@@ -28,7 +29,6 @@ AGAIN: Final = 600.0
 LOOK: Final = 5.0
 """Seconds between two looks at this machine's addresses."""
 PATIENCE: Final = 15.0
-CIRCUIT: Final = "/p2p-circuit"
 _PEERS: Final = 4
 """Peers that are asked for a reservation when the coordinator gives none."""
 
@@ -64,8 +64,8 @@ class Reach:
     async def addresses(self) -> list[str]:
         """Where others can dial this node; the most promising first."""
         own = await self._network.addresses()
-        circuits = [address for address in own if CIRCUIT in address]
-        direct = [address for address in own if CIRCUIT not in address]
+        circuits = [address for address in own if way_of(address) == "relay"]
+        direct = [address for address in own if way_of(address) != "relay"]
         self._announced = dialable([*circuits, *self._external, *direct], self._network.peer_id)
         return self._announced
 
@@ -81,7 +81,7 @@ class Reach:
         loop = asyncio.get_running_loop()
         while True:
             peer, listening = self._coordinator(), await self._network.addresses()
-            here = dialable([address for address in listening if CIRCUIT not in address], self._network.peer_id)
+            here = dialable([one for one in listening if way_of(one) != "relay"], self._network.peer_id)
             if peer is not None and (here != self._asked_about or loop.time() >= asked_at + AGAIN):
                 self._asked_about, asked_at = here, loop.time()
                 await self._find_out(peer)
@@ -96,7 +96,7 @@ class Reach:
             asked = encode(ReachableAsk(ports=ports))
             answer = decode(await self._network.request(coordinator, METHOD, asked, timeout=PATIENCE), Reachable)
             seen = answer.observed
-            own = [multiaddress(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
+            own = [tcp(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
             self._asked_about = None
             self.found = f"not known yet: the coordinator is asked again ({busy})"
@@ -105,7 +105,7 @@ class Reach:
             self.found = f"not known: the coordinator does not say ({error})"
             return
         self._external = own
-        relayed = CIRCUIT in (remote or "")
+        relayed = way_of(remote or "") == "relay"
         if own:
             self.found = f"directly, at {', '.join(own)}"
             await self._release()

@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.config import NodeConfig
 from node.errors import BadConfig
 from node.home import joined, locked
-from p2p.addresses import listenable
 from p2p.identity import load_or_create_key, peer_id, public_bytes
 from p2p.invite import Invite
+from p2p.local_addresses import listenable
 from p2p.network import Network
 from runtime import descriptors
 from runtime.errors import LocalFault

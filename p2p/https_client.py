@@ -24,12 +24,12 @@ import anyio
 import anyio.to_thread
 
 from p2p import https_wire, wire
-from p2p.addresses import https_url
 from p2p.certificate import KeyPin
 from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.feeds import Feeds
 from p2p.guard import guarded, one_error
 from p2p.limits.origin import Origin
+from p2p.multiaddr import address_of
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
@@ -124,7 +124,7 @@ class HttpsClient:
         """See `Network`. Of HTTPS addresses only. Raises `WrongIdentity`."""
         troubles = []
         for address in addresses:
-            origin = https_url(address)
+            origin = address_of(address).https_url
             if origin is None:
                 continue
             try:
@@ -215,7 +215,7 @@ class HttpsClient:
 
     def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
         peer = body.decode(errors="replace")
-        expected = address.rpartition("/p2p/")[2] if "/p2p/" in address else peer
+        expected = address_of(address).peer or peer
         if status != 200 or peer != expected:
             raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
         self._coordinator, self._origin = peer, origin

@@ -11,7 +11,6 @@ Rules
 import asyncio
 import logging
 import math
-import re
 import socket
 import ssl
 import time
@@ -27,6 +26,7 @@ from p2p.guard import guarded
 from p2p.https_door import Door, Limits
 from p2p.https_wire import PIECE
 from p2p.limits.subnets import TurnedAway
+from p2p.multiaddr import address_of, tcp
 from runtime.descriptors import SHORTAGES, is_shortage
 
 log = logging.getLogger("p2p")
@@ -63,8 +63,7 @@ class HttpsListener:
 
     def addresses(self) -> list[str]:
         """Where it listens, as /ip4/HOST/tcp/PORT/https."""
-        names = [(opened.family, *opened.getsockname()[:2]) for opened in self._sockets]
-        return [f"/{'ip6' if kind == socket.AF_INET6 else 'ip4'}/{host}/tcp/{port}/https" for kind, host, port in names]
+        return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
 
     async def run(self, listening: Callable[[], None]) -> None:
         """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalFault`."""
@@ -227,16 +226,16 @@ class _Server(web.Server):
 
 
 def _listening(address: str) -> socket.socket:
-    match = re.fullmatch(r"/ip([46])/([^/]+)/tcp/(\d{1,5})", address)
-    if match is None:
+    found = address_of(address)
+    if not found.is_listening:
         raise LocalFault(f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like")
-    opened = socket.socket(socket.AF_INET if match[1] == "4" else socket.AF_INET6)
+    opened = socket.socket(socket.AF_INET if found.kind == "ip4" else socket.AF_INET6)
     try:
         opened.setblocking(False)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if match[1] == "6":
+        if found.kind == "ip6":
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((match[2], int(match[3])))
+        opened.bind((found.host, found.port))
         opened.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         opened.close()

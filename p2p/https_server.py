@@ -26,13 +26,13 @@ import msgspec
 from aiohttp import web
 
 from p2p import https_wire, wire
-from p2p.addresses import OVER_HTTPS
 from p2p.errors import Busy, Malformed
 from p2p.guard import one_error
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.limits.origin import Origin, origin_over_https, over_https
 from p2p.limits.slots import Slots
+from p2p.multiaddr import OVER_HTTPS
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 from p2p.openpayloads import patiently
 from p2p.payload import Payload

@@ -23,10 +23,10 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from p2p.addresses import peer_of
 from p2p.errors import LocalFault, Malformed
 from p2p.identity import peer_id, public_key
 from p2p.messages import Address, Hash
+from p2p.multiaddr import address_of, pack, peer_of, unpack
 
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2
@@ -85,7 +85,7 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if content[0] == _FIRST:
                 return msgspec.msgpack.decode(content[1:], type=cls)
             return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
-        except (msgspec.MsgspecError, ValueError, LookupError, RecursionError) as error:
+        except (msgspec.MsgspecError, ValueError, LookupError, RecursionError, Malformed) as error:
             raise LocalFault("the invite was made by a faulty program: ask the operator for a new one") from error
 
 
@@ -108,7 +108,7 @@ def _shortened(invite: Invite) -> _Short:
 
 
 def _lengthened(short: _Short) -> dict[str, object]:
-    """The fields of an `Invite`. Raises ValueError, LookupError."""
+    """The fields of an `Invite`. Raises ValueError, LookupError, `Malformed`."""
     addresses: list[str] = []
     for entry in short.addresses:
         addresses.append(_address(entry, addresses, short.key))
@@ -117,45 +117,27 @@ def _lengthened(short: _Short) -> dict[str, object]:
 
 def _entry(place: int, addresses: Sequence[str], key: bytes | None) -> bytes:
     """Address `place` as rules 4 and 5 have it."""
-    from multiaddr import Multiaddr
-
     address = addresses[place]
-    with suppress(ValueError, LookupError):  # no multiaddress
+    with suppress(ValueError, LookupError, Malformed):  # no multiaddress
         if key is not None and address.endswith(_end(key)):
-            host, rest = _parted(address.removesuffix(_end(key)))
-            earlier = [_parted(other)[0] for other in addresses[:place]]
-            begin = bytes([_HOST_OF, earlier.index(host)]) if host in earlier else Multiaddr(host).to_bytes()
-            entry = bytes(begin + Multiaddr(rest).to_bytes())
+            host, rest = address_of(address.removesuffix(_end(key))).parted
+            earlier = [address_of(other).parted[0] for other in addresses[:place]]
+            begin = bytes([_HOST_OF, earlier.index(host)]) if host in earlier else pack(host)
+            entry = begin + pack(rest)
             if _address(entry, addresses, key) == address:
                 return entry
     return bytes([_TEXT]) + address.encode()
 
 
 def _address(entry: bytes, before: Sequence[str], key: bytes | None) -> str:
-    """The address of an entry; `before`: those of the entries before it. Raises ValueError, LookupError."""
+    """Return the address of an entry. `before`: those of earlier entries. Raises ValueError, LookupError, Malformed."""
     if entry[0] == _TEXT:
         return entry[1:].decode()
     if key is None:
         raise ValueError("an address in binary form, and no key")
     if entry[0] == _HOST_OF:
-        return _parted(before[entry[1]])[0] + _spelled(entry[2:]) + _end(key)
-    return _spelled(entry) + _end(key)
-
-
-def _spelled(binary: bytes) -> str:
-    """A multiaddress in binary form as text. Raises ValueError, LookupError."""
-    from multiaddr import Multiaddr
-
-    text = str(Multiaddr(binary))
-    if Multiaddr(text).to_bytes() != binary:  # the library reads what is cut off as zeros
-        raise ValueError("no multiaddress")
-    return text
-
-
-def _parted(address: str) -> tuple[str, str]:
-    """First component of a multiaddress, and the rest."""
-    parts = address.split("/")
-    return "/".join(parts[:3]), "".join(f"/{part}" for part in parts[3:])
+        return address_of(before[entry[1]]).parted[0] + unpack(entry[2:]) + _end(key)
+    return unpack(entry) + _end(key)
 
 
 def _end(key: bytes) -> str:

@@ -56,7 +56,7 @@ from p2p import libp2p_socket
 from p2p.bridge import HEARD
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
-from p2p.libp2p_circuit import CIRCUIT, Circuits, remote_address
+from p2p.libp2p_circuit import Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
 from p2p.libp2p_foreign import ForeignConn, Muxers
 from p2p.libp2p_gossip import Router, mend, mended
@@ -70,6 +70,7 @@ from p2p.libp2p_stream import LibP2PStream
 from p2p.limits.origin import Origin
 from p2p.limits.rates import Buckets
 from p2p.limits.subnets import PeerLimits
+from p2p.multiaddr import address_of, way_of
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
 from p2p.relay import RelayLimits
@@ -227,7 +228,7 @@ class LibP2PTransport:
         """See `Transport`."""
         found = [connection for connection in self._connections.of(peer) if not connection.is_closed]
         addresses = [address for connection in found if (address := remote_address(connection.muxed_conn)) is not None]
-        return min(addresses, key=lambda address: CIRCUIT in address, default=None)
+        return min(addresses, key=lambda address: way_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -237,7 +238,8 @@ class LibP2PTransport:
         """See `Transport`."""
         why = ""
         for address in addresses:
-            peer = address.rpartition("/p2p/")[2]
+            place = address_of(address)
+            peer = place.peer
             if peer == self.peer_id:
                 continue
             if (left := self._connections.banned_for(peer)) > 0:
@@ -248,9 +250,10 @@ class LibP2PTransport:
                 continue
             try:
                 with trio.fail_after(DIAL_TIMEOUT):
-                    for passed in address.split("/p2p/")[1:]:  # a relay before who is behind it
-                        await self._drop_dead(passed.partition("/")[0])
-                    return await (self._circuits.dial(address) if CIRCUIT in address else self._connect(address))
+                    for passed in place.peers:  # a relay before the peer behind it
+                        await self._drop_dead(passed)
+                    relayed = place.route == "relay"
+                    return await (self._circuits.dial(address) if relayed else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}{why}")

@@ -32,6 +32,7 @@ from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_byt
 from multiaddr import Multiaddr
 
 from p2p.errors import Malformed, Unreachable
+from p2p.multiaddr import address_of, through
 
 log = logging.getLogger("p2p")
 
@@ -45,7 +46,6 @@ RETRY = 1.0, 60.0
 """Seconds between two attempts at a relay that does not answer: at first, and at most."""
 SKEWED = 60.0
 """Seconds for which a reservation is taken that, by this machine's clock, has ended already."""
-CIRCUIT = "/p2p-circuit"
 MOST_ADDRESSES = 4
 """Addresses of a relay that are announced."""
 
@@ -116,7 +116,7 @@ class Circuits:
 
     def addresses(self) -> list[str]:
         """Where this peer can be dialled through relays."""
-        return [f"{address}{CIRCUIT}/p2p/{self._host.get_id()}" for held in self._held.values() for address in held]
+        return [through(address, str(self._host.get_id())) for held in self._held.values() for address in held]
 
     async def keep(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
         """Reserve at the relay with these addresses, and renew it until `release`. Raises `Unreachable`."""
@@ -211,12 +211,11 @@ class Circuits:
 
     def source(self, address: str) -> tuple[str, int] | None:
         """Host and port that this peer listens on, of the family of `address`."""
-        family = address.split("/")[1]
+        family = address_of(address).kind
         for listening in self._host.get_network().listeners.values():
-            for own in listening.get_addrs():
-                parts = str(own).split("/")
-                if parts[1] == family and parts[3] == "tcp":
-                    return parts[2], int(parts[4])
+            for own in map(address_of, map(str, listening.get_addrs())):
+                if own.kind == family and own.port is not None:
+                    return own.host, own.port
         return None
 
     @property
@@ -240,7 +239,7 @@ class Circuits:
             return
         await send(stream, pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK))
         source = ID(asked.peer.id)
-        address = f"{(self._held[relay] or [f'/p2p/{relay}'])[0]}{CIRCUIT}/p2p/{source}"
+        address = through((self._held[relay] or [f"/p2p/{relay}"])[0], str(source))
         try:
             connection = _connection(stream, address, initiator=False)
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
@@ -257,11 +256,10 @@ def remote_address(connection: IMuxedConn) -> str | None:
 
 def circuit_parts(address: str) -> tuple[str, str]:
     """(address of the relay with its peer id, peer id of the target). Raises `Unreachable`."""
-    relay, found, rest = address.partition(CIRCUIT)
-    target = rest.rpartition("/p2p/")[2]
-    if not found or "/p2p/" not in relay or not target:
+    found = address_of(address)
+    if not found.relay or not found.peer:
         raise Unreachable(f"{address} names no relay, or nobody behind it")
-    return relay, target
+    return found.before_circuit.text, found.peer
 
 
 def _connection(stream: INetStream, address: str, *, initiator: bool) -> RawConnection:

@@ -17,12 +17,12 @@ from libp2p.io.abc import ReadWriteCloser
 from multiaddr import Multiaddr
 
 from p2p.bans import Bans
-from p2p.libp2p_circuit import CIRCUIT
 from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_mux import MuxConn
 from p2p.limits.origin import Origins
 from p2p.limits.places import Places, Refused
 from p2p.limits.subnets import PeerLimits, TurnedAway
+from p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
 
@@ -141,7 +141,7 @@ def _remote(conn: INetConn) -> tuple[str | None, str]:
     if remote is not None:
         return remote[0], ""
     addresses = conn.muxed_conn.get_transport_addresses()
-    return None, str(addresses[0]).partition(CIRCUIT)[0].rpartition("/p2p/")[2] if addresses else ""
+    return None, (address_of(str(addresses[0])).relay or "") if addresses else ""
 
 
 async def close_socket(connection: INetConn) -> None:

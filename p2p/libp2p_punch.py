@@ -27,12 +27,12 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from p2p.addresses import dialable, way_of
-from p2p.errors import P2PError, Unreachable
+from p2p.errors import Malformed, P2PError, Unreachable
 from p2p.libp2p_circuit import Circuits, receive, send
 from p2p.limits.rates import Buckets
 from p2p.limits.subnets import subnet_of
-from p2p.outgoing import host_of
+from p2p.local_addresses import dialable
+from p2p.multiaddr import address_of, pack, unpack
 from p2p.records import dials
 
 log = logging.getLogger("p2p")
@@ -157,8 +157,8 @@ class Punch:
         manager: Any = getattr(self._host, "_observed_addr_manager", None)
         seen = [str(address) for address in manager.addrs(min_observers=1)] if manager is not None else []
         spread = dialable([*seen, *own], str(self._host.get_id()))
-        bare = dict.fromkeys(address.partition("/p2p/")[0] for address in spread if way_of(address) == "direct")
-        packed = [Multiaddr(address).to_bytes() for address in list(bare)[:ADDRESSES]]
+        bare = dict.fromkeys(found.endpoint for found in map(address_of, spread) if found.route == "direct")
+        packed = [pack(address) for address in list(bare)[:ADDRESSES]]
         return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
 
 
@@ -169,11 +169,11 @@ def usable(message: HolePunch, peer: str) -> list[str]:
     found, subnets = [], Counter[str | None]()
     for packed in message.ObsAddrs[:ADDRESSES]:
         try:
-            address = str(Multiaddr(packed))
-        except Exception as error:
-            log.debug("no multiaddress: %r", error)
+            address = unpack(packed)
+        except Malformed as error:
+            log.debug("%s", error)
             continue
-        subnet = subnet_of(host_of(address))
+        subnet = subnet_of(address_of(address).host)
         subnets[subnet] += 1
         if dials(f"{address}/p2p/{peer}", peer) and (subnet is None or subnets[subnet] <= PER_SUBNET):
             found.append(address)

@@ -17,10 +17,10 @@ from libp2p.abc import IHost, INetStream
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
-from multiaddr import Multiaddr
 
 from p2p.errors import Unreachable
-from p2p.libp2p_circuit import ANSWER_TIMEOUT, CIRCUIT, HOP, STOP, receive, remote_address, send
+from p2p.libp2p_circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
+from p2p.multiaddr import way_of
 from p2p.reachable import ip_of
 from p2p.relay import Circuit, Refused, RelayBook, RelayLimits, Why
 
@@ -69,7 +69,7 @@ class Relay:
         """Answer; the circuit that is now to be carried."""
         address = remote_address(stream.muxed_conn)
         try:
-            if address is not None and CIRCUIT in address:
+            if way_of(address or "") == "relay":
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
                 self._forget_the_gone()
@@ -87,7 +87,7 @@ class Relay:
 
     async def _grant_reservation(self, stream: INetStream) -> None:
         limits = self.book.limits
-        own = [Multiaddr(str(address)).to_bytes() for address in self._host.get_addrs()]
+        own = [address.to_bytes() for address in self._host.get_addrs()]
         reservation = pb.Reservation(expire=int(time.time() + limits.life), addrs=own)
         limit = pb.Limit(duration=int(limits.duration), data=limits.data)
         answer = pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, reservation=reservation, limit=limit)

@@ -21,9 +21,9 @@ import msgspec
 from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from p2p.addresses import way_of
 from p2p.errors import LocalFault, Malformed
 from p2p.invite import Invite
+from p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
 
@@ -75,13 +75,12 @@ def parse(record: Mapping[bytes, bytes | None]) -> Nearby:
 def private(addresses: Sequence[str]) -> dict[str, int]:
     """IP address -> port of the direct addresses that are on a private network (rule 2)."""
     found = {}
-    for address in addresses:
-        parts = address.split("/")
-        if way_of(address) != "direct" or len(parts) < 5 or parts[1] not in ("ip4", "ip6"):
+    for one in map(address_of, addresses):
+        ip, port = one.ip, one.port
+        if one.route != "direct" or ip is None or port is None:
             continue
-        ip = ipaddress.ip_address(parts[2])
         if (ip.is_private or ip.is_link_local) and not ip.is_loopback and not ip.is_unspecified:
-            found[parts[2]] = int(parts[4])
+            found[one.host] = port
     return found
 
 

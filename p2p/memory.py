@@ -24,6 +24,7 @@ from p2p.errors import LocalFault, TooLong, Unreachable
 from p2p.guard import guarded
 from p2p.limits.origin import Origin
 from p2p.memory_places import Places
+from p2p.multiaddr import peer_of
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
 WINDOW = 1 << 18
@@ -177,7 +178,7 @@ class MemoryTransport:
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Transport`."""
         for address in addresses:
-            peer = address.rpartition("/p2p/")[2]
+            peer = peer_of(address)
             if peer in self._connected:
                 return peer
             other = await self._reach(peer) if self._network.places.leads(address) else None

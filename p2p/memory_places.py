@@ -7,7 +7,7 @@ peer wherever that is.
 from collections import defaultdict
 from itertools import count
 
-from p2p.addresses import peer_of
+from p2p.multiaddr import address_of, peer_of
 
 
 class Places:
@@ -27,7 +27,7 @@ class Places:
 
     def leads(self, address: str) -> bool:
         """Whether the peer that an address names is where it says."""
-        return address.startswith("/memory/") or address == self.address(peer_of(address))
+        return address_of(address).kind == "memory" or address == self.address(peer_of(address))
 
     def _next(self) -> str:
         number = next(self._numbers)

@@ -77,7 +77,7 @@ class Network(Protocol):
     async def peers(self) -> list[str]: ...
 
     async def way(self, peer: str) -> str | None:
-        """By which way (p2p/addresses.py) a connected peer is reached; None: it is not connected."""
+        """By which way (p2p/multiaddr.py) a connected peer is reached; None: it is not connected."""
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """Connect; the peer id. Raises `Unreachable`."""

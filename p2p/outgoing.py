@@ -17,10 +17,10 @@ Pure: `now` in seconds, of a monotonic clock.
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from p2p.addresses import peer_of, way_of
 from p2p.errors import Unreachable
 from p2p.limits.rates import KEPT, Buckets
 from p2p.limits.subnets import subnet_of
+from p2p.multiaddr import address_of
 from runtime.figures import figure
 
 BURST: Final = 32.0
@@ -88,24 +88,12 @@ class Outgoing:
             del self._reached[next(iter(self._reached))]
 
 
-def host_of(address: str) -> str:
-    """IP address or name of the machine that is dialled for an address; empty where there is none."""
-    parts = address.split("/")
-    return parts[2] if len(parts) > 2 else ""
-
-
-def relay_of(address: str) -> str | None:
-    """The relay's peer id in a relayed address."""
-    return peer_of(address.partition("/p2p-circuit")[0]) if way_of(address) == "relay" else None
-
-
 def _place(address: str, connected: Collection[str]) -> tuple[str, str | None]:
     """What is left alone after a failure, and the subnet that it costs (rule 5)."""
-    relay = relay_of(address)
-    if relay is not None and relay in connected:
-        return f"{relay}/{peer_of(address)}", None
-    host = host_of(address)
-    subnet = subnet_of(host)
-    if subnet is not None or not address.startswith(("/ip4/", "/ip6/")):
-        return host, subnet
-    return address.partition("/p2p/")[0], None
+    found = address_of(address)
+    if found.relay is not None and found.relay in connected:
+        return f"{found.relay}/{found.peer}", None
+    subnet = subnet_of(found.host)
+    if subnet is not None or found.kind not in ("ip4", "ip6"):
+        return found.host, subnet
+    return found.endpoint, None

@@ -12,13 +12,13 @@ import anyio
 import msgspec
 
 from p2p import reachable, rpc
-from p2p.addresses import way_of
 from p2p.broadcast import PROTOCOL as CHUNKS
 from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.guard import guarded
 from p2p.limits.origin import Origin
 from p2p.limits.slots import PER_PEER
+from p2p.multiaddr import way_of
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.transport import Transport
 

@@ -12,9 +12,10 @@ import ipaddress
 
 import anyio
 
-from p2p.errors import Busy, Unreachable
+from p2p.errors import Busy
 from p2p.limits.subnets import subnet_of
 from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.multiaddr import address_of
 from p2p.transport import Transport
 
 METHOD = "reachable"
@@ -77,32 +78,14 @@ async def _try(ip: str, port: int, open_ports: list[int]) -> None:
 
 def ip_of(address: str | None) -> str | None:
     """The IP address in a direct multiaddress; None for a relayed one, or one without."""
-    parts = (address or "").split("/")
-    if len(parts) < 3 or parts[1] not in ("ip4", "ip6") or "p2p-circuit" in parts:
-        return None
-    try:
-        ip = ipaddress.ip_address(parts[2].partition("%")[0])
-    except ValueError:
+    found = address_of(address or "")
+    if found.route == "relay" or (ip := found.ip) is None:
         return None
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return str(mapped or ip)
+    return str(mapped or ip).partition("%")[0]
 
 
 def ports_of(addresses: list[str]) -> list[int]:
     """TCP ports of direct multiaddresses, the first `PORTS`."""
-    found = [
-        int(parts[4])
-        for address in addresses
-        if len(parts := address.split("/")) > 4 and parts[3] == "tcp" and parts[4].isdecimal()
-        and "p2p-circuit" not in parts
-    ]  # fmt: skip
-    return list(dict.fromkeys(found))[:PORTS]
-
-
-def multiaddress(ip: str, port: int, peer: str) -> str:
-    """/ip4/.../tcp/.../p2p/... Raises `Unreachable` where a peer named no IP address."""
-    try:
-        version = ipaddress.ip_address(ip).version
-    except ValueError as error:
-        raise Unreachable(f"{ip!r} is no IP address") from error
-    return f"/ip{version}/{ip}/tcp/{port}/p2p/{peer}"
+    direct = [found for found in map(address_of, addresses) if found.route != "relay"]
+    return list(dict.fromkeys(found.port for found in direct if found.port is not None))[:PORTS]

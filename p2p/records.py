@@ -15,7 +15,6 @@ Rules
 Pure. Times are milliseconds on the coordinator's clock, as everywhere.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -25,6 +24,7 @@ from p2p.envelope import open_sealed, peek, seal
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import PeerRecord, decode, encode
+from p2p.multiaddr import Address, address_of
 from runtime.figures import figure
 
 KIND: Final = "peer"
@@ -80,30 +80,29 @@ def over(known: Known, now: int) -> bool:
 
 def dials(address: str, peer: str) -> bool:
     """Whether an address is of a kind that is dialled (rule 2), and leads to `peer`."""
-    match address.split("/"):
-        case ["", "ip4" | "ip6" as kind, host, "tcp", port, "p2p", end]:
-            return end == peer and _ip(kind, host) and _port(port)
-        case ["", kind, host, "tcp", port, "p2p", relay, "p2p-circuit", "p2p", end]:
-            named = kind in ("dns", "dns4", "dns6") and host != ""
-            return end == peer and relay not in ("", peer) and _port(port) and (named or _ip(kind, host))
+    found = address_of(address)
+    if found.peer != peer or not _is_open(found.port):
+        return False
+    match [name for name, _ in found.components[2:]]:
+        case ["p2p"]:
+            return _is_machine(found)
+        case ["p2p", "p2p-circuit", "p2p"]:
+            return found.relay not in ("", peer) and (found.is_named or _is_machine(found))
     return False
 
 
-def _ip(kind: str, host: str) -> bool:
-    """An address of one machine that may be anywhere but on the asker's own link. Loopback is a machine's own affair:
-    nodes on one machine meet there."""
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
+def _is_machine(found: Address) -> bool:
+    """Whether the host is an IP address of one machine that may be anywhere but on the asker's own link. Loopback is a
+    machine's own affair: nodes on one machine meet there."""
+    if (ip := found.ip) is None or "%" in found.host:
         return False
     nowhere = ip.is_unspecified or ip.is_multicast or ip.is_link_local
-    reserved = ip.version == 4 and ip.is_reserved
-    return kind == f"ip{ip.version}" and "%" not in host and not nowhere and not reserved
+    return not nowhere and not (ip.version == 4 and ip.is_reserved)
 
 
-def _port(text: str) -> bool:
-    """Services of old listen below 1024: nobody is made to knock there."""
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and (1024 <= int(text) <= 65535 or int(text) == 443)
+def _is_open(port: int | None) -> bool:
+    """Refuse privileged ports except 443, so that a record cannot aim dials at system services."""
+    return port is not None and (port >= 1024 or port == 443)
 
 
 class Own:

@@ -7,8 +7,8 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.addresses import peer_of
 from p2p.errors import P2PError, Unreachable
+from p2p.multiaddr import peer_of
 from p2p.network import Network
 from p2p.outgoing import Outgoing, TooSoon
 from p2p.records import Book, Known

@@ -1,7 +1,7 @@
 """A node's ways to others, the best one first: direct and relayed over libp2p, then plain HTTPS to the coordinator.
 
 Rules
-1. An address says its way (p2p/addresses.py). Only the ways that the owner admits are tried, and in their order.
+1. An address says its way (p2p/multiaddr.py). Only the ways that the owner admits are tried, and in their order.
 2. A request goes by the best way that stands. A way by which one just failed is no way to that peer for `PENALTY`
    seconds, unless it is dialled again before: a connection that swallows everything must not hide a way that works.
 3. A payload comes over libp2p while that moves; else over HTTPS, and back. Both go on from the same part on disk.
@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
-from p2p.addresses import WAYS, Way, way_of
 from p2p.errors import Declined, P2PError, Unreachable
 from p2p.guard import one_error
 from p2p.https_client import HttpsClient
 from p2p.limits.origin import Origin
+from p2p.multiaddr import WAYS, Way, way_of
 from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
 
 PENALTY: Final = 60.0

@@ -8,8 +8,8 @@ from random import Random
 import anyio
 import pytest
 
-from p2p.addresses import listenable
 from p2p.chunks import manifest_of
+from p2p.local_addresses import listenable
 from p2p.memory import MemoryNetwork
 from p2p.network import Manifest
 from p2p.peer import Peer

@@ -18,6 +18,7 @@ from benchmarks.load.light import LightNode, lease_of, opened
 from p2p.envelope import peek, seal
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import Hello, PeerRecord, TaskReference, Welcome, decode, encode
+from p2p.multiaddr import address_of
 
 HELLOS: Final = 300
 
@@ -104,7 +105,7 @@ def told(workers: int, strangers: int) -> Told:
             newcomer = _hello_from(LightNode(coordinator.terms()), "91.1.1.1")
             welcome = decode(await _ask(coordinator, Ask("newcomer", "hello", newcomer)), Welcome)
             records = [decode(peek(sealed).payload, PeerRecord) for sealed in welcome.peers]
-            hosts = [record.addresses[0].split("/")[2] for record in records]
+            hosts = [address_of(record.addresses[0]).host for record in records]
             subnets = [host.rpartition(".")[0] for host in hosts if host.startswith("90.")]
             known = {peer_id(public_bytes(node.key)) for node in nodes}
             worked = sum(peer_id(peek(sealed).signatures[0].key) in known for sealed in welcome.peers)

@@ -21,9 +21,9 @@ import anyio
 from benchmarks.flood.keys import Key
 from benchmarks.flood.place import Place
 from p2p import https_wire
-from p2p.addresses import https_url
 from p2p.certificate import KeyPin
 from p2p.messages import DocumentsAsk, encode
+from p2p.multiaddr import address_of
 
 SOURCE: ContextVar[str] = ContextVar("source")
 """The address from which connections of a task and those that it starts begin."""
@@ -90,7 +90,7 @@ class Visitors:
                 await anyio.sleep(0.1)
 
     def _asks(self, world: Place, key: Key) -> Iterator[tuple[str, bytes]]:
-        origin = next(url for url in map(https_url, self.addresses) if url)
+        origin = next(url for one in self.addresses if (url := address_of(one).https_url))
         nothing = encode(DocumentsAsk(hashes=[os.urandom(32) for _ in range(64)]))
         for method in cycle(("lease", "verdicts", "documents")):
             data = nothing if method == "documents" else key.sealed(method, world.terms())

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.addresses import Way
 from p2p.identity import peer_id
+from p2p.multiaddr import Way
 
 MOST_WORKED: Final = 8192
 MOST_OTHERS: Final = 2048

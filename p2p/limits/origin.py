@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from p2p.addresses import OVER_HTTPS
+from p2p.multiaddr import OVER_HTTPS
 
 KEPT: Final = 4096
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from coordinator import demo, demo_crew
 from coordinator.demo_settings import DemoOptions
-from p2p.addresses import Way
+from p2p.multiaddr import Way
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.children import child

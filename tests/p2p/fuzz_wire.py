@@ -20,12 +20,12 @@ with atheris.instrument_imports(include=["p2p"]):
     import msgspec
 
     from p2p import envelope, https_wire, messages, wire
-    from p2p.addresses import https_url
     from p2p.chunks import chunk_span, manifest_of
     from p2p.errors import BadChunk, P2PError
     from p2p.identity import generate_key
     from p2p.invite import Invite
     from p2p.limits.subnets import subnet_of
+    from p2p.multiaddr import address_of, parse
     from p2p.payload import PartialPayload, Payload
 
 KEY, RUN = generate_key(), bytes(32)
@@ -93,9 +93,18 @@ def text(read: Callable[[str], object]) -> Callable[[bytes], None]:
     return lambda data: read(data.decode(errors="replace")) and None
 
 
+def address(found: str) -> None:
+    """Read as a stranger's hint, and with the error that says why it is none."""
+    one = address_of(found)
+    assert one.text == found
+    asked = one.route, one.peer, one.relay, one.endpoint, one.ip, one.port, one.is_listening, one.https_url
+    assert asked[0] in ("direct", "relay", "https")
+    assert parse(found) == one
+
+
 READERS = [
     *map(message, TYPES), sealed, from_downloader, from_holder, chunk,
-    text(Invite.from_text), text(https_wire.read_chunks_path), text(https_url), text(subnet_of),
+    text(Invite.from_text), text(https_wire.read_chunks_path), text(address), text(subnet_of),
 ]  # fmt: skip
 
 

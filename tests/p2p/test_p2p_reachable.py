@@ -7,7 +7,8 @@ import pytest
 
 from p2p.errors import Busy, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
-from p2p.reachable import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, multiaddress, ports_of
+from p2p.multiaddr import tcp
+from p2p.reachable import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
 from tests.clock import run_fake
 from tests.p2p.test_p2p_libp2p import made, running
 from tests.peers import IP6
@@ -128,9 +129,9 @@ def test_ports_are_those_of_direct_addresses():
 
 
 def test_what_is_no_ip_address_makes_no_multiaddress():
-    assert multiaddress("2001:db8::1", 7, "x") == "/ip6/2001:db8::1/tcp/7/p2p/x"
+    assert tcp("2001:db8::1", 7, "x") == "/ip6/2001:db8::1/tcp/7/p2p/x"
     with pytest.raises(Unreachable):
-        multiaddress("/etc/passwd", 7, "x")
+        tcp("/etc/passwd", 7, "x")
 
 
 @pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", IP6])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from p2p.addresses import https_url, way_of
+from p2p import multiaddr
 from p2p.errors import Declined, Unreachable, WrongIdentity
 from p2p.https_client import HttpsClient
 from p2p.https_server import HttpsServer
@@ -69,7 +69,7 @@ async def asked(ways: Ways) -> bytes:
     ],
 )
 def test_an_address_says_its_way(address, way, url):
-    assert (way_of(address), https_url(address)) == (way, url)
+    assert (multiaddr.way_of(address), multiaddr.address_of(address).https_url) == (way, url)
 
 
 async def test_the_best_way_of_those_that_stand_is_gone():

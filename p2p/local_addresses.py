@@ -1,0 +1,61 @@
+"""Which addresses others can dial, from the ones that a peer listens on, and the addresses of this machine."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import psutil
+
+from p2p.multiaddr import MOST, address_of, ended
+
+_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
+
+
+def dialable(addresses: Sequence[str], peer: str, machine: Iterable[str] | None = None) -> list[str]:
+    """Return `addresses` with each unspecified one (0.0.0.0, ::) replaced by this machine's own, and the peer ID at the
+    end. `machine`: its IP addresses; None: ask the system. At most `MOST`."""
+    own = list(machine) if machine is not None else machine_addresses()
+    spread = [concrete for address in addresses for concrete in _concrete(address, own)]
+    return list(dict.fromkeys(ended(address, peer) for address in spread))[:MOST]
+
+
+def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[str]:
+    """Return `addresses` without those of IPv6 where the machine has none. `has_ip6`: None: try."""
+    if has_ip6 is None:
+        has_ip6 = _has_ip6()
+    return [address for address in addresses if has_ip6 or address_of(address).kind != "ip6"]
+
+
+def machine_addresses() -> list[str]:
+    """Return the IP addresses of the interfaces, those that reach no other machine (loopback, link-local) left out,
+    unless there is no other."""
+    found = [
+        entry.address
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family in _FAMILIES and "%" not in entry.address
+    ]
+    reaching = [address for address in found if not _is_local(address)]
+    return reaching or ["127.0.0.1", "::1"]
+
+
+def _has_ip6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _concrete(address: str, own: Sequence[str]) -> list[str]:
+    found = address_of(address)
+    if found.ip is None or not found.ip.is_unspecified:
+        return [address]
+    return [found.at(ip).text for ip in own if ipaddress.ip_address(ip).version == found.ip.version]
+
+
+def _is_local(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    return address.is_loopback or address.is_link_local

@@ -1,0 +1,149 @@
+"""What an invite tells nodes to dial."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from p2p.errors import Malformed, Unreachable
+from p2p.local_addresses import dialable, machine_addresses
+from p2p.multiaddr import LONGEST, MOST, address_of, pack, parse, tcp, through, unpack
+
+PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
+ROOT = Path(__file__).parents[2]
+PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
+COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
+NOT_ADDRESSES = {"p2p/https_wire.py", "p2p/limits/origin.py", "coordinator/web/nodes.py"}
+MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    {
+        "a plain one gets the peer id": ("/dns4/example.org/tcp/1", ["/dns4/example.org/tcp/1/p2p/P"]),
+        "one with a peer id stays": ("/ip4/192.0.2.9/tcp/1/p2p/Q", ["/ip4/192.0.2.9/tcp/1/p2p/Q"]),
+        "every IPv4 interface": ("/ip4/0.0.0.0/tcp/1", ["/ip4/192.0.2.7/tcp/1/p2p/P", "/ip4/198.51.100.1/tcp/1/p2p/P"]),
+        "every IPv6 interface": ("/ip6/::/tcp/1", ["/ip6/2001:db8::7/tcp/1/p2p/P"]),
+        "no multiaddress is left alone": ("/ip4/x", ["/ip4/x/p2p/P"]),
+    }.values(),
+)
+def test_an_address_becomes_what_a_node_can_dial(address: str, expected: list[str]) -> None:
+    assert dialable([address], "P", MACHINE) == expected
+
+
+@pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4310", "/ip6/::/tcp/0", "/ip6/2001:db8::7/tcp/65535"])
+def test_one_can_listen_there(address: str) -> None:
+    assert address_of(address).is_listening
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "0.0.0.0:4310", "/ip4/0.0.0.0", "/ip4/0.0.0.0/tcp/65536", "/ip4/0.0.0.0/tcp/-1", "/ip4/::/tcp/1",
+        "/ip6/192.0.2.7/tcp/1", "/dns4/example.org/tcp/1", "/ip4/0.0.0.0/udp/1",
+        "/ip4/0.0.0.0/tcp/1/p2p/Q", "/ip4/256.0.0.1/tcp/1",
+    ],
+)  # fmt: skip
+def test_one_cannot_listen_there(address: str) -> None:
+    assert not address_of(address).is_listening
+
+
+def test_addresses_are_told_once_and_are_not_too_many() -> None:
+    assert dialable(["/ip4/192.0.2.7/tcp/1", "/ip4/0.0.0.0/tcp/1"], "P", ["192.0.2.7"]) == [
+        "/ip4/192.0.2.7/tcp/1/p2p/P"
+    ]
+    assert len(dialable([f"/ip4/192.0.2.7/tcp/{port}" for port in range(99)], "P", [])) == MOST
+
+
+def test_a_machine_has_at_least_one_address() -> None:
+    assert machine_addresses()
+
+
+URL = "https://[2001:db8::1]:443"
+DIRECT, RELAY = f"/ip4/192.0.2.7/tcp/4310/p2p/{PEER}", "/dns4/relay.example/tcp/4310/p2p/R"
+
+
+@pytest.mark.parametrize(
+    ("text", "route", "peers", "relay", "host", "port", "url"),
+    {
+        "direct": (DIRECT, "direct", [PEER], None, "192.0.2.7", 4310, None),
+        "through a relay": (f"{RELAY}/p2p-circuit/p2p/X", "relay", ["R", "X"], "R", "relay.example", 4310, None),
+        "relay without a name": ("/ip4/192.0.2.7/tcp/1/p2p-circuit/p2p/X", "relay", ["X"], "", "192.0.2.7", 1, None),
+        "over HTTPS": ("/ip6/2001:db8::1/tcp/443/https/p2p/X", "https", ["X"], None, "2001:db8::1", 443, URL),
+        "a host of that name": ("/dns/https/tcp/1/p2p/X", "direct", ["X"], None, "https", 1, None),
+        "over UDP": ("/ip4/192.0.2.7/udp/1/quic-v1/p2p/X", "direct", ["X"], None, "192.0.2.7", None, None),
+        "a port beyond the last": ("/dns4/c.example/tcp/65536/https", "https", [], None, "c.example", None, None),
+        "a host without a name": ("/dns4//tcp/443/https", "https", [], None, "", 443, None),
+        "a port in other digits": ("/dns4/c.example/tcp/\u0661/https", "https", [], None, "c.example", None, None),
+    }.values(),
+)  # fmt: skip
+def test_an_address_is_read(
+    text: str, route: str, peers: list[str], relay: str | None, host: str, port: int | None, url: str | None
+) -> None:
+    found = parse(text)
+    assert (found.route, found.peers, found.relay, found.host, found.port, found.https_url) == (
+        route, peers, relay, host, port, url,
+    )  # fmt: skip
+    assert (found.peer, found.text, address_of(text)) == (peers[-1] if peers else "", text, found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    {
+        "nothing": "",
+        "no slash at the beginning": "192.0.2.7:4310",
+        "a component that nobody knows": "/ip4/192.0.2.7/tcp/1/carrier-pigeon/p2p/X",
+        "a value is missing": "/ip4/192.0.2.7/tcp",
+        "a slash too many": "/ip4/192.0.2.7/tcp/1/",
+        "too long": "/dns4/" + "a" * LONGEST,
+    }.values(),
+)
+def test_what_is_no_multiaddress_is_malformed_and_as_a_hint_leads_nowhere(text: str) -> None:
+    with pytest.raises(Malformed):
+        parse(text)
+    hint = address_of(text)
+    asked = hint.peer, hint.host, hint.ip, hint.port, hint.https_url, hint.relay, hint.is_listening
+    assert asked == ("", "", None, None, None, None, False)
+
+
+@pytest.mark.parametrize("text", [DIRECT, "/dns4/relay.example/tcp/4310/https", "/ip6/2001:db8::1/udp/1/quic-v1"])
+def test_the_binary_form_gives_back_the_text(text: str) -> None:
+    assert unpack(pack(text)) == text
+
+
+@pytest.mark.parametrize("text", ["/ip4/192.0.2.256", "/ip4/192.0.2.7/tcp/65536", "/p2p/nobody", "/carrier-pigeon/1"])
+def test_what_the_library_refuses_has_no_binary_form(text: str) -> None:
+    with pytest.raises(Malformed):
+        pack(text)
+
+
+@pytest.mark.parametrize("packed", [b"\x04\x01", b"\xff\xff\x7f", pack(DIRECT)[:-1], b"\x06\x01"])
+def test_bytes_that_are_no_multiaddress_are_malformed(packed: bytes) -> None:
+    with pytest.raises(Malformed):
+        unpack(packed)
+
+
+def test_addresses_are_written_as_they_are_read() -> None:
+    assert address_of(tcp("2001:db8::1", 7, "X")) == parse("/ip6/2001:db8::1/tcp/7/p2p/X")
+    behind = address_of(through(RELAY, "X"))
+    assert (behind.before_circuit.text, behind.endpoint) == (RELAY, "/dns4/relay.example/tcp/4310")
+    with pytest.raises(Unreachable):
+        tcp("relay.example", 7)
+
+
+def test_no_other_module_parses_a_multiaddress() -> None:
+    """Neither at a slash that parts components nor at the name of one; `NOT_ADDRESSES` part other texts at a slash."""
+    wrong = []
+    for path in sorted(path for package in ("p2p", "node", "coordinator") for path in (ROOT / package).rglob("*.py")):
+        module = str(path.relative_to(ROOT))
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr not in PARTING or not call.args or not isinstance(call.args[0], ast.Constant):
+                continue
+            at = str(call.args[0].value)
+            if COMPONENT.search(at) or (at == "/" and module not in NOT_ADDRESSES):
+                wrong.append(f"{module}:{call.lineno}: {call.func.attr}({at!r})")
+    assert not [one for one in wrong if not one.startswith("p2p/multiaddr.py")], wrong
+    assert [one for one in wrong if one.startswith("p2p/multiaddr.py")], "the search found not even the parser"
