@@ -25,7 +25,7 @@ from node.neighbours import NEIGHBOURS
 from node.parents import ASK_EVERY, LOOK
 from p2p import download
 from p2p.orders import Orders
-from p2p.pace import Pace, Turns
+from p2p.pace import Turns, bandwidth
 from p2p.plan import Line, Load, Plan
 from p2p.replan import Planner
 from p2p.swarm import Swarm
@@ -60,7 +60,7 @@ class Peer:
         self.parents: tuple[str, ...] = ()
         self.known: dict[str, None] = {}
         self.swarm: Swarm | None = None
-        self._turns: Turns[Stream] = Turns(Pace(None))
+        self._turns: Turns[Stream] = Turns(bandwidth(None))
         self._sending = False
         self._received_until = 0.0
         self._listeners: dict[Stream, None] = {}

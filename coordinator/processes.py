@@ -29,8 +29,10 @@ from engines.calls import (
 )
 from engines.child import Child, ChildDied
 from engines.engine import Job, Loaded, Sample, SampleScore
+from runtime.backoff import Backoff
 
 LONGEST_PAUSE = 30.0
+_RESTART = Backoff(0.25, LONGEST_PAUSE)
 _HEALTHY_AFTER = 60.0  # seconds of life after which a crash counts as the first again
 
 T = TypeVar("T")
@@ -127,7 +129,7 @@ class Supervised:
                 return self._child
             if self.generation:
                 lived = self._clock() - self._started
-                self._pause = 0.0 if lived > _HEALTHY_AFTER else min(LONGEST_PAUSE, max(0.25, self._pause * 2))
+                self._pause = 0.0 if lived > _HEALTHY_AFTER else _RESTART.after(self._pause)
                 await asyncio.sleep(self._pause)
             child = Child(self._argv, name=self._name, env=self._env)
             if self.on_event is not None:

@@ -27,10 +27,10 @@ from node.records import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk, decode
 from protocol.authority import open_kept
+from runtime.backoff import Backoff
 
 BATCH: Final = 256
-SHORTEST: Final = 0.25
-LONGEST: Final = 8.0
+LOOK: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
 """Seconds between two rounds, shortest and longest."""
 MOST_PAUSE: Final = 60.0
 """Seconds that a refusal puts it off, at most: a suspension of days may be lifted."""
@@ -103,17 +103,17 @@ class Courier:
 
     async def run(self) -> None:
         """Carry until cancelled."""
-        wait = SHORTEST
+        idle = 0
         while True:
             self._wake.clear()
             moved = await self._round()
-            wait = SHORTEST if moved else min(LONGEST, wait * 1.5)
+            idle = 0 if moved else idle + 1
             if self._outbox.waiting() or self._outbox.unconfirmed(1):
-                await self._sleep(wait * self._random.uniform(0.7, 1.0))
+                await self._sleep(LOOK.delay(idle + 1, self._random.random()))
             else:
                 self.settled.set()
                 await self._wake.wait()
-                wait = SHORTEST
+                idle = 0
 
     async def _sleep(self, seconds: float) -> None:
         try:

@@ -22,9 +22,10 @@ import structlog
 
 from engines.engine import Job, Loaded, Sample
 from node.errors import NoDevice
+from runtime.backoff import Backoff
 
 MOST_CRASHES: Final = 6
-LONGEST_WAIT: Final = 60.0
+RESTART: Final = Backoff(0.5, 60.0, jitter=0.5)
 
 _log = structlog.get_logger("node")
 
@@ -229,6 +230,6 @@ class SupervisedEngine:
         self._crashes += 1
         if self._crashes > MOST_CRASHES:
             raise NoDevice(f"the engine died {self._crashes} times in a row: {error}")
-        wait = min(LONGEST_WAIT, 0.5 * 2 ** (self._crashes - 1)) * self._random.uniform(0.5, 1.0)
+        wait = RESTART.delay(self._crashes, self._random.random())
         _log.error("engine died, restarting", error=str(error), seconds=round(wait, 1))
         await asyncio.sleep(wait)

@@ -40,11 +40,12 @@ from p2p.envelope import peek
 from p2p.errors import P2PError, PeerFault
 from p2p.messages import Asset, Head, decode, head_topic
 from p2p.network import Manifest, Network
+from runtime.backoff import Backoff
 from weights.documents import Edge, Version
 from weights.path import path_to
 from weights.store import Store
 
-LONGEST_WAIT: Final = 30.0
+RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
 HEAD_LIFE: Final = 180.0
 """Seconds that a Head is taken to live before the first was heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
@@ -187,7 +188,7 @@ class Follower:
                 failures += 1
                 self.trouble = str(error) or type(error).__name__
                 self._note(self.trouble)
-                wait = min(LONGEST_WAIT, 0.5 * 2 ** min(failures, 8)) * self._random.uniform(0.5, 1.0)
+                wait = RETRY.delay(failures, self._random.random())
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
                 await self._wait_for_news(wait)
                 await self.search()

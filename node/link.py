@@ -37,14 +37,15 @@ from p2p.multiaddr import WAYS, Way, peer_of, way_of
 from p2p.network import Network
 from protocol import refusals
 from protocol.authority import WrongRoot
+from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
 """Seconds within which a request may be sent again."""
 PATIENCE: Final = 15.0
 """Seconds that one answer may take."""
-LONGEST_WAIT: Final = 20.0
+RETRY: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling, at most."""
-BETTER_AFTER, BETTER_LAST = 15.0, 300.0
+BETTER: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of a better way; doubles each time."""
 CARRIERS: Final = ("lease", "submit")
 """Methods beside which questions for verdicts go."""
@@ -118,8 +119,7 @@ class CoordinatorLink:
                 await self._hold()
             failures += 1
             await self._search()
-            wait = min(LONGEST_WAIT, 0.25 * 2 ** min(failures, 10))
-            await asyncio.sleep(wait * self._random.uniform(0.5, 1.0))
+            await asyncio.sleep(RETRY.delay(failures, self._random.random()))
 
     async def connected(self) -> str:
         """Wait for the line; the coordinator's peer id."""
@@ -217,7 +217,7 @@ class CoordinatorLink:
 
     async def _hold(self) -> None:
         """Until the line is down; meanwhile rule 1's better way."""
-        wait = BETTER_AFTER
+        wait = BETTER.least
         while True:
             better = await self._better()
             try:
@@ -225,7 +225,7 @@ class CoordinatorLink:
                     await self._down.wait()
                     return
             except TimeoutError:
-                wait = min(2 * wait, BETTER_LAST)
+                wait = BETTER.after(wait)
             await self._improve(better)
 
     async def _improve(self, better: list[str]) -> None:

@@ -12,7 +12,8 @@ Pure: `now` in seconds, of a monotonic clock.
 
 from typing import Final, NamedTuple
 
-from p2p.limits.rates import Buckets
+from p2p.limits.token_bucket import TokenBuckets
+from runtime.backoff import Backoff
 
 TERM: Final = 600.0
 LONGEST: Final = 86_400.0
@@ -21,6 +22,7 @@ STEP: Final = 4.0
 FORGIVEN: Final = 3
 FORGET: Final = 3600.0
 KEPT: Final = 4096
+_TERMS: Final = Backoff(TERM, LONGEST, factor=STEP)
 
 
 class _Ban(NamedTuple):
@@ -33,11 +35,11 @@ class Bans:
 
     def __init__(self) -> None:
         self._bans: dict[str, _Ban] = {}
-        self._charges = Buckets(1 / FORGET, FORGIVEN)
+        self._charges = TokenBuckets(1 / FORGET, FORGIVEN)
 
     def charge(self, peer: str, now: float) -> float | None:
         """Rule 3; seconds for which `peer` is banned now, None where it is forgiven."""
-        return self.ban(peer, now) if self._charges.take(peer, now) > 0 else None
+        return self.ban(peer, now) if self._charges.consume(peer, now) > 0 else None
 
     def ban(self, peer: str, now: float) -> float:
         """Seconds for which `peer` is banned from now on. A peer that is banned already stays so, no longer."""
@@ -46,7 +48,7 @@ class Bans:
             self._bans[peer] = known
             return known.until - now
         repeated = known is not None and now - known.until < MEMORY
-        term = min(known.term * STEP, LONGEST) if known is not None and repeated else TERM
+        term = _TERMS.after(known.term if known is not None and repeated else 0.0)
         self._bans[peer] = _Ban(now + term, term)
         if len(self._bans) > KEPT:
             del self._bans[next(iter(self._bans))]

@@ -27,7 +27,7 @@ from p2p.errors import LocalFault
 from p2p.feeds import Feeds
 from p2p.network import Fetched, Manifest, Traffic
 from p2p.openpayloads import patiently
-from p2p.pace import Pace, Turns
+from p2p.pace import Turns, bandwidth
 from p2p.payload import PartialPayload, Payload
 from p2p.transport import Stream, Transport
 from p2p.upload import Held, Turn, Upload
@@ -50,8 +50,8 @@ class Broadcast:
         """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
         self._transport = transport
         self._seed = seed
-        self._turns: Turns[Upload | Turn] = Turns(Pace(uplink))
-        self._downlink = Pace(downlink)
+        self._turns: Turns[Upload | Turn] = Turns(bandwidth(uplink))
+        self._downlink = bandwidth(downlink)
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
         self._held: dict[bytes, Held] = {}

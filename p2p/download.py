@@ -15,18 +15,19 @@ from p2p.bans import Bans
 from p2p.errors import BadChunk, Malformed, Unreachable
 from p2p.feeds import Feeds
 from p2p.guard import one_error
-from p2p.pace import Pace
+from p2p.limits.token_bucket import TokenBucket
 from p2p.payload import PartialPayload
 from p2p.shelf import Shelf
 from p2p.swarm import Ask, Swarm
 from p2p.transport import Stream, Transport
 from p2p.upload import BEAT, Held
+from runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
 LOOK = 0.25
 """Seconds between two looks at who is connected."""
-RETRY_MIN, RETRY_MAX = 0.5, 15.0
+RETRY = Backoff(0.5, 15.0)
 """Seconds before a peer whose stream failed is tried again; doubles each time."""
 
 
@@ -42,7 +43,7 @@ class Download:
         bans: Bans,
         received: Counter[str],
         feeds: Feeds,
-        pace: Pace,
+        pace: TokenBucket,
         parents: Sequence[str] = (),
     ) -> None:
         """`pace`: of all downloads of this peer together. `parents`: see `follow`."""
@@ -115,7 +116,7 @@ class Download:
             self._looking.set()
             return
         self._failures[peer] += 1
-        await anyio.sleep(min(RETRY_MIN * 2 ** (self._failures[peer] - 1), RETRY_MAX))
+        await anyio.sleep(RETRY.delay(self._failures[peer]))
         self._busy.discard(peer)
 
     async def _trade(self, peer: str, stream: Stream) -> None:
@@ -172,8 +173,8 @@ class Download:
             asks = self._swarm.next(now)
         else:
             asks = []
-            while self._pace.wait(now) <= 0 and (one := self._swarm.next(now, 1)):
-                self._pace.book(size, now)
+            while self._pace.delay(0, now) <= 0 and (one := self._swarm.next(now, 1)):
+                self._pace.consume(size, now)
                 asks += one
         for peer, indices in _by_peer(self._swarm.take_back()).items():  # first: what is taken back may be asked anew
             self._writers[peer].say(wire.Cancel(tuple(indices)))
@@ -189,7 +190,7 @@ class Download:
             now = anyio.current_time()
             deadline = self._swarm.deadline()
             wait = LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK)
-            if (limit := self._pace.wait(now)) > 0:
+            if (limit := self._pace.delay(0, now)) > 0:
                 wait = min(wait, limit)
             await anyio.sleep(wait)
             self._pump()

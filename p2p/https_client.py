@@ -33,6 +33,7 @@ from p2p.multiaddr import address_of
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
+from runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
@@ -44,7 +45,7 @@ LANES: Final = 4
 """Questions for chunks at a time."""
 RUN_BYTES: Final = 4 << 20
 """Most bytes of chunks in one question."""
-RETRY_MIN, RETRY_MAX = 0.5, 15.0
+RETRY: Final = Backoff(0.5, 15.0)
 """Seconds before a fetch or a topic is tried again; doubles each time."""
 PUT_OFF: Final = 5.0
 """Seconds within which a question that came too soon is asked again."""
@@ -241,7 +242,7 @@ class HttpsClient:
                 failures = 1 if payload.have != before else failures + 1
                 quietly = isinstance(error, Unreachable) and failures > 1
                 log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
-                await asyncio.sleep(min(RETRY_MIN * 2 ** (failures - 1), RETRY_MAX))
+                await asyncio.sleep(RETRY.delay(failures))
 
     async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: Feeds) -> None:
         while runs:
@@ -281,7 +282,7 @@ class HttpsClient:
             except (Unreachable, PeerFault) as error:
                 failures += 1
                 log.debug("news over HTTPS: %s", error)
-                await asyncio.sleep(min(RETRY_MIN * 2 ** (failures - 1), RETRY_MAX))
+                await asyncio.sleep(RETRY.delay(failures))
                 continue
             failures = 0
             if status == 200:

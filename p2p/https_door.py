@@ -3,16 +3,17 @@
 1. A visitor is an IPv4 address, or the /64 of an IPv6 one, which is what one household has.
 2. Each has at most so many connections, counted before the handshake, and so many requests a second (a token bucket);
    all together have a bound too. Who exceeds it is turned away, never kept waiting: waiting costs us more.
-3. What is remembered is bounded: buckets that are full again are forgotten first.
+3. What is remembered is bounded: the buckets of the visitors that asked longest ago are forgotten first.
 4. A quarter of the connections is kept for visitors of parties with accepted work, as many as there are such.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of, visitor
+from p2p.limits.token_bucket import TokenBuckets
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,12 @@ class Limits:
 class Door:
     """Counts visitors."""
 
-    MOST_BUCKETS = 4096
-
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._inside: Counter[str] = Counter()
         self._known: frozenset[str] = frozenset()
         self._known_of, self._known_inside = Counter[str](), 0
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._requests = TokenBuckets(limits.rate, limits.burst)
 
     def enter(self, host: str) -> tuple[str, str] | None:
         """Count a connection that comes. Return the limit that refuses it and a sentence; None where it may stay, and
@@ -77,11 +76,4 @@ class Door:
 
     def ask(self, host: str, now: float) -> float:
         """A request comes: 0 where it may be served, else the seconds until one may."""
-        who = visitor(host)
-        left, at = self._buckets.pop(who, (self._limits.burst, now))
-        left = min(self._limits.burst, left + (now - at) * self._limits.rate)
-        served = left >= 1
-        self._buckets[who] = (left - 1 if served else left, now)
-        if len(self._buckets) > self.MOST_BUCKETS:
-            self._buckets.popitem(last=False)
-        return 0.0 if served else (1 - left) / self._limits.rate
+        return self._requests.admit(visitor(host), now)

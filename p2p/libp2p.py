@@ -68,8 +68,8 @@ from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
 from p2p.libp2p_stream import LibP2PStream
 from p2p.limits.origin import Origin
-from p2p.limits.rates import Buckets
 from p2p.limits.subnets import PeerLimits
+from p2p.limits.token_bucket import TokenBuckets
 from p2p.multiaddr import address_of, way_of
 from p2p.mux import PROTOCOL as MUX
 from p2p.once import Once
@@ -160,7 +160,7 @@ class LibP2PTransport:
         self._patience = patience
         self._nursery: trio.Nursery | None = None
         self._topics: dict[str, GossipHandler] = {}
-        self._gossip = Buckets(GOSSIP_RATE, GOSSIP_BURST)
+        self._gossip = TokenBuckets(GOSSIP_RATE, GOSSIP_BURST)
         libp2p_socket.install()
         demote()
         key_pair = create_new_key_pair(key.private_bytes_raw())
@@ -341,7 +341,7 @@ class LibP2PTransport:
         """See `Transport`."""
         if len(data) > GOSSIP_LIMIT:
             raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
-        await trio.sleep(self._gossip.take(topic, trio.current_time()))
+        await trio.sleep(self._gossip.consume(topic, trio.current_time()))
         await self._pubsub.publish(topic, data)
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:

@@ -33,6 +33,7 @@ from multiaddr import Multiaddr
 
 from p2p.errors import Malformed, Unreachable
 from p2p.multiaddr import address_of, through
+from runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
 
@@ -42,7 +43,7 @@ LONGEST = 4096
 """Bytes of one message."""
 ANSWER_TIMEOUT = 10.0
 DIAL_TIMEOUT = 15.0
-RETRY = 1.0, 60.0
+RETRY = Backoff(1.0, 60.0)
 """Seconds between two attempts at a relay that does not answer: at first, and at most."""
 SKEWED = 60.0
 """Seconds for which a reservation is taken that, by this machine's clock, has ended already."""
@@ -134,19 +135,19 @@ class Circuits:
     async def _renew(self, relay: str, addresses: list[str], life: float) -> None:
         """After two thirds of its life, or when the relay was lost."""
         with self._kept[relay]:
-            wait = RETRY[0]
+            failures = 0
             while True:
                 with trio.move_on_after(life * 2 / 3):
                     await self._gone(relay)
                     self._held.pop(ID.from_string(relay), None)
                 try:
                     _, life = await self._find_and_reserve(addresses)
-                    wait = RETRY[0]
+                    failures = 0
                 except Unreachable as error:
                     log.info("%s", error)
                     life = 0.0
-                    await trio.sleep(wait)
-                    wait = min(2 * wait, RETRY[1])
+                    failures += 1
+                    await trio.sleep(RETRY.delay(failures))
 
     async def _find_and_reserve(self, addresses: Sequence[str]) -> tuple[str, float]:
         """(the relay's peer id, seconds until the reservation ends)."""

@@ -29,8 +29,8 @@ from multiaddr import Multiaddr
 
 from p2p.errors import Malformed, P2PError, Unreachable
 from p2p.libp2p_circuit import Circuits, receive, send
-from p2p.limits.rates import Buckets
 from p2p.limits.subnets import subnet_of
+from p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from p2p.local_addresses import dialable
 from p2p.multiaddr import address_of, pack, unpack
 from p2p.records import dials
@@ -56,7 +56,7 @@ class Punch:
     def __init__(self, host: IHost, circuits: Circuits) -> None:
         self._host, self._circuits = host, circuits
         self._busy: set[ID] = set()
-        self._by_peer, self._all = Buckets(1 / PEER_EACH, PEER_BURST), Buckets(1 / EACH, BURST)
+        self._by_peer, self._all = TokenBuckets(1 / PEER_EACH, PEER_BURST), TokenBucket(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
 
     async def lead(self, peer: str) -> bool:
@@ -115,10 +115,10 @@ class Punch:
     def _count(self, peer: ID) -> None:
         """A round (rule 5). Raises `Unreachable`."""
         now = trio.current_time()
-        if max(self._by_peer.wait(str(peer), now), self._all.wait("", now)) > 0:
+        if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:
             raise Unreachable(f"too many upgrades, {peer} among them")
-        self._by_peer.take(str(peer), now)
-        self._all.take("", now)
+        self._by_peer.consume(str(peer), now)
+        self._all.consume(1, now)
 
     async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
         """All addresses at once, the first direct connection counts."""

@@ -18,9 +18,10 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from p2p.errors import Unreachable
-from p2p.limits.rates import KEPT, Buckets
 from p2p.limits.subnets import subnet_of
+from p2p.limits.token_bucket import KEPT, TokenBucket, TokenBuckets
 from p2p.multiaddr import address_of
+from runtime.backoff import Backoff
 from runtime.figures import figure
 
 BURST: Final = 32.0
@@ -29,6 +30,7 @@ PAUSE: Final = 30.0
 LONGEST: Final = 600.0
 FAILURES: Final = 4.0
 FAILURE_EACH: Final = 120.0
+_PAUSES: Final = Backoff(PAUSE, LONGEST)
 
 
 class TooSoon(Unreachable):
@@ -48,22 +50,22 @@ class Outgoing:
     """Ask before each dial, and tell what came of it."""
 
     def __init__(self) -> None:
-        self._all = Buckets(RATE, BURST)
-        self._subnets = Buckets(1 / FAILURE_EACH, FAILURES)
+        self._all = TokenBucket(RATE, BURST)
+        self._subnets = TokenBuckets(1 / FAILURE_EACH, FAILURES)
         self._pauses: dict[str, _Pause] = {}
         self._reached: dict[str, None] = {}
 
     def take(self, address: str, now: float, connected: Collection[str] = ()) -> None:
         """Count a dial. `connected`: peer ids. Raises `TooSoon`, and counts nothing then."""
-        wait = self._all.wait("", now)
+        wait = self._all.delay(1, now)
         if address not in self._reached:
             host, subnet = _place(address, connected)
             pause = self._pauses.get(host)
             wait = max(wait, pause.until - now if pause is not None else 0.0)
-            wait = max(wait, self._subnets.wait(subnet, now) if subnet is not None else 0.0)
+            wait = max(wait, self._subnets.delay(subnet, now) if subnet is not None else 0.0)
         if wait > 0:
             raise TooSoon(address, wait)
-        self._all.take("", now)
+        self._all.consume(1, now)
 
     def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
         """Nobody answered there, or somebody else."""
@@ -72,12 +74,12 @@ class Outgoing:
         before = self._pauses.pop(host, None)
         # Who was left alone, and alone for as long again, starts anew.
         again = before is not None and now < before.until + before.term
-        term = min(2 * before.term, LONGEST) if before is not None and again else PAUSE
+        term = _PAUSES.after(before.term if before is not None and again else 0.0)
         self._pauses[host] = _Pause(now + term, term)
         if len(self._pauses) > KEPT:
             del self._pauses[next(iter(self._pauses))]
         if subnet is not None:
-            self._subnets.take(subnet, now)
+            self._subnets.consume(subnet, now)
 
     def reached(self, address: str, connected: Collection[str] = ()) -> None:
         """The expected peer answered there."""

@@ -1,4 +1,4 @@
-"""The owner's limits: a token bucket, and whose turn it is when it lets something through. Pure: callers sleep.
+"""The owner's limits: a token bucket of bytes, and whose turn it is when that lets something through. Callers sleep.
 
 1. A limited machine moves its rate, after a pause `BURST` seconds of it at once. What is sent is booked when it leaves,
    what is received when it is asked for: a limited downloader asks for no more than it may take.
@@ -10,10 +10,11 @@
    their branch has nothing.
 """
 
-import math
 from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
+
+from p2p.limits.token_bucket import TokenBucket
 
 BURST = 0.25
 """Seconds of the rate that may leave at once after a pause."""
@@ -24,29 +25,15 @@ _OTHERS = ""
 S = TypeVar("S")
 
 
-class Pace:
-    """A token bucket of `rate` bytes per second; None for no limit."""
-
-    def __init__(self, rate: float | None) -> None:
-        if rate is not None and not rate > 0:
-            raise ValueError("a limit is a positive number of bytes per second")
-        self.rate = rate
-        self._free_at = -math.inf
-
-    def wait(self, now: float) -> float:
-        """Seconds until something may be booked; it may then be larger than what has gathered."""
-        return max(self._free_at - now, 0.0)
-
-    def book(self, size: int, now: float) -> None:
-        """`size` bytes move."""
-        if self.rate is not None:
-            self._free_at = max(self._free_at, now - BURST) + size / self.rate
+def bandwidth(rate: float | None) -> TokenBucket:
+    """Return the bucket of a machine limited to `rate` bytes per second; None for no limit. Raises `ValueError`."""
+    return TokenBucket(rate, BURST * (rate or 0.0))
 
 
 class Turns(Generic[S]):
     """The order of streams at one uplink. A stream is in line with one chunk at a time."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: TokenBucket) -> None:
         self._pace = pace
         self._line: list[tuple[float, int, S]] = []
         self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
@@ -93,13 +80,13 @@ class Turns(Generic[S]):
         """Seconds until `stream`, which is in line, may send; None: another stream goes first, and then says so."""
         if self._pace.rate is None:
             return 0.0
-        wait = self._pace.wait(now)
+        wait = self._pace.delay(0, now)
         return wait if wait > 0 or self.front() == stream else None
 
     def take(self, stream: S, now: float) -> list[S]:
         """`stream` sends now what it is in line with; the streams that are to look again."""
         start, _, _, _, size = self._waiting.pop(stream)
-        self._pace.book(size, now)
+        self._pace.consume(size, now)
         self._served = max(self._served, start)
         if len(self._sent) > 2 * len(self._waiting) + 64:
             self._sent = {one: sent for one, sent in self._sent.items() if sent > self._served}

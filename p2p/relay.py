@@ -18,7 +18,7 @@ from enum import Enum
 import msgspec
 
 from p2p.limits.subnets import subnet_of
-from p2p.pace import Pace
+from p2p.pace import bandwidth
 from runtime.units import MBIT
 
 
@@ -59,7 +59,7 @@ class RelayBook:
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
-        self.pace = Pace(limits.rate)
+        self.pace = bandwidth(limits.rate)
         self._held: dict[str, tuple[float, str | None]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
 
@@ -126,8 +126,8 @@ class Circuit:
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None
-        wait = self._book.pace.wait(now)
-        self._book.pace.book(size, now)
+        wait = self._book.pace.delay(0, now)
+        self._book.pace.consume(size, now)
         return wait
 
     def close(self) -> None:

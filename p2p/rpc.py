@@ -21,9 +21,9 @@ import anyio
 from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
 from p2p.guard import one_error
 from p2p.limits.origin import Origin
-from p2p.limits.rates import Buckets
 from p2p.limits.slots import Slots
 from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
+from p2p.limits.token_bucket import TokenBuckets
 from p2p.network import RequestHandler
 from p2p.transport import Stream
 
@@ -49,8 +49,8 @@ class Server:
     _origin: Callable[[str], Origin]
     _methods: dict[str, tuple[RequestHandler, int]] = field(default_factory=dict)
     _slots: Slots = field(default_factory=Slots)
-    _turns: Buckets = field(default_factory=lambda: Buckets(ASKS_RATE, ASKS_BURST))
-    _turns_of_parties: Buckets = field(default_factory=lambda: Buckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
+    _turns: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
+    _turns_of_parties: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
 
     def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
         """See `Network.serve`."""
@@ -64,7 +64,7 @@ class Server:
         try:
             with self._slots.stream(origin):
                 now = anyio.current_time()
-                waits = self._turns.take(origin.connection, now), self._turns_of_parties.take(origin.party, now)
+                waits = self._turns.consume(origin.connection, now), self._turns_of_parties.consume(origin.party, now)
                 await anyio.sleep(max(waits))
                 await self._answer(stream, origin)
         except Busy as busy:

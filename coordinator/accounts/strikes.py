@@ -17,6 +17,7 @@ Rules
 from coordinator.accounts.facts import Account
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
+from runtime.backoff import Backoff
 
 STRIKES = frozenset((
     # found at receipt (T0)
@@ -32,6 +33,7 @@ WINDOW = 100
 TERM = 3_600_000
 """Milliseconds of a first suspension."""
 LONGEST = 7 * 24 * TERM
+_TERMS = Backoff(TERM, LONGEST)
 MEMORY = 30 * 24 * TERM
 OF_FREE_KEYS = 1024
 FORGOTTEN_AT_ONCE = 32
@@ -41,7 +43,7 @@ def suspended_until(account: Account, now: int) -> int:
     """Return when a suspension that begins now ends, ms (rule 3)."""
     if account.until == 0 or now >= account.until + MEMORY:
         return now + TERM
-    return now + min(LONGEST, max(TERM, 2 * (account.until - account.since)))
+    return now + int(_TERMS.after(account.until - account.since))
 
 
 class Strikes:

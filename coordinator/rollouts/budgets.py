@@ -12,6 +12,7 @@ Rules
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
+from runtime.backoff import Backoff
 
 HOUR: Final = 3_600_000
 FREE: Final = 3
@@ -19,6 +20,7 @@ SHARE: Final = 20
 """One in so many."""
 PAUSE: Final = 15_000
 LONGEST: Final = 900_000
+_PAUSES: Final = Backoff(PAUSE, LONGEST)
 COUNTED: Final = 10_000
 """Leases of an hour that are counted, at most."""
 
@@ -33,7 +35,7 @@ class Debt(NamedTuple):
 def pause(expired: int, given: int) -> int:
     """Return how long a holder waits after an expiry. `expired`, `given`: its leases within the hour."""
     beyond = expired - FREE - given // SHARE
-    return min(LONGEST, PAUSE << min(beyond - 1, 16)) if beyond > 0 else 0
+    return int(_PAUSES.delay(beyond))
 
 
 class Budgets:

@@ -16,10 +16,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from runtime.backoff import Backoff
+
 Kind = Literal["operator", "batches", "task-score", "learner"]
 
 FIRST: Final = 600_000
 LONGEST: Final = 7_200_000
+_LASTS: Final = Backoff(FIRST, LONGEST)
 MOST_BATCHES: Final = 3
 MOST_IDLE: Final = 2
 WINDOW: Final = 200
@@ -45,7 +48,7 @@ class Standing(msgspec.Struct, kw_only=True):
 
 def wait(times: int) -> int:
     """How long the `times`-th pause in a row lasts (rule 3)."""
-    return min(LONGEST, FIRST << min(times - 1, 16))
+    return int(_LASTS.delay(times))
 
 
 class Pauses:

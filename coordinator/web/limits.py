@@ -17,14 +17,13 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.rates import Buckets
 from p2p.limits.subnets import visitor
+from p2p.limits.token_bucket import TokenBuckets
 
 RATE: Final = 50.0
 BURST: Final = 200.0
 """Requests a second of one public address, and at once."""
 MOST_HEADERS: Final = 64
-_AT_ONCE: Final = 0.001  # seconds that are no wait
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Visitors:
         self._open: Counter[str] = Counter()
         self._quiet: OrderedDict[object, float] = OrderedDict()
         """Since when each is quiet, the longest first."""
-        self._buckets = Buckets(RATE, BURST)
+        self._buckets = TokenBuckets(RATE, BURST)
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -89,11 +88,7 @@ class Visitors:
         address = public(ip)
         if address is None:
             return 0.0
-        wait = self._buckets.wait(address, now)
-        if wait < _AT_ONCE:
-            self._buckets.take(address, now)
-            return 0.0
-        return wait
+        return self._buckets.admit(address, now)
 
     def answered(self, connection: object, now: float) -> None:
         """Note that the answer of a connection is made."""

@@ -17,8 +17,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.rates import Buckets
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, visitor
+from p2p.limits.token_bucket import TokenBuckets
 
 SHAKING: Final = 16
 SILENCE: Final = 1.0
@@ -51,8 +51,8 @@ class Places:
         self._of_subnet, self._shaking_of = Counter[str](), Counter[str]()
         self._known: frozenset[str] = frozenset()
         self._known_here = 0
-        self._dials = Buckets(DIALS_RATE, DIALS_BURST)
-        self._dials_of_address = Buckets(DIALS_RATE / 2, DIALS_BURST / 2)
+        self._dials = TokenBuckets(DIALS_RATE, DIALS_BURST)
+        self._dials_of_address = TokenBuckets(DIALS_RATE / 2, DIALS_BURST / 2)
 
     @property
     def shaking(self) -> int:
@@ -72,8 +72,8 @@ class Places:
         if given_up is not None:
             self.left(given_up)
         if place.subnet is not None:
-            self._dials_of_address.take(place.address, now)
-            self._dials.take(place.subnet, now)
+            self._dials_of_address.consume(place.address, now)
+            self._dials.consume(place.subnet, now)
         self._shaking[name] = place
         self._shaking_of[place.address] += 1
         self._known_here += place.known
@@ -107,9 +107,9 @@ class Places:
         address, subnet, most = place.address, place.subnet, self._limits.per_subnet
         if subnet is None:
             return
-        if self._dials_of_address.wait(address, now) > 0:
+        if self._dials_of_address.delay(address, now) > 0:
             raise Refused("address", f"{address} connects too often")
-        if self._dials.wait(subnet, now) > 0:
+        if self._dials.delay(subnet, now) > 0:
             raise Refused("subnet", f"{subnet} connects too often")
         if self._shaking_of[address] >= max(1, most // 2):
             raise Refused("address", f"{address} has {self._shaking_of[address]} handshakes under way")

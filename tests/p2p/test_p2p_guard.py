@@ -7,7 +7,7 @@ import pytest
 
 from p2p.errors import LocalFault, Malformed, P2PError, Unreachable
 from p2p.guard import guarded, one_error
-from p2p.pace import BURST, Pace
+from p2p.pace import BURST, bandwidth
 
 
 class FakeStream:
@@ -99,32 +99,32 @@ def test_a_single_error_is_left_alone():
 
 
 def test_sending_without_a_limit_never_waits():
-    pace = Pace(None)
-    pace.book(1 << 40, 0.0)
-    assert pace.wait(0.0) == 0
+    pace = bandwidth(None)
+    pace.consume(1 << 40, 0.0)
+    assert pace.delay(0, 0.0) == 0
 
 
 def test_sending_under_a_limit_waits_as_long_as_the_rate_says():
-    pace = Pace(1000.0)
+    pace = bandwidth(1000.0)
     now, waited = 100.0, 0.0
     for _ in range(50):
-        wait = pace.wait(now)
+        wait = pace.delay(0, now)
         now, waited = now + wait, waited + wait
-        pace.book(100, now)
+        pace.consume(100, now)
     assert waited == pytest.approx(49 * 0.1 - BURST, abs=1e-6)
 
 
 def test_a_pause_saves_no_more_than_the_burst():
-    pace = Pace(1000.0)
-    pace.book(100, 0.0)
+    pace = bandwidth(1000.0)
+    pace.consume(100, 0.0)
     waits = []
     for _ in range(4):
-        waits.append(pace.wait(1000.0))
-        pace.book(100, 1000.0)
+        waits.append(pace.delay(0, 1000.0))
+        pace.consume(100, 1000.0)
     assert waits == pytest.approx([0, 0, 0, 0.3 - BURST])
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_no_rate_is_refused(rate):
     with pytest.raises(ValueError, match="positive"):
-        Pace(rate)
+        bandwidth(rate)

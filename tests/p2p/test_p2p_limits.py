@@ -3,8 +3,8 @@
 import pytest
 
 from p2p.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
-from p2p.limits.rates import Buckets
 from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
+from p2p.limits.token_bucket import TokenBuckets
 
 
 def test_a_ban_ends_by_itself():
@@ -79,9 +79,9 @@ def test_the_subnet_that_counts(name):
 
 
 def test_who_asks_more_than_its_share_waits_and_is_served():
-    turns = Buckets(ASKS_RATE, ASKS_BURST)
-    waits = [turns.take("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
+    turns = TokenBuckets(ASKS_RATE, ASKS_BURST)
+    waits = [turns.consume("eve", 0) for _ in range(int(ASKS_BURST) + 50)]
     assert waits[: int(ASKS_BURST)] == pytest.approx([0] * int(ASKS_BURST))
     assert waits[-1] == pytest.approx(50 / ASKS_RATE)
-    assert turns.take("bob", 0) == 0
-    assert turns.take("eve", 100) == 0
+    assert turns.consume("bob", 0) == 0
+    assert turns.consume("eve", 100) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from p2p.errors import Malformed
 from p2p.orders import LATER, QUEUE, Orders
-from p2p.pace import BURST, Pace, Turns
+from p2p.pace import BURST, Turns, bandwidth
 
 
 def test_chunks_that_are_here_are_sent_in_the_order_asked():
@@ -83,21 +83,21 @@ def served(turns: Turns[str], sizes: dict[str, tuple[str, int]], rounds: int) ->
 
 
 def test_peers_share_an_uplink_by_bytes_whatever_their_chunks_and_streams():
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     streams = {"large": ("a", 800), "small": ("b", 100), "one": ("c", 100), "two": ("c", 100), "three": ("c", 100)}
     sent = served(turns, streams, 3000)
     assert max(sent.values()) < 1.1 * min(sent.values())
 
 
 def test_who_comes_late_begins_level_and_does_not_starve_the_others():
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     served(turns, {"one": ("a", 100)}, 500)
     sent = served(turns, {"one": ("a", 100), "two": ("b", 100)}, 100)
     assert abs(sent["a"] - sent["b"]) <= 200
 
 
 def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     turns.favour(["a", "b", "c"])
     strangers = {name: (name, 100) for name in "defghijkl"}
     sent = served(turns, {name: (name, 100) for name in "abc"} | strangers, 1200)
@@ -107,17 +107,17 @@ def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
 
 
 def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_all_are_alike():
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     turns.favour(["a"])
     assert served(turns, {"one": ("d", 100), "two": ("e", 100)}, 90).total() == 9000
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     turns.favour([])
     sent = served(turns, {"a": ("a", 100), "d": ("d", 100), "e": ("e", 100)}, 90)
     assert max(sent.values()) - min(sent.values()) <= 200
 
 
 def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
-    turns = Turns[str](Pace(100.0))
+    turns = Turns[str](bandwidth(100.0))
     turns.favour([f"child{number}" for number in range(30)])
     turns.line_up("one", "stranger", 1000)
     turns.take("one", 0.0)
@@ -126,7 +126,7 @@ def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
 
 
 def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
-    turns = Turns[str](Pace(1000.0))
+    turns = Turns[str](bandwidth(1000.0))
     turns.line_up("one", "a", 100)
     turns.line_up("two", "b", 100)
     assert turns.wait("one", 0.0) == 0

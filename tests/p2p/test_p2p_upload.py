@@ -2,14 +2,14 @@
 
 import anyio
 
-from p2p.pace import Pace, Turns
+from p2p.pace import Turns, bandwidth
 from p2p.upload import Turn
 from tests.clock import run_fake
 
 
 def test_turns_wait_for_the_limit_and_one_that_is_given_up_lets_the_next_go() -> None:
     async def main() -> None:
-        turns, went = Turns(Pace(100.0)), list[tuple[str, float]]()
+        turns, went = Turns(bandwidth(100.0)), list[tuple[str, float]]()
         began = anyio.current_time()
 
         async def come(who: str, scope: anyio.CancelScope) -> None:
@@ -31,7 +31,7 @@ def test_turns_wait_for_the_limit_and_one_that_is_given_up_lets_the_next_go() ->
 
 def test_without_a_limit_nobody_waits() -> None:
     async def main() -> None:
-        began, turns = anyio.current_time(), Turns(Pace(None))
+        began, turns = anyio.current_time(), Turns(bandwidth(None))
         for _ in range(10):
             await Turn(turns).come("a", 1 << 30)
         assert anyio.current_time() == began

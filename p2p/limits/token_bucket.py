@@ -1,0 +1,88 @@
+"""Token buckets: how much may pass at once, and per second. Pure: `now` in seconds, monotonic; callers sleep or refuse.
+
+1. A bucket holds up to `burst` tokens and gains `rate` per second. Consuming more than it holds leaves a debt, which is
+   paid before anything else passes.
+2. Of many buckets, one per name, the `KEPT` that were used last are remembered. A forgotten bucket is full again.
+3. A delay below `ROUNDING` counts as none: sums of fractions are not exact.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+KEPT: Final = 4096
+ROUNDING: Final = 1e-6
+"""Seconds."""
+
+
+class TokenBucket:
+    """`rate`: tokens per second; None for no limit. `burst`: tokens at once."""
+
+    __slots__ = ("_burst", "_empty_at", "rate")
+
+    def __init__(self, rate: float | None, burst: float) -> None:
+        """Raises `ValueError` for a rate that is not positive."""
+        if rate is not None and not rate > 0:
+            raise ValueError("a limit is a positive number per second")
+        self.rate, self._burst = rate, burst
+        self._empty_at = -math.inf
+        """When the bucket would have been empty, had it always been filling: earlier is fuller."""
+
+    def delay(self, tokens: float, now: float) -> float:
+        """Return the seconds until so many tokens are there; of 0 tokens, until no debt is left."""
+        wait = self._ready(tokens, now) - now
+        return wait if wait > ROUNDING else 0.0
+
+    def consume(self, tokens: float, now: float) -> float:
+        """Consume tokens, also those that are not there yet; return the seconds until they are."""
+        wait = self.delay(tokens, now)
+        self._empty_at = self._ready(tokens, now)
+        return wait
+
+    def _ready(self, tokens: float, now: float) -> float:
+        if self.rate is None:
+            return now
+        return max(self._empty_at, now - self._burst / self.rate) + tokens / self.rate
+
+
+class TokenBuckets:
+    """A bucket for each name, one token each time."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that are remembered, the one used last at the end."""
+        return iter(self._buckets)
+
+    def delay(self, name: str, now: float) -> float:
+        """Return the seconds until the bucket of `name` has a token."""
+        bucket = self._buckets[name] if name in self._buckets else self._full()
+        return bucket.delay(1, now)
+
+    def consume(self, name: str, now: float) -> float:
+        """Consume a token; return the seconds until it is there (0: at once)."""
+        return self._used(name).consume(1, now)
+
+    def admit(self, name: str, now: float) -> float:
+        """Consume a token where there is one; return the seconds until there is (0: it is consumed)."""
+        bucket = self._used(name)
+        wait = bucket.delay(1, now)
+        if not wait:
+            bucket.consume(1, now)
+        return wait
+
+    def _full(self) -> TokenBucket:
+        return TokenBucket(self._rate, self._burst)
+
+    def _used(self, name: str) -> TokenBucket:
+        """The bucket of a name, which is used last now (rule 2)."""
+        bucket = self._buckets.pop(name) if name in self._buckets else self._full()
+        self._buckets[name] = bucket
+        if len(self._buckets) > KEPT:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket
