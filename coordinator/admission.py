@@ -301,7 +301,7 @@ def _first(wrong: NDArray[np.bool_]) -> int | None:
 
 
 def _median(values: Values) -> float:
-    """The smallest value that at least half of the values do not exceed, as `capacity.quantile` has it."""
+    """The smallest value that at least half of the values do not exceed, as `statistics.quantile` has it."""
     middle = (len(values) + 1) // 2 - 1
     return float(np.partition(values, middle)[middle])
 

@@ -22,10 +22,10 @@ from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
 from coordinator.prompts import Prompts
 from coordinator.replay import Buffer, Drawn
+from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.tokens import WINDOW, Tokens
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from coordinator.roster import Roster
-from coordinator.supervision.waiting import Shortage
 from coordinator.turns import Waiting
 from coordinator.verdicts import ACCEPTED, Verdicts
 from p2p.identity import peer_id

@@ -15,7 +15,6 @@ Derived for this project from ECHO-2's rule (arXiv 2602.02192) and checked by si
 """
 
 import math
-from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -24,8 +23,6 @@ from runtime.figures import apart, figure
 
 GAMMA = 1.1
 """Safety factor on the need (ECHO-2)."""
-SMOOTHING = 0.2
-"""Weight of the newest step in the moving average of T."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,24 +118,3 @@ def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str
         f"S = {staleness} is too small: a version needs {needed} s to come back as groups, and the learner"
         f" makes {staleness} steps in {made} s. Take S = {enough}, or a faster uplink."
     )
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def smoothed(before: float | None, newest: float, share: float = SMOOTHING) -> float:
-    """Exponential moving average."""
-    return newest if before is None else before + share * (newest - before)
-
-
-def union(intervals: Iterable[tuple[int, int]]) -> int:
-    """Length of the union of intervals: parallel leases count once."""
-    total, end = 0, -math.inf
-    for start, stop in sorted(intervals):
-        if stop > end:
-            total += stop - int(max(start, end))
-            end = stop
-    return total

@@ -39,6 +39,7 @@ from coordinator.group_commit import GroupCommit
 from coordinator.history import History
 from coordinator.learning import Learning
 from coordinator.leases import Entropy, Seal, Terms
+from coordinator.operator_socket import OperatorSocket
 from coordinator.picture import Painter
 from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
@@ -47,7 +48,6 @@ from coordinator.publisher import Publisher, Signing
 from coordinator.run.sealing import Sealer
 from coordinator.setup import Run, read_again
 from coordinator.state import LinksView
-from coordinator.supervision.commands import OperatorSocket
 from coordinator.verdicts import EXPIRED_AT_ONCE
 from coordinator.web.limits import WebLimits
 from coordinator.web.site import application, serve_web

@@ -23,8 +23,8 @@ import msgspec
 
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
+from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.prompts import Prompts
-from coordinator.rollouts.age import fresh, oldest_fresh
 from coordinator.rollouts.lifetime import Bounds
 from coordinator.rollouts.positions import NO_PROMPT, Place, Positions
 from coordinator.rollouts.retries import Retries

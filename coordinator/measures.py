@@ -8,8 +8,9 @@ import itertools
 import msgspec
 
 from coordinator.accounts.standing import SERVED
-from coordinator.capacity import Measured, quantile, union
+from coordinator.capacity import Measured
 from coordinator.database import Database
+from coordinator.statistics import quantile, union
 
 _GROUPS = 64
 _LEASES = 20

@@ -15,8 +15,6 @@ import anyio.to_thread
 import msgspec
 
 from coordinator import measures
-from coordinator.accounts import node_rows
-from coordinator.accounts.node_rows import Cursor, Page, page
 from coordinator.authority import ends_soon
 from coordinator.books import Books
 from coordinator.broadcasts import Broadcasts
@@ -27,6 +25,8 @@ from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from coordinator.state import BroadcastView, CapacityView, LinksView, NodeRow, RunState
 from coordinator.training import Training
+from coordinator.web import node_rows
+from coordinator.web.node_rows import Cursor, Page, page
 from p2p.multiaddr import Way
 
 MOST_NODES = 100

@@ -1,7 +1,7 @@
 """The replay buffer: accepted, trainable groups less those that the learner's checkpoint says it has drawn.
 
 THE STALENESS RULE IS GUARANTEED HERE, IN `draw`, AND NOWHERE ELSE: a group may be drawn iff its era is the learner's
-and its age, step - version, is at most S (coordinator/rollouts/age.py). Whoever paces
+and its age, step - version, is at most S (coordinator/learner/age.py). Whoever paces
 leases or marks groups as trainable only helps.
 
 Rules
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from coordinator.database import Database
-from coordinator.rollouts.age import age, oldest_fresh
+from coordinator.learner.age import age, oldest_fresh
 
 _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT lease FROM set_aside)"
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"

@@ -20,16 +20,16 @@ from pathlib import Path
 import structlog
 
 from coordinator.books import Books
-from coordinator.capacity import smoothed
 from coordinator.history import History
+from coordinator.learner.age import age
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped
 from coordinator.learner.eras import FIRST_ERA, next_era
 from coordinator.leases import Progress
 from coordinator.processes import DiedComputing, Learner
 from coordinator.publisher import Published, Publisher
 from coordinator.replay import Drawn
-from coordinator.rollouts.age import age
 from coordinator.state import StepPoint, VersionRow
+from coordinator.statistics import smoothed
 from coordinator.supervision.waiting import LOOK
 from coordinator.supervision.watch import Watch
 from engines.child import ChildDied, ChildError

@@ -24,9 +24,9 @@ from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Verdict, sampled_tokens, scored
 from coordinator.database import Database, marks
+from coordinator.learner.age import fresh
 from coordinator.leases import Held, Leases, Progress, Seal
 from coordinator.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.rollouts.age import fresh
 from coordinator.rollouts.groups import Claimed
 from coordinator.rollouts.tokens import Tokens
 from p2p.identity import peer_id

@@ -7,7 +7,8 @@
 3. libp2p is known to p2p/libp2p.py and to the modules p2p/libp2p_*.py that only that file uses.
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
    a daemon's main process and `--help` load none of it.
-5. A module is named for what it is, and stays short enough to be read.
+5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
+6. A module is named for what it is, and stays short enough to be read.
 """
 
 import ast
@@ -16,7 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 import pytest
@@ -38,6 +39,8 @@ HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coord
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p(_\w+)?\.py")
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 MOST_LINES = 500
+HALF_MOVED = {"coordinator"}
+"""Packages with sub-folders for a part of their modules only: between such rooms no order holds yet."""
 
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
@@ -93,6 +96,80 @@ def test_each_package_imports_only_what_the_law_allows() -> None:
         forbidden = (MAY_IMPORT.keys() - MAY_IMPORT[own] - {own}) | {"tests", "benchmarks"}
         wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) in forbidden]
     assert not wrong, offences(wrong)
+
+
+def room(module: str) -> str:
+    """The room of a module: "package/folder", and the module itself where it stands directly in its package."""
+    parts = module.removesuffix(".py").split("/")
+    return "/".join(parts[:2])
+
+
+def module_of(dotted: str) -> str | None:
+    """The file of ours that holds an imported name; None: it is no name of the packages."""
+    path = dotted.replace(".", "/")
+    for found in (path, path.rpartition("/")[0]):
+        if found and package(dotted) in MAY_IMPORT and (ROOT / f"{found}.py").exists():
+            return f"{found}.py"
+    return None
+
+
+def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
+    """(importing room, imported room) -> the lines that import."""
+    between: dict[tuple[str, str], list[str]] = {}
+    for module in modules():
+        for line, name in imports(module):
+            target = module_of(name)
+            if target is not None and room(target) != room(module):
+                between.setdefault((room(module), room(target)), []).append(f"  {module}:{line}: imports {name}")
+    return between
+
+
+def package_of(pair: tuple[str, str]) -> str:
+    return pair[0].partition("/")[0]
+
+
+def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """The groups of nodes of a directed graph in which each can be reached from each other, sorted."""
+    targets: dict[str, set[str]] = {}
+    for source, target in edges:
+        targets.setdefault(source, set()).add(target)
+        targets.setdefault(target, set())
+    reach = {node: _reachable(node, targets) for node in targets}
+    groups = {tuple(sorted(other for other in reach[node] if node in reach[other])) for node in targets}
+    return sorted(list(group) for group in groups if group)
+
+
+def _reachable(start: str, targets: Mapping[str, set[str]]) -> set[str]:
+    """All nodes at the end of a path of one edge or more; `start` itself only where it lies on a cycle."""
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = targets[ahead.pop()] - found
+        found |= new
+        ahead += new
+    return found
+
+
+def test_no_cycle_of_imports_between_rooms() -> None:
+    between = {pair: lines for pair, lines in imports_between_rooms().items() if package_of(pair) not in HALF_MOVED}
+    wrong = []
+    for group in cycles(between):
+        wrong += [f"{' <-> '.join(group)}:"]
+        wrong += [line for pair, lines in between.items() if set(pair) <= set(group) for line in lines]
+    assert not wrong, offences(wrong)
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    {
+        "a chain": ([("a", "b"), ("b", "c"), ("a", "c")], []),
+        "two that import each other": ([("a", "b"), ("b", "a"), ("b", "c")], [["a", "b"]]),
+        "a ring of three beside a chain": ([("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")], [["a", "b", "c"]]),
+        "two rings": ([("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("a", "c")], [["a", "b"], ["c", "d"]]),
+    }.values(),
+)
+def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], found: list[list[str]]) -> None:
+    assert cycles(edges) == found
 
 
 def test_imports_are_absolute() -> None:

@@ -21,7 +21,7 @@ from coordinator.learner.groups import BadBatch, Floats, Tokens, TrainBatch, Tra
 
 
 class Row(NamedTuple):
-    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: rollouts/age.py."""
+    """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py."""
 
     tokens: Tokens
     targets: NDArray[np.int64]

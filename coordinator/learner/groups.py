@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.database import Database
-from coordinator.rollouts.age import age
+from coordinator.learner.age import age
 from p2p.errors import Malformed
 from p2p.messages import Lease, Submission, decode
 from tasks.task import Score

@@ -21,12 +21,12 @@ import msgspec
 import torch
 
 from coordinator.learner import advantages, checkpoint, eras, export, loss, model, step
+from coordinator.learner.age import fresh
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.learner.checkpoint import Base, Checkpoint, State
 from coordinator.learner.eras import Known
 from coordinator.learner.groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.optimiser import Optimiser
-from coordinator.rollouts.age import fresh
 from weights.snapshot import Snapshot
 from weights.tensors import load_into
 

@@ -6,8 +6,8 @@ is no slow one."""
 
 from typing import Final, NamedTuple
 
-from coordinator.capacity import union
 from coordinator.database import Database
+from coordinator.statistics import union
 
 SAMPLE: Final = 20
 LOOKED_AT: Final = 4 * SAMPLE

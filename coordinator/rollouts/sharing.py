@@ -9,12 +9,12 @@ Rules
 from typing import Final, NamedTuple
 
 from coordinator.accounts.standing import Accounts, Rank
-from coordinator.capacity import quantile
 from coordinator.database import Database
 from coordinator.rollouts.budgets import Budgets
 from coordinator.rollouts.lifetime import ENOUGH, REMEMBERED, TRY_AGAIN, Bounds, Fleet, Life, life, too_slow
 from coordinator.rollouts.record import Record, record_of
 from coordinator.rollouts.shares import WAITS, Asker, No, Room, Share, Shares
+from coordinator.statistics import quantile
 from p2p.limits.origin import Origin
 
 VERDICTS: Final = 64

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from coordinator.database import Database
-from coordinator.rollouts.age import oldest_fresh
+from coordinator.learner.age import oldest_fresh
 from p2p.messages import Lease, decode, encode
 from runtime.units import DAY
 

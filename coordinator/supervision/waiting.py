@@ -8,26 +8,14 @@ Rules
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+from coordinator.rollouts.shortage import Shortage
 
 SILENT: Final = 60_000
 LONG: Final = 3_600_000
 LOOK: Final = 10_000
 """From one look at the facts to the next."""
-
-
-class Shortage(NamedTuple):
-    """The facts of a wait, in groups. `flat`: kept out since all their rewards are equal. `asked`: answers to asks for
-    leases since the last draw, by refusal code; "": a lease was given. `refused`: of the last `decided`, by code."""
-
-    batch: int
-    ready: int
-    undecided: int
-    running: int
-    flat: int = 0
-    asked: Mapping[str, int] = {}
-    decided: int = 0
-    refused: Mapping[str, int] = {}
 
 
 def sentence(short: Shortage) -> str:

@@ -2,7 +2,7 @@
 
 Rules
 1. A page has at most `ROWS` nodes, whatever is asked for: no body grows with the run. It names the next page, by the
-   last node shown (coordinator/accounts/node_rows.py): HTML in a link, JSON in the header Link.
+   last node shown (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
 2. The CSV is sent page by page while it is read, and is held nowhere as a whole.
 3. Pages are read in a thread, one after the other, and for at most a sixth of the time for all visitors together. At
    most `MOST_WAITING` wait for their turn; others are told to come again.
@@ -17,9 +17,9 @@ import anyio.to_thread
 import msgspec
 from aiohttp import web
 
-from coordinator.accounts.node_rows import Cursor, Page
 from coordinator.state import RunState
 from coordinator.web import page, table
+from coordinator.web.node_rows import Cursor, Page
 from p2p.errors import Malformed
 
 ROWS: Final = 400

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from coordinator.accounts.node_rows import Page
 from coordinator.accounts.standing import Rank, Standing, in_words
 from coordinator.state import NodeRow, RunState
 from coordinator.web import charts, refusals, spread, words
 from coordinator.web.charts import Bar, Chart, Series
+from coordinator.web.node_rows import Page
 
 _PHASES: Mapping[str, tuple[str, str]] = {
     "starting": ("Starting", "waiting"),

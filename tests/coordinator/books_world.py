@@ -14,7 +14,6 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import measures
-from coordinator.accounts import node_rows
 from coordinator.admission import judge
 from coordinator.books import Books
 from coordinator.capacity import Measured, view
@@ -23,6 +22,7 @@ from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.state import CapacityView, NodeRow
+from coordinator.web import node_rows
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
 from p2p.identity import public_bytes

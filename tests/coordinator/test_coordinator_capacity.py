@@ -96,21 +96,6 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
     )
 
 
-def test_measurements_are_smoothed() -> None:
-    assert capacity.smoothed(None, 5.0) == 5.0
-    assert capacity.smoothed(5.0, 10.0) == 6.0
-    assert capacity.quantile([3, 1, 2], 0.5) == 2
-    assert capacity.quantile(range(1, 11), 0.9) == 9
-    assert capacity.quantile([7], 0.9) == 7
-
-
-@pytest.mark.parametrize(
-    ("intervals", "length"), [([], 0), ([(0, 5), (3, 8)], 8), ([(5, 6), (0, 1)], 2), ([(0, 9), (2, 3)], 9)]
-)
-def test_parallel_leases_count_once(intervals: list[tuple[int, int]], length: int) -> None:
-    assert capacity.union(intervals) == length
-
-
 def test_a_run_measures_itself(world: World) -> None:
     world.books.roster.hello(ALICE, HELLO, None, world.now)
     assert world.capacity(None).supply == 0.0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinator import measures
-from coordinator.accounts import node_rows
 from coordinator.rollouts.tokens import WINDOW
+from coordinator.web import node_rows
 from p2p.limits.origin import Origin
 from p2p.messages import Hello, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, T0, World, group

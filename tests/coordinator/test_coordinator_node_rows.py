@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.accounts import node_rows
-from coordinator.accounts.node_rows import Cursor
+from coordinator.web import node_rows
+from coordinator.web.node_rows import Cursor
 from p2p.errors import Malformed
 from p2p.messages import Hello
 from tests.coordinator.books_world import ALICE, T0, World

@@ -2,7 +2,8 @@
 
 import pytest
 
-from coordinator.supervision.waiting import LONG, LOOK, SILENT, Shortage, Wait, sentence
+from coordinator.rollouts.shortage import Shortage
+from coordinator.supervision.waiting import LONG, LOOK, SILENT, Wait, sentence
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from coordinator.accounts.standing import FOREVER, Accounts, Rank
 from coordinator.database import Database
 from coordinator.folder import RunFolder
 from coordinator.ledger import Ledger
-from coordinator.supervision.commands import OperatorSocket
+from coordinator.operator_socket import OperatorSocket
 from coordinator.supervision.watch import Watch
 from p2p.identity import peer_id
 from p2p.messages import Hello, TaskReference

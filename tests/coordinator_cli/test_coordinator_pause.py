@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.supervision.commands import MOST_WHY, OperatorSocket
+from coordinator.operator_socket import MOST_WHY, OperatorSocket
 from coordinator.supervision.watch import Watch
 from coordinator.web.site import BODIES
 from runtime.control_socket import socket_path

@@ -1,7 +1,7 @@
 """The contents of a site in tests: one picture, and the pages of its nodes."""
 
-from coordinator.accounts.node_rows import Cursor, Page
 from coordinator.state import RunState
+from coordinator.web.node_rows import Cursor, Page
 
 
 class Album:

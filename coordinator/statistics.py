@@ -1,0 +1,29 @@
+"""Small statistics over measurements of the run. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+SMOOTHING: Final = 0.2
+"""Weight of the newest value in a moving average."""
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least `share` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def smoothed(before: float | None, newest: float, share: float = SMOOTHING) -> float:
+    """Return the exponential moving average, `newest` counted in. `before`: the average so far, None for none."""
+    return newest if before is None else before + share * (newest - before)
+
+
+def union(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the union of intervals: parallel leases count once."""
+    total, end = 0, -math.inf
+    for start, stop in sorted(intervals):
+        if stop > end:
+            total += stop - int(max(start, end))
+            end = stop
+    return total

@@ -1,0 +1,20 @@
+"""coordinator/statistics.py: small statistics over measurements of the run."""
+
+import pytest
+
+from coordinator import statistics
+
+
+def test_measurements_are_smoothed() -> None:
+    assert statistics.smoothed(None, 5.0) == 5.0
+    assert statistics.smoothed(5.0, 10.0) == 6.0
+    assert statistics.quantile([3, 1, 2], 0.5) == 2
+    assert statistics.quantile(range(1, 11), 0.9) == 9
+    assert statistics.quantile([7], 0.9) == 7
+
+
+@pytest.mark.parametrize(
+    ("intervals", "length"), [([], 0), ([(0, 5), (3, 8)], 8), ([(5, 6), (0, 1)], 2), ([(0, 9), (2, 3)], 9)]
+)
+def test_parallel_leases_count_once(intervals: list[tuple[int, int]], length: int) -> None:
+    assert statistics.union(intervals) == length
