@@ -1,4 +1,5 @@
-"""The transport over py-libp2p, on trio. Only this module and its parts (p2p/libp2p_*.py) import libp2p.
+"""The transport over py-libp2p, on trio. Only this module and its parts (p2p/libp2p_*.py) import libp2p; one of them,
+p2p/libp2p_patches.py, replaces parts of upstream's own code.
 
 What py-libp2p 0.8 does under fire, and what stands against it here:
 
@@ -52,17 +53,17 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
-from p2p import libp2p_socket
 from p2p.bridge import HEARD
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p_circuit import Circuits, remote_address
 from p2p.libp2p_connections import Connections, close_socket
-from p2p.libp2p_foreign import ForeignConn, Muxers
-from p2p.libp2p_gossip import Router, mend, mended
+from p2p.libp2p_foreign import ForeignConn
+from p2p.libp2p_gossip import Router, mend
 from p2p.libp2p_inbound import Inbound
 from p2p.libp2p_log import demote
 from p2p.libp2p_mux import MuxConn
+from p2p.libp2p_patches import patch_host, patch_pubsub, patch_streams
 from p2p.libp2p_punch import Punch
 from p2p.libp2p_relay import Relay
 from p2p.libp2p_security import security
@@ -98,7 +99,6 @@ GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
 """Messages of a topic that this peer lets go: a second, and at once. The rest wait."""
 GOSSIP_RPC_LIMIT = 128 << 10
 """Bytes of one gossip packet, which may carry several messages."""
-STREAM_NEWS = {"opened_stream", "closed_stream"}
 VALIDATION_TIMEOUT = 30.0
 """Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
 
@@ -161,7 +161,7 @@ class LibP2PTransport:
         self._nursery: trio.Nursery | None = None
         self._topics: dict[str, GossipHandler] = {}
         self._gossip = TokenBuckets(GOSSIP_RATE, GOSSIP_BURST)
-        libp2p_socket.install()
+        patch_streams()
         demote()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         self._host: IHost = new_host(
@@ -171,12 +171,9 @@ class LibP2PTransport:
             resource_manager=resources(limits.connections),
             connection_config=upstream_limits(limits.connections),
         )
-        self._host.get_network().upgrader.muxer_multistream = Muxers(muxers())  # type: ignore[attr-defined]
-        guard(self._host)
-        quieten(self._host.get_network())
         self._most = limits.connections + OWN_DIALS
         self._connections = Connections(limits)
-        Inbound(self._host, self._connections)
+        patch_host(self._host, muxers(), Inbound(self._host, self._connections).take_in)
         self._circuits = Circuits(self._host, self._connections.gone)
         self._punch = Punch(self._host, self._circuits)
         self._circuits.arrived = self._upgrade
@@ -184,7 +181,7 @@ class LibP2PTransport:
         self._relay = Relay(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
-        self._pubsub = mended(
+        self._pubsub = patch_pubsub(
             Pubsub(
                 self._host,
                 self._router,
@@ -399,30 +396,3 @@ class LibP2PTransport:
                 await subscription.get()
 
         nursery.start_soon(drain)
-
-
-def guard(host: IHost) -> None:
-    """Guard every handler of a host: those there are, and those that will be registered."""
-    register = host.set_stream_handler
-
-    def set_stream_handler(protocol: TProtocol, handler: Callable[[INetStream], object]) -> None:
-        register(protocol, guarded(handler))  # type: ignore[arg-type]
-
-    host.set_stream_handler = set_stream_handler  # type: ignore[assignment, method-assign]
-    for protocol, handler in list(host.get_mux().handlers.items()):
-        if protocol is not None and handler is not None:
-            register(protocol, guarded(handler))
-    network = host.get_network()
-    network.set_stream_handler(guarded(network.common_stream_handler))  # type: ignore[attr-defined]
-
-
-def quieten(network: Any) -> None:
-    """Tell notifees of connections alone. Upstream starts a task for each notifee at each stream's beginning and end,
-    in which none does anything: a sixth of what a busy coordinator's requests cost."""
-    tell = network._notify
-
-    async def quiet(method: str, *about: Any) -> None:
-        if method not in STREAM_NEWS:
-            await tell(method, *about)
-
-    network._notify = quiet

@@ -11,10 +11,8 @@ import logging
 from collections import deque
 
 import trio
-from libp2p.abc import IMuxedConn, IMuxedStream, INetStream, ISecureConn
+from libp2p.abc import IMuxedStream, INetStream
 from libp2p.network.stream.exceptions import StreamEOF
-from libp2p.peer.id import ID
-from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from p2p.mux import STREAMS_MAX, Bytes
@@ -49,14 +47,6 @@ class ForeignConn(Yamux):
             log.warning("connection with %s closed: %s", self.peer_id, self.fault)
             raise trio.TooSlowError  # the one error that upstream lets end the connection
         return await super()._read_data_body(length)
-
-
-class Muxers(MuxerMultistream):
-    """Upstream's, which for yamux makes a class of its own whatever it was given."""
-
-    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
-        protocol, kind = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        return self._annotate_connection(kind(conn, peer_id), conn, protocol)
 
 
 class ForeignStream:

@@ -4,30 +4,23 @@
    came back before its end was noticed would hear nothing any more. So whoever is connected and has no stream on an
    open connection gets one, at most `LOOK` seconds later.
 2. A stream that cannot be opened is not tried again, unless for two reasons. Here it is, every `AGAIN` seconds.
-3. With a stream that broke it forgets what the peer is subscribed to. A peer whose own stream is whole does not say it
-   again: while it is connected, it is remembered.
-4. It takes no message from a peer whose address record is older than the one known, as after its clock was set back.
-   The record alone is not taken: we have our own (p2p/records.py).
-5. It numbers its messages from the second in which it began. Who said more than one a second and comes back uses
-   numbers again, and is not heard by those who heard them: its messages are taken for the old ones, until the numbers
-   are new. So they begin at the nanosecond.
+
+Three more ways to lose it are patches 6 to 8 of p2p/libp2p_patches.py.
 
 And what gossipsub as upstream has it loses where most peers know the publisher alone (a star):
 
-6. A publisher tells the 6 to 12 peers of its mesh; a quarter of the others, drawn anew each heartbeat, are offered the
+3. A publisher tells the 6 to 12 peers of its mesh; a quarter of the others, drawn anew each heartbeat, are offered the
    message, for three heartbeats: two peers in five never hear of it. Here a peer sends its own messages to every
    connected subscriber (gossipsub 1.1 calls it flood publishing), and offers those of others to each that it is not of.
-7. "Adaptive" parameters take a star for a network in bad health and make the heartbeat 60 s: then most offers come when
+4. "Adaptive" parameters take a star for a network in bad health and make the heartbeat 60 s: then most offers come when
    the message is forgotten. They are off.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import trio
-from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pubsub import Pubsub
@@ -38,7 +31,7 @@ AGAIN = 40.0
 
 
 class Router(GossipSub):
-    """Gossipsub with rule 6."""
+    """Gossipsub with rule 3."""
 
     def _get_peers_to_send(
         self, topic_ids: Iterable[str], msg_forwarder: ID, origin: ID, msg_id: bytes | None = None
@@ -65,26 +58,6 @@ class Router(GossipSub):
         """With which the id of each message of this peer begins."""
         assert self.pubsub is not None
         return self.pubsub.my_id.to_bytes()
-
-
-def mended(pubsub: Pubsub) -> Pubsub:
-    """The same, with rules 3 to 5; before it runs."""
-    store: Any = pubsub.host.get_peerstore()
-    forget, take = pubsub._forget_all_subscriptions, store.consume_peer_record
-
-    def forget_who_left(peer_id: ID) -> None:
-        if not pubsub._peer_is_connected(peer_id):
-            forget(peer_id)
-
-    def take_newer(envelope: Envelope, ttl: int) -> bool:
-        record = envelope.record()
-        known = store.peer_record_map.get(record.peer_id)
-        return (known is not None and known.seq > record.seq) or bool(take(envelope, ttl))
-
-    pubsub._forget_all_subscriptions = forget_who_left  # type: ignore[method-assign]
-    store.consume_peer_record = take_newer
-    pubsub.counter = time.time_ns()
-    return pubsub
 
 
 async def mend(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> NoReturn:

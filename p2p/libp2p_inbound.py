@@ -31,14 +31,13 @@ log = logging.getLogger("p2p")
 
 
 class Inbound:
-    """The handler of what listeners accept."""
+    """Takes in what the listeners of a host accept (p2p/libp2p_patches.py, 5)."""
 
     def __init__(self, host: IHost, connections: Connections) -> None:
-        network: Any = host.get_network()
-        self._network, self._connections = network, connections
-        network._handle_inbound_connection = self._handle
+        self._network: Any = host.get_network()
+        self._connections = connections
 
-    async def _handle(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
+    async def take_in(self, stream: ReadWriteCloser, address: Multiaddr) -> None:
         """Take one connection in, and keep its socket until it ends: the listener closes it when this returns."""
         if not await self._connections.came(stream):
             await stream.close()

@@ -1,11 +1,8 @@
 """The socket under a raw connection of upstream's.
 
-1. Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of
-   them. What has no TCP socket (a relayed connection) goes through the layers. As with upstream, a socket that this
-   side has closed is at its end, and what is sent to it is lost.
-2. The other end's address: upstream knows it for IPv4 alone: over IPv6 a socket's address has four parts,
-   and what has not two it takes for none. Then limits by address, the observed address that peers are told, and
-   whoever asks for the address of a connection miss every IPv6 peer. So that one method is replaced.
+Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of them.
+A relayed connection, which has no TCP socket, goes through the layers. As with upstream, a socket that this side has
+closed is at its end, and what is sent to it is lost.
 """
 
 import os
@@ -82,24 +79,8 @@ class RawBytes:
         return number
 
 
-def get_remote_address(stream: TrioTCPStream) -> tuple[str, int] | None:
-    """Host without a zone, and port; None once the socket is closed and it was never asked."""
-    if stream._cached_remote_address is None:
-        try:
-            host, port = stream.stream.socket.getpeername()[:2]
-        except (OSError, ValueError, AttributeError):
-            return None
-        stream._cached_remote_address = str(host).partition("%")[0], int(port)
-    return stream._cached_remote_address
-
-
 async def readable(stream: ReadWriteCloser) -> None:
     """Wait until something has arrived, or the other side has closed; at once where there is no TCP socket. Raises
     `trio.ClosedResourceError` where this side closes it."""
     if isinstance(stream, TrioTCPStream):
         await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]
-
-
-def install() -> None:
-    """For every connection of this process."""
-    TrioTCPStream.get_remote_address = get_remote_address  # type: ignore[method-assign, assignment]

@@ -24,10 +24,11 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
-from p2p.libp2p import STREAM_NEWS, LibP2PTransport
+from p2p.libp2p import LibP2PTransport
 from p2p.libp2p_circuit import CircuitStream
 from p2p.libp2p_inbound import Inbound
 from p2p.libp2p_mux import MuxConn, MuxStream
+from p2p.libp2p_patches import STREAM_NEWS
 from p2p.libp2p_security import BatchedNoise, _PatternXX
 from p2p.libp2p_socket import RawBytes
 
@@ -119,7 +120,7 @@ def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
         network = transport._host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
-        assert network._handle_inbound_connection.__func__ is Inbound._handle
+        assert network._handle_inbound_connection.__func__ is Inbound.take_in
 
     trio.run(main)
 
@@ -134,7 +135,7 @@ def test_the_network_s_own_handler_of_streams_can_be_replaced():
 
 
 def test_nobody_misses_the_news_of_streams():
-    """`p2p.libp2p.quieten` leaves them out."""
+    """`patch_host` leaves them out."""
 
     for method in STREAM_NEWS:
         assert f'self._notify("{method}"' in inspect.getsource(Swarm)

@@ -1,0 +1,249 @@
+"""Each patch of py-libp2p: what upstream's own code does without it, and what it does with it. The first half of such a
+test fails once upstream has repaired the thing: then the patch goes."""
+
+import ast
+import importlib.util
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import libp2p.io.trio
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.abc import INotifee
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.connection.swarm_connection import SwarmConn
+from libp2p.network.swarm import Swarm
+from libp2p.peer.envelope import Envelope, seal_record
+from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from p2p.libp2p_foreign import ForeignConn
+from p2p.libp2p_patches import STREAM_NEWS, Muxers, patch_host, patch_pubsub, patch_streams
+from tests.support.paths import ROOT
+
+ECHO = TProtocol("/test/echo")
+
+
+def within_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        trio.run(test)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def never(stream: object, address: object) -> None:
+    raise AssertionError("no connection comes")
+
+
+def patched_host() -> Any:
+    host = new_host()
+    patch_host(host, {TProtocol(YAMUX): ForeignConn}, never)
+    return host
+
+
+def unpatched_stream_class() -> Any:
+    """Upstream's module, loaded once more: the one in use may be patched."""
+    spec = importlib.util.spec_from_file_location("unpatched_libp2p_io_trio", libp2p.io.trio.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TrioTCPStream
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (("192.0.2.7", 4310), ("192.0.2.7", 4310)),
+        (("2001:db8::7", 4310, 0, 0), ("2001:db8::7", 4310)),
+        (("fe80::1%eth0", 4310, 0, 2), ("fe80::1", 4310)),
+    ],
+)
+def test_1_the_other_end_s_address_is_known_over_ipv6_too(name: tuple[Any, ...], expected: tuple[str, int]) -> None:
+    socket = SimpleNamespace(getpeername=lambda: name)
+    patch_streams()
+    found = {}
+    for kind in (unpatched_stream_class(), libp2p.io.trio.TrioTCPStream):
+        stream = kind(SimpleNamespace(socket=socket))
+        found[kind] = stream.get_remote_address()
+    upstream, ours = found.values()
+    assert ours == expected
+    assert upstream == (expected if len(name) == 2 else None)
+
+
+def test_1_a_closed_socket_has_no_address() -> None:
+    def gone() -> object:
+        raise OSError("not connected")
+
+    patch_streams()
+    stream = libp2p.io.trio.TrioTCPStream(SimpleNamespace(socket=SimpleNamespace(getpeername=gone)))  # type: ignore[arg-type]
+    assert stream.get_remote_address() is None
+
+
+class Broken(Exception):
+    pass
+
+
+async def broken(stream: object) -> None:
+    raise Broken
+
+
+class ResetStream:
+    """Notes that it was reset, as a guard does with a stream whose handler failed."""
+
+    def __init__(self) -> None:
+        self.was_reset = False
+        self.muxed_conn = SimpleNamespace(peer_id="peer")
+
+    async def reset(self) -> None:
+        self.was_reset = True
+
+
+@within_trio
+async def test_2_an_exception_of_a_stream_handler_does_not_leave_it() -> None:
+    source = inspect.getsource(SwarmConn._handle_muxed_stream)
+    assert "await self.swarm.common_stream_handler(net_stream)" in source
+    assert "except" not in source.partition("common_stream_handler")[2], "upstream catches what a handler raises"
+    plain, safe = new_host(), patched_host()
+    for host in (plain, safe):
+        host.set_stream_handler(ECHO, broken)
+    with pytest.raises(Broken):
+        await plain.get_mux().handlers[ECHO](ResetStream())
+    stream = ResetStream()
+    await safe.get_mux().handlers[ECHO](stream)
+    assert stream.was_reset
+    for protocol, handler in safe.get_mux().handlers.items():
+        assert getattr(handler, "guarded", False), f"{protocol} was there before the patch, and is not guarded"
+    assert getattr(safe.get_network().common_stream_handler, "guarded", False)
+
+
+class Notified(INotifee):
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    async def opened_stream(self, network: Any, stream: Any) -> None:
+        self.news.append("opened_stream")
+
+    async def closed_stream(self, network: Any, stream: Any) -> None:
+        self.news.append("closed_stream")
+
+    async def connected(self, network: Any, conn: Any) -> None:
+        self.news.append("connected")
+
+    async def disconnected(self, network: Any, conn: Any) -> None:
+        self.news.append("disconnected")
+
+    async def listen(self, network: Any, multiaddr: Any) -> None:
+        self.news.append("listen")
+
+    async def listen_close(self, network: Any, multiaddr: Any) -> None:
+        self.news.append("listen_close")
+
+
+@within_trio
+async def test_3_notifees_are_told_of_connections_and_not_of_streams() -> None:
+    told = {}
+    for name, host in (("upstream", new_host()), ("patched", patched_host())):
+        network, notifee = host.get_network(), Notified()
+        network.register_notifee(notifee)
+        for method in (*sorted(STREAM_NEWS), "connected"):
+            await network._notify(method, None)
+        told[name] = notifee.news
+    assert told == {"upstream": [*sorted(STREAM_NEWS), "connected"], "patched": ["connected"]}
+
+
+@pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (Muxers, ForeignConn)])
+def test_4_the_muxer_is_of_the_class_that_was_given(negotiation: type[MuxerMultistream], kind: type[Yamux]) -> None:
+    muxers = negotiation({TProtocol(YAMUX): ForeignConn})
+
+    async def select(conn: object, is_initiator: bool, timeout: float) -> tuple[TProtocol, type[ForeignConn]]:
+        return TProtocol(YAMUX), ForeignConn
+
+    muxers._selector.select = select  # type: ignore[method-assign, assignment]
+
+    async def main() -> type:
+        return type(await muxers.new_conn(SimpleNamespace(is_initiator=True), ID(b"peer")))  # type: ignore[arg-type]
+
+    assert trio.run(main) is kind
+
+
+@within_trio
+async def test_5_a_place_is_given_back_when_its_connection_ends() -> None:
+    upstream = inspect.getsource(Swarm._do_handle_inbound_connection)
+    upgraded = upstream.partition("await self.upgrade_inbound_raw_conn(raw_conn, maddr)")[2]
+    assert "await self.manager.wait_finished()" in upgraded.partition("except")[0], "upstream waits for something else"
+    assert patched_host().get_network()._handle_inbound_connection is never
+
+
+def gossip(key: Any) -> Any:
+    host = new_host(key_pair=key)
+    return Pubsub(host, GossipSub([TProtocol("/meshsub/1.1.0")], 6, 4, 12))
+
+
+@within_trio
+async def test_6_a_connected_peer_whose_stream_broke_is_still_subscribed() -> None:
+    peer, left = {}, {}
+    for name, pubsub in (("upstream", gossip(None)), ("patched", patch_pubsub(gossip(None)))):
+        for connected in (True, False):
+            peer = ID(b"peer")
+            pubsub.peer_topics = {"heads": {peer}}
+            pubsub._peer_is_connected = lambda _, connected=connected: connected
+            pubsub._schedule_peer_stream_retry = lambda _: None
+            pubsub._handle_dead_peer(peer)
+            left[name, connected] = peer in pubsub.peer_topics.get("heads", set())
+    assert left == {("upstream", True): False, ("upstream", False): False, ("patched", True): True, ("patched", False): False}  # fmt: skip  # noqa: E501
+
+
+def record(key: Any, sequence: int) -> Envelope:
+    return seal_record(
+        PeerRecord(ID.from_pubkey(key.public_key), [Multiaddr("/ip4/192.0.2.1/tcp/1")], sequence), key.private_key
+    )
+
+
+@within_trio
+async def test_7_a_message_with_an_older_address_record_is_taken_and_the_record_is_not() -> None:
+    sender, taken = create_new_key_pair(bytes(32)), {}
+    for name, pubsub in (("upstream", gossip(None)), ("patched", patch_pubsub(gossip(None)))):
+        store = pubsub.host.get_peerstore()
+        answers = [store.consume_peer_record(record(sender, sequence), 60) for sequence in (5, 4, 6)]
+        known = store.peer_record_map[ID.from_pubkey(sender.public_key)].seq
+        taken[name] = answers, known
+    assert taken == {"upstream": ([True, False, True], 6), "patched": ([True, True, True], 6)}
+
+
+@within_trio
+async def test_8_messages_are_numbered_from_the_nanosecond() -> None:
+    before = time.time_ns()
+    assert gossip(None).counter <= time.time() + 1, "upstream numbers from something finer than a second"
+    one, other = (patch_pubsub(gossip(None)).counter for _ in range(2))
+    assert before < one < other
+
+
+OUR_OWN = {"arrived", "doubled", "fault", "shield"}
+"""Attributes that are set on objects of this project, and on a scope of trio's."""
+
+
+def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:
+    found = {}
+    for path in (ROOT / "p2p").glob("libp2p*.py"):
+        assigned = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        found[path.name] = {
+            node.attr for node in assigned
+            if isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+        }  # fmt: skip
+    assert {"_notify", "counter", "get_remote_address"} <= found.pop("libp2p_patches.py")
+    assert set().union(*found.values()) <= OUR_OWN
