@@ -130,7 +130,7 @@ class Contacts:
 
     def _relay_candidates(self) -> list[str]:
         head = self._records.trusted.head
-        return [*(head.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
+        return [*(head.value.addresses if head else []), *self._invite.addresses, *self.neighbours.addresses()]
 
 
 def _bytes(mbit: float | None) -> int | None:

@@ -158,8 +158,8 @@ class NodeDaemon:
             await self.contacts.link.connected()
         runspec = self._records.trusted.runspec
         assert runspec is not None
-        await self.contacts.fit(runspec)
-        await self.follower.prepare(self._folder / "model", runspec.assets)
+        await self.contacts.fit(runspec.value)
+        await self.follower.prepare(self._folder / "model", runspec.value.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
         tasks.start_soon(self.follower.keep_hearing)

@@ -10,6 +10,7 @@ Rules
 5. Kept on disk: the version held, the payloads for others that an index may still name, up to the owner's quota, oldest
    dropped first, and the documents that the next version's index will name again: each is asked for once. So a version
    costs the same after however many.
+   What was verified once is passed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
 7. A Head that names a later Root than the one held is judged once that Root was asked for (node/library.py, rule 5). A
@@ -18,14 +19,13 @@ Rules
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
 import structlog
-from blake3 import blake3
 
 from engines.context import context_of
 from node.acknowledge import Acknowledger
@@ -33,13 +33,13 @@ from node.clock import RunClock
 from node.engine import EngineFailed, Held, SupervisedEngine
 from node.held import BadChain, HeldWeights
 from node.library import Library
-from node.payloads import Payloads, Stalled, edge_of
+from node.payloads import Payloads, Stalled
 from node.records import Records
-from node.trust import order
-from p2p.envelope import peek
+from node.trust import NotSigned, RootExpired, order
+from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
-from p2p.messages import Asset, Head, decode, head_topic
-from p2p.network import Manifest, Network
+from p2p.messages import Asset, Head, head_topic
+from p2p.network import Network
 from runtime.backoff import Backoff
 from weights.documents import Edge, Version
 from weights.path import path_to
@@ -86,9 +86,11 @@ class Follower:
         self._weights, self._payloads, self._acknowledger = weights, payloads, acknowledger
         self._library, self._engine, self._clock = library, engine, clock
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
-        self._candidate = b""
+        self._candidate: Verified[Head] | None = None
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
+        self._stored: list[Verified[Edge]] = []
+        """What `resume` found."""
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index: the next one names nearly the same."""
@@ -106,28 +108,43 @@ class Follower:
     @property
     def newest(self) -> Head | None:
         """The newest Head heard; its documents may not be here yet."""
-        return _head_of(self._candidate) if self._candidate else self._records.trusted.head
+        newest = self._candidate or self._records.trusted.head
+        return None if newest is None else newest.value
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
         """Take a sealed Head from anyone. Return whether it verified and is newer than all that were heard: no other is
         passed on. Older than what is held counts as a lie by nobody."""
         newest = self.newest
         try:
-            await self._library.seek_roots(_head_of(sealed).root_serial, peer)
-            head = self._records.offer_head(sealed, self._clock.now())
+            verified = await self._offered(peer, sealed)
         except P2PError as error:
             self._note(f"Head from {peer}: {error}")
             return False
+        head = verified.value
         if self._candidate_root != self._records.serial:
-            self._candidate = b""
-        if not self._candidate or order(head) > order(_head_of(self._candidate)):
-            self._candidate, self._source = sealed, peer
+            self._candidate = None
+        if self._candidate is None or order(head) > order(self._candidate.value):
+            self._candidate, self._source = verified, peer
             self._candidate_root = self._records.serial
             self._acknowledger.heard(head.era, head.version)
             self._news.set()
             self._heard.set()
             _log.debug("head heard", version=head.version, sequence=head.sequence)
         return newest is None or order(head) > order(newest)
+
+    async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
+        """Verify a Head. One that the Root held does not vouch for, or that names a later Root, makes this node ask for
+        that first. Raises as `Records.offer_head`."""
+        held = self._records.serial
+        try:
+            head = self._records.offer_head(sealed, self._clock.now())
+        except (NotSigned, RootExpired):
+            await self._library.seek_roots(None if held is None else held + 1, peer)
+            if self._records.serial == held:
+                raise
+            return self._records.offer_head(sealed, self._clock.now())
+        await self._library.seek_roots(head.value.root_serial, peer)
+        return head if self._records.serial == held else self._records.offer_head(sealed, self._clock.now())
 
     async def search(self) -> None:
         """Ask a few peers for a Head."""
@@ -157,26 +174,27 @@ class Follower:
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}: no plain file of a model")
-            path = folder / asset.name
-            if await anyio.to_thread.run_sync(_is_there, path, asset.manifest):
-                await self._network.share(asset.manifest, path)
-            else:
-                await self._network.fetch(asset.manifest, path, last=self._coordinator())
+            await self._network.fetch(asset.manifest, folder / asset.name, last=self._coordinator())
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:
         """Hold what is on disk, if a document says which version it is; the engine checks the root when it loads it."""
+        self._stored = list(self._stored_edges())
         root = self._weights.root()
-        found = [(edge.era, edge.version) for edge in self._stored_edges() if edge.root == root]
+        found = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and found:
             self._engine.held = self._named(*max(found), root)
 
-    def _stored_edges(self) -> list[Edge]:
-        return [edge_of(document.sealed) for document in self._store.documents("edge")]
+    def _stored_edges(self) -> Iterator[Verified[Edge]]:
+        for document in self._store.documents("edge"):
+            try:
+                yield self._records.trusted.stored_edge(document.sealed)
+            except P2PError as error:
+                _log.warning("a stored Edge no longer holds", version=document.version, reason=str(error))
 
     async def run(self) -> None:
         """Follow until cancelled. Raises `weights.errors.DiskFull`."""
-        await self._payloads.share_all()
+        await self._payloads.share_all(self._stored)
         failures = 0
         while True:
             self._news.clear()
@@ -196,20 +214,21 @@ class Follower:
     async def _advance(self) -> None:
         """One plan: from what is held to the newest Head heard, which may be none."""
         head = await self._believe()
-        version = self._records.trusted.version
-        if version is None or self._holds(version):
+        believed = self._records.trusted.version
+        if believed is None or self._holds(believed.value):
             return
+        version = believed.value
         if head is None:
             raise NoWay("no fresh Head was heard yet")
         self.trouble = f"version {version.version} is on its way"
         edges = await self._edges(head)
         start = self.held.root if self.held else await anyio.to_thread.run_sync(self._weights.root)
-        chain = path_to(edges, [] if start is None else [start], version.root)
+        chain = _way(edges, start, version.root)
         if chain is None:
             raise NoWay(f"no chain of edges leads to version {version.version} from what is held")
         _log.debug("way found", version=version.version, edges=len(chain))
         payloads = [await self._payloads.get(edge) for edge in chain]
-        if chain and chain[0].base_root is None:
+        if chain and chain[0].value.base_root is None:
             way = list(zip(chain, payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, way, self._disk)
         async with self._engine.turn():
@@ -219,47 +238,47 @@ class Follower:
         _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
 
-    async def _believe(self) -> Head | None:
+    async def _believe(self) -> Verified[Head] | None:
         """Adopt the newest Head heard, with its Version."""
-        if not self._candidate:
+        candidate = self._candidate
+        if candidate is None:
             return self._records.trusted.head
-        sealed, head = self._candidate, _head_of(self._candidate)
-        version = self._records.trusted.version
-        if version is None or (head.era, head.version) > (version.era, version.version):
+        head, believed = candidate.value, self._records.trusted.version
+        if believed is None or (head.era, head.version) > (believed.value.era, believed.value.version):
             try:
                 documents = await self._library.get([head.version_hash, head.index_hash], hint=self._source)
-                self._records.update_version(sealed, documents[head.version_hash], self._clock.now())
+                self._records.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
                 # Or a Head that leads nowhere would hide, by its high number, every honest one that follows.
-                if self._candidate == sealed:
-                    self._candidate = b""
+                if self._candidate is candidate:
+                    self._candidate = None
                 raise
             self._keep("version", head, documents[head.version_hash])
             self._keep("index", head, documents[head.index_hash])
         return self._records.trusted.head
 
-    async def _edges(self, head: Head) -> list[Edge]:
-        trusted = self._records.trusted
-        data = (await self._library.get([head.index_hash], hint=self._source))[head.index_hash]
-        index = trusted.edge_index(data, head)
-        self._keep("index", head, data)
-        documents = await self._library.get(index.edges, hint=self._source)
-        edges = []
-        for digest in index.edges:
-            edge = trusted.edge(documents[digest], index)
-            self._store.put_document("edge", edge.era, edge.version, documents[digest])
-            edges.append(edge)
-        self._indexed = {digest: edge.payload_hash for digest, edge in zip(index.edges, edges, strict=True)}
+    async def _edges(self, head: Verified[Head]) -> list[Verified[Edge]]:
+        """The Edges that lead to the Head's version. Those of the index before are not brought again."""
+        trusted, digest = self._records.trusted, head.value.index_hash
+        index = trusted.edge_index((await self._library.get([digest], hint=self._source))[digest], head)
+        self._keep("index", head.value, index.sealed)
+        brought = await self._library.get(trusted.unknown(index), hint=self._source)
+        edges = trusted.edges(index, brought)
+        for digest, edge in zip(index.value.edges, edges, strict=True):
+            if digest not in self._indexed:
+                self._store.put_document("edge", edge.value.era, edge.value.version, edge.sealed)
+        self._indexed = {digest: edge.value.payload_hash for digest, edge in zip(index.value.edges, edges, strict=True)}
         return edges
 
-    async def _swap(self, version: Version, chain: list[Edge], payloads: list[Path]) -> None:
+    async def _swap(self, version: Version, chain: list[Verified[Edge]], payloads: list[Path]) -> None:
         """Within a turn: hold `version`. Nothing is generated under a version on the way."""
-        made = bool(chain) and chain[0].base_root is None
+        first = chain[0].value if chain else None
+        made = first is not None and first.base_root is None
         if made:
             await anyio.to_thread.run_sync(self._weights.put_made)
-        elif chain and self.held is None:  # it is on disk, but under which number, no document says
-            await self._engine.hold(self._named(chain[0].era, chain[0].base or 0, chain[0].base_root or b""))
-        for edge, payload in zip(chain, payloads, strict=True):
+        elif first is not None and self.held is None:  # it is on disk, but under which number, no document says
+            await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
+        for edge, payload in zip((verified.value for verified in chain), payloads, strict=True):
             if made:
                 break
             if self.held is None or self.held.root != edge.base_root:
@@ -308,11 +327,8 @@ class Follower:
             return
 
 
-def _is_there(path: Path, manifest: Manifest) -> bool:
-    if not path.is_file() or path.stat().st_size != manifest.length:
-        return False
-    return blake3().update_mmap(path).digest() == manifest.hash
-
-
-def _head_of(sealed: bytes) -> Head:
-    return decode(peek(sealed).payload, Head)
+def _way(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:
+    """The cheapest chain of edges from the weights `start`, or from nothing, to `root`; None: there is none."""
+    verified = {edge.value: edge for edge in edges}
+    chain = path_to(verified, [] if start is None else [start], root)
+    return None if chain is None else [verified[edge] for edge in chain]

@@ -14,6 +14,7 @@ Rules
 from collections.abc import Sequence
 from pathlib import Path
 
+from p2p.envelope import Verified
 from weights.documents import Edge
 from weights.errors import WeightsError
 from weights.rolling import Rolling, remove, settle, take_place
@@ -43,14 +44,14 @@ class HeldWeights:
             self.drop()
             return None
 
-    def make(self, chain: Sequence[tuple[Edge, Path]], most: int) -> None:
+    def make(self, chain: Sequence[tuple[Verified[Edge], Path]], most: int) -> None:
         """Weights of at most `most` bytes, by a chain of edges and payloads that begins with a full one, beside those
         held. Raises `BadChain`, `DiskFull`."""
         try:
             full, payload = chain[0]
-            made = Rolling.unpack(self._made, payload, full.root, max_bytes=most)
+            made = Rolling.unpack(self._made, payload, full.value.root, max_bytes=most)
             for edge, diff in chain[1:]:
-                made.apply(diff, edge.root)
+                made.apply(diff, edge.value.root)
         except WeightsError as error:
             raise BadChain(f"the payload of a signed edge: {error}") from error
 

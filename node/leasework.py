@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from engines.engine import Job, Sample
 from node.engine import Held
 from node.trust import Mixed
+from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
-from p2p.messages import Lease, LeaseAsk, Rollout, RunSpec, Segment, Submission, decode, encode
+from p2p.messages import Lease, LeaseAsk, Rollout, RunSpec, Segment, Submission, encode
 
 
 class BadLease(PeerFault):
@@ -24,7 +25,7 @@ class BadLease(PeerFault):
 
 
 def check_lease(
-    payload: bytes,
+    verified: Verified[Lease],
     *,
     ask: LeaseAsk,
     node: bytes,
@@ -33,10 +34,9 @@ def check_lease(
     now: int,
     context: int | None = None,
 ) -> Lease:
-    """Return the Lease that this node will work for. `payload`: of a sealed Lease whose signature was verified.
-    `context`: most tokens of a sequence of the model; None: it states no bound. Raises `Malformed`, `Mixed`,
-    `BadLease`, `Stale`."""
-    lease = decode(payload, Lease)
+    """Return the Lease that this node will work for. `context`: most tokens of a sequence of the model; None: it states
+    no bound. Raises `Mixed`, `BadLease`, `Stale`."""
+    lease = verified.value
     if lease.node != node or lease.nonce != ask.nonce:
         raise Mixed("a lease for another node, or for another question")
     if (lease.era, lease.version, lease.root) != (held.era, held.version, held.root):

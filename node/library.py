@@ -7,8 +7,9 @@ Rules
 4. Each question for a Head also asks for the Roots behind the newest one held, and anyone who asks is told those that
    this node holds: a node learns new keys of its run from any peer, by any way. The Roots are believed by the run's own
    signatures alone (node/trust.py, rule 1).
-5. A Head that names a later Root than the one held makes this node ask for it: the peer that passed it on, a few
-   others, the coordinator; once in `SEEK_AGAIN` seconds, since nobody need have signed that Head.
+5. A Head that the newest Root does not vouch for, or that names a later one, makes this node ask for a later Root: the
+   peer that passed it on, a few others, the coordinator; once in `SEEK_AGAIN` seconds, since nobody need have signed
+   that Head.
 """
 
 import asyncio
@@ -76,10 +77,10 @@ class Library:
                 heads.append((peer, head))
         return heads
 
-    async def seek_roots(self, serial: int, hint: str | None) -> None:
+    async def seek_roots(self, serial: int | None, hint: str | None) -> None:
         """Ask peers for Roots until that of `serial` is held (rule 5). `hint`: a peer that should have it."""
         held, clock = self._records.serial, asyncio.get_running_loop().time()
-        if held is None or serial <= held or clock - self._sought < SEEK_AGAIN:
+        if held is None or serial is None or serial <= held or clock - self._sought < SEEK_AGAIN:
             return
         self._sought = clock
         for peer in await self._sources(hint):
@@ -122,7 +123,6 @@ class Library:
         return encode(document_service.documents(decode(data, DocumentsAsk), self._store.document))
 
     async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        trusted = self._records.trusted
-        return encode(
-            document_service.head(document_service.head_ask(data), trusted.head_sealed or None, trusted.roots)
-        )
+        trusted, ask = self._records.trusted, document_service.head_ask(data)
+        newest = None if trusted.head is None else trusted.head.sealed
+        return encode(document_service.head(ask, newest, trusted.roots))

@@ -211,7 +211,7 @@ class CoordinatorLink:
 
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
-        known = dict.fromkeys([*(head.addresses if head else []), *self._invited])
+        known = dict.fromkeys([*(head.value.addresses if head else []), *self._invited])
         ours = [address for address in known if way_of(address) in self._via]
         return sorted(ours, key=lambda address: self._via.index(way_of(address)))
 

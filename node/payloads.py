@@ -4,7 +4,7 @@ Rules
 1. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up; what came is kept for the next. A slow line is no
    stalled one.
 2. Where none comes for `ASK_AFTER`, the coordinator is asked to make the payload again: it may have dropped it.
-3. What is fetched is hashed, stored, and served to others from its first chunk on.
+3. What is fetched is verified chunk by chunk (p2p/payload.py), stored, and served to others from its first chunk on.
 4. A payload that is here from before and is no longer what its Edge names is said in the log, and not served.
 5. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
    never.
@@ -12,7 +12,7 @@ Rules
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ import anyio.to_thread
 import structlog
 
 from node.acknowledge import Acknowledger
-from p2p.envelope import peek
+from p2p.envelope import Verified
 from p2p.errors import P2PError
 from p2p.messages import DocumentsAsk, encode
 from p2p.network import Fetched, Network
@@ -60,8 +60,9 @@ class Payloads:
         self.taken: dict[tuple[int, int], int] = {}
         self.taken_bytes = 0
 
-    async def get(self, edge: Edge) -> Path:
-        """The payload of an edge that was verified. Raises `Stalled`, `P2PError`."""
+    async def get(self, verified: Verified[Edge]) -> Path:
+        """The payload of an edge. Raises `Stalled`, `P2PError`."""
+        edge = verified.value
         held = self._store.payload(edge.payload_hash)
         if held is not None:
             return held
@@ -75,10 +76,9 @@ class Payloads:
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
 
-    async def share_all(self) -> None:
+    async def share_all(self, edges: Iterable[Verified[Edge]]) -> None:
         """Serve what is here from before."""
-        for document in self._store.documents("edge"):
-            edge = edge_of(document.sealed)
+        for edge in (verified.value for verified in edges):
             path = self._store.payload(edge.payload_hash)
             if path is not None:
                 try:
@@ -137,8 +137,3 @@ class Payloads:
         self.taken[place] = self.taken.get(place, 0) + edge.length
         while len(self.taken) > TAKEN_KEPT:
             del self.taken[next(iter(self.taken))]
-
-
-def edge_of(sealed: bytes) -> Edge:
-    """Of a document that was verified before it was stored."""
-    return Edge.from_bytes(peek(sealed).payload)

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from node.trust import TrustedSet
-from p2p.envelope import document_hash
+from p2p.envelope import Verified, document_hash
 from p2p.errors import P2PError
 from p2p.messages import Head, RunSpec
 from runtime.files import writing
@@ -57,23 +57,23 @@ class Records:
             _log.info("newer Root taken", serial=self.serial)
         self.trusted.check_root(now)
 
-    def update_runspec(self, sealed: bytes) -> RunSpec:
+    def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
         """See `TrustedSet.update_runspec`."""
         runspec = self.trusted.update_runspec(sealed)
-        self._write("runspec", self.trusted.runspec_sealed)
+        self._write("runspec", runspec.sealed)
         return runspec
 
-    def offer_head(self, sealed: bytes, now: int) -> Head:
+    def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
         """See `TrustedSet.offer_head`."""
         head = self.trusted.offer_head(sealed, now)
-        if self.trusted.head_sealed:
-            self._write("head", self.trusted.head_sealed)
+        if self.trusted.head is not None:
+            self._write("head", self.trusted.head.sealed)
         return head
 
-    def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Version:
+    def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Verified[Version]:
         """See `TrustedSet.update_version`."""
         version = self.trusted.update_version(head_sealed, version_sealed, now)
-        self._write("version", version_sealed)
+        self._write("version", version.sealed)
         self._write("head", head_sealed)
         return version
 

@@ -59,7 +59,7 @@ class Report:
         return {
             "state": self._state(),
             "blocked": self._blocked(),
-            "run": trusted.runspec.name if trusted.runspec else None,
+            "run": trusted.runspec.value.name if trusted.runspec else None,
             "node": self._network.peer_id,
             "name": self._config.name,
             "device": device.device if device else None,

@@ -142,15 +142,15 @@ class Rollouts:
         return self._random.uniform(0.5, 1.5)
 
     async def _ask(self, held: Held) -> Lease:
-        runspec, device = self._records.trusted.runspec, self._engine.device
-        assert runspec is not None
+        spec, device = self._records.trusted.runspec, self._engine.device
+        assert spec is not None
         assert device is not None
         ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=held.version)
-        payload = self._records.trusted.open(await self._link.call("lease", ask), "lease")
+        verified = self._records.trusted.message(await self._link.call("lease", ask), "lease", Lease)
         lease = check_lease(
-            payload, ask=ask, node=self._node, held=held, runspec=runspec, now=self._clock.now(),
+            verified, ask=ask, node=self._node, held=held, runspec=spec.value, now=self._clock.now(),
             context=self._engine.context,
         )  # fmt: skip
         self._clock.observe(lease.sent, asked, signed=True)
@@ -193,12 +193,12 @@ class Rollouts:
             return None
 
     async def _work(self, lease: Lease) -> None:
-        runspec = self._records.trusted.runspec
-        assert runspec is not None
+        spec = self._records.trusted.runspec
+        assert spec is not None
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                samples = await self._engine.generate(job_of(lease, runspec))
+                samples = await self._engine.generate(job_of(lease, spec.value))
                 self._ahead.made(asyncio.get_running_loop().time() - began)
                 break
             except EngineFailed as error:

@@ -15,7 +15,8 @@ Rules, in order
    era and version: a forged Head alone moves nothing forward.
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
    names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
-8. Hash and signature are over the bytes received, never over a re-serialisation.
+8. Hash and signature are over the bytes received, never over a re-serialisation. What is returned and kept is the value
+   decoded from verified bytes, with them (`Verified`). The same bytes are verified once under a Root.
 9. Which Received and Receipts hold after the ledger's keys have changed: protocol/authority.py.
 
 `now` is in milliseconds on the coordinator's clock. The caller makes durable what a method returned
@@ -23,9 +24,10 @@ before it acts on it.
 """
 
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from p2p.envelope import ROLES, document_hash, open_sealed, peek
+from p2p.envelope import ROLES, Verified, document_hash, peek, verify, verify_named
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
 from protocol.authority import WrongRoot, open_kept, verify_root
@@ -34,11 +36,17 @@ from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload
 
 D = TypeVar("D", Version, Edge, EdgeIndex)
+T = TypeVar("T")
 HEAD_LIFE: Final = 15 * 60_000
 HEAD_AHEAD: Final = 10 * 60_000
 SEQUENCE_AHEAD: Final = 24 * 3600_000
 ROOT_AHEAD: Final = 2 * 366 * 24 * 3600_000
 """Milliseconds: bounds of rules 2 and 5."""
+_HEADS_KEPT: Final = 16
+
+
+class NotSigned(BadSignature):
+    """A document that the keys of the newest Root did not sign. Those of a later Root may have."""
 
 
 class RootExpired(Stale):
@@ -70,13 +78,13 @@ class TrustedSet:
         """Every sealed Root since the first, in order."""
         self.chain: list[Root] = []
         """The same, decoded."""
-        self.runspec: RunSpec | None = None
-        self.runspec_sealed = b""
-        self.head: Head | None = None
-        self.head_sealed = b""
-        self.version: Version | None = None
-        self.version_sealed = b""
-        self._edges: dict[bytes, Edge] = {}
+        self.runspec: Verified[RunSpec] | None = None
+        self.head: Verified[Head] | None = None
+        self.version: Verified[Version] | None = None
+        self._heads: dict[bytes, Verified[Head]] = {}
+        """By their sealed bytes, the newest last: a Head comes from several peers, and again with its Version."""
+        self._edges: dict[bytes, Verified[Edge]] = {}
+        """By their hashes: most edges of an index were in the one before."""
 
     @property
     def root(self) -> Root | None:
@@ -111,96 +119,133 @@ class TrustedSet:
         if now >= self._held_root().expires:
             raise RootExpired("the run's Root has expired: the operator must sign a new one")
 
-    def update_runspec(self, sealed: bytes) -> RunSpec:
+    def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
         """Raises `BadSignature`, `Mixed` (a second RunSpec), `Malformed`."""
-        runspec = decode(self.open(sealed, "runspec"), RunSpec)
-        if runspec.run != self._run:
+        runspec = self.message(sealed, "runspec", RunSpec)
+        if runspec.value.run != self._run:
             raise Mixed("the RunSpec is of another run")
-        if self.runspec is not None and runspec != self.runspec:
+        if self.runspec is not None and runspec.value != self.runspec.value:
             raise Mixed("a second RunSpec for the same run")
-        self.runspec, self.runspec_sealed = runspec, sealed
+        self.runspec = runspec
         return runspec
 
-    def offer_head(self, sealed: bytes, now: int) -> Head:
+    def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
         """Rule 5. A Head of the (era, version) held is adopted at once, a newer one only by `update_version`.
         Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `Frozen`, `TooFarAhead`, `Mixed`."""
         self.check_root(now)
-        head = decode(self.open(sealed, "head"), Head)
+        verified = self._heads.get(sealed) or self.message(sealed, "head", Head)
+        _remember(self._heads, {sealed: verified}, _HEADS_KEPT)
+        head = verified.value
         if now >= head.expires:
             raise Frozen(f"the Head of version {head.version} expired {figure((now - head.expires) / 1000)} s ago")
         check_bounds(head, now)
-        if self.version is not None and (head.era, head.version) < (self.version.era, self.version.version):
-            raise Rollback(f"the Head goes back to version {head.version} from {self.version.version}")
-        held = self.head
+        version = None if self.version is None else self.version.value
+        if version is not None and (head.era, head.version) < (version.era, version.version):
+            raise Rollback(f"the Head goes back to version {head.version} from {version.version}")
+        held = None if self.head is None else self.head.value
         if held is not None and within_bounds(held, now):
             if order(head) < order(held):
                 raise Rollback(f"the Head goes back to {order(head)} from {order(held)}")
-            if order(head) == order(held) and sealed != self.head_sealed and head != held:
+            if order(head) == order(held) and head != held:
                 raise Mixed("two different Heads with one sequence number")
         if self._names_held_version(head):
-            self.head, self.head_sealed = head, sealed
-        return head
+            self.head = verified
+        return verified
 
-    def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Version:
+    def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Verified[Version]:
         """Rule 6: adopt a Head and the Version it names, both or neither. Raises as `offer_head`."""
         head = self.offer_head(head_sealed, now)
-        if document_hash(version_sealed) != head.version_hash:
+        if document_hash(version_sealed) != head.value.version_hash:
             raise Mixed("the Version is not the one that the Head names")
-        version = _document(self.open(version_sealed, "version"), Version)
-        if (version.era, version.version) != (head.era, head.version):
+        version = self._signed(version_sealed, "version", _reader(Version))
+        if (version.value.era, version.value.version) != (head.value.era, head.value.version):
             raise Mixed("the Version's era and number are not the Head's")
-        self.head, self.head_sealed = head, head_sealed
-        self.version, self.version_sealed = version, version_sealed
+        self.head, self.version = head, version
         return version
 
     def restore(self, version_sealed: bytes, head_sealed: bytes, now: int) -> None:
         """Take back what this node believed before it was restarted. A Head that has expired since, or that was not yet
         renewed when its Version was stored, still holds against rollback; one beyond the bounds of rule 5 does not.
         Raises `BadSignature`, `Malformed`."""
-        version = _document(self.open(version_sealed, "version"), Version)
-        self.version, self.version_sealed = version, version_sealed
-        head = decode(self.open(head_sealed, "head"), Head) if head_sealed else None
-        if head is not None and within_bounds(head, now) and self._names_held_version(head):
-            self.head, self.head_sealed = head, head_sealed
+        self.version = self._signed(version_sealed, "version", _reader(Version))
+        head = self.message(head_sealed, "head", Head) if head_sealed else None
+        if head is not None and within_bounds(head.value, now) and self._names_held_version(head.value):
+            self.head = head
 
-    def edge_index(self, data: bytes, head: Head) -> EdgeIndex:
+    def edge_index(self, data: bytes, head: Verified[Head]) -> Verified[EdgeIndex]:
         """Rule 7. Raises `Mixed`, `Malformed`."""
-        if document_hash(data) != head.index_hash:
-            raise Mixed("the EdgeIndex is not the one that the Head names")
-        index = _document(data, EdgeIndex)
-        if (index.era, index.version) != (head.era, head.version):
+        try:
+            index = verify_named(data, head.value.index_hash, _reader(EdgeIndex))
+        except BadSignature:
+            raise Mixed("the EdgeIndex is not the one that the Head names") from None
+        if (index.value.era, index.value.version) != (head.value.era, head.value.version):
             raise Mixed("the EdgeIndex's era and number are not the Head's")
         return index
 
-    def edge(self, sealed: bytes, index: EdgeIndex) -> Edge:
-        """Rule 7. Raises `Mixed`, `BadSignature`, `Malformed`."""
-        digest = document_hash(sealed)
-        if digest not in index.edges:
-            raise Mixed("the EdgeIndex does not name this Edge")
-        # Most edges of an index were in the one before: the same bytes are verified once.
-        edge = self._edges.get(digest) or _document(self.open(sealed, "edge"), Edge)
-        self._edges[digest] = edge
-        while len(self._edges) > MAX_EDGES:
-            del self._edges[next(iter(self._edges))]
-        if (edge.era, edge.version) > (index.era, index.version):
-            raise Mixed("the Edge leads past the version that the index is for")
-        version = self.version
-        same = version is not None and (edge.era, edge.version) == (version.era, version.version)
-        if version is not None and same and edge.root != version.root:
-            raise Mixed("the Edge leads to another root than the Version's")
-        return edge
+    def unknown(self, index: Verified[EdgeIndex]) -> list[bytes]:
+        """Hashes of the Edges of an index that were not verified yet: the others need not be brought."""
+        return [digest for digest in index.value.edges if digest not in self._edges]
 
-    def open(self, sealed: bytes, kind: str) -> bytes:
-        """The payload of any document of a role that the Root names. Raises `BadSignature`, `Malformed`."""
-        role = self._held_root().roles.get(ROLES[kind])
-        if role is None:
-            raise BadSignature(f"the Root names no keys that may sign a {kind}")
-        return open_sealed(sealed, kind, self._run, role.keys, role.threshold)
+    def edges(self, index: Verified[EdgeIndex], brought: Mapping[bytes, bytes]) -> list[Verified[Edge]]:
+        """The Edges of an index, in its order (rule 7). `brought`: sealed bytes of those `unknown`, by their hashes.
+        Raises `Mixed`, `BadSignature`, `Malformed`, `Stale`."""
+        if set(self.unknown(index)) - brought.keys():
+            raise Stale("a newer Root was taken while Edges were brought: they are verified anew")
+        edges = {}
+        for digest in index.value.edges:
+            known = self._edges.get(digest)
+            edges[digest] = self.edge(brought[digest], index) if known is None else self._fits(known, index)
+        _remember(self._edges, edges, MAX_EDGES)
+        return list(edges.values())
+
+    def edge(self, sealed: bytes, index: Verified[EdgeIndex]) -> Verified[Edge]:
+        """Rule 7. Raises `Mixed`, `BadSignature`, `Malformed`."""
+        if document_hash(sealed) not in index.value.edges:
+            raise Mixed("the EdgeIndex does not name this Edge")
+        return self._fits(self._signed(sealed, "edge", _reader(Edge)), index)
+
+    def stored_edge(self, sealed: bytes) -> Verified[Edge]:
+        """An Edge that was verified before it was stored, by the policy's keys in any Root of the chain. It says what a
+        payload of this disk is, and moves nothing forward. Raises `BadSignature`, `Malformed`."""
+        for root in reversed(self.chain):
+            try:
+                edge = self._signed(sealed, "edge", _reader(Edge), root)
+            except NotSigned:
+                continue
+            if root is self.root:
+                self._edges[document_hash(sealed)] = edge
+            return edge
+        raise NotSigned("the policy's keys of no Root signed this Edge")
+
+    def message(self, sealed: bytes, kind: str, type_: type[T]) -> Verified[T]:
+        """Any document of a role that the newest Root names. Raises `BadSignature`, `Malformed`."""
+        return self._signed(sealed, kind, lambda payload: decode(payload, type_))
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
         """As `open`, of a kind that stays good when its role's keys change (rule 9). Raises `BadSignature`, of which
         `Unproven`, and `Malformed`."""
         return open_kept(sealed, kind, self.chain)
+
+    def _signed(self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None) -> Verified[T]:
+        """`by`: the Root whose keys count; None: the newest."""
+        root = by or self._held_root()
+        role = root.roles.get(ROLES[kind])
+        if role is None:
+            raise BadSignature(f"the Root names no keys that may sign a {kind}")
+        try:
+            return verify(sealed, kind, self._run, role.keys, role.threshold, read)
+        except BadSignature as error:
+            raise NotSigned(str(error)) from None
+
+    def _fits(self, edge: Verified[Edge], index: Verified[EdgeIndex]) -> Verified[Edge]:
+        """What rule 7 asks of an Edge beside its signature and its name."""
+        place = edge.value.era, edge.value.version
+        if place > (index.value.era, index.value.version):
+            raise Mixed("the Edge leads past the version that the index is for")
+        version = None if self.version is None else self.version.value
+        if version is not None and place == (version.era, version.version) and edge.value.root != version.root:
+            raise Mixed("the Edge leads to another root than the Version's")
+        return edge
 
     def _held_root(self) -> Root:
         if self.root is None:
@@ -208,20 +253,21 @@ class TrustedSet:
         return self.root
 
     def _adopt(self, new: Root, sealed: bytes) -> None:
-        self._edges.clear()  # verified under the Root before
+        for verified in (self._heads, self._edges):
+            verified.clear()  # under the Root before
         old = self.root
         if old is not None and old.roles["channel"] != new.roles["channel"]:
-            self.head, self.head_sealed = None, b""
+            self.head = None
         if old is not None and old.roles["policy"] != new.roles["policy"]:
-            self.head, self.head_sealed, self.version, self.version_sealed = None, b"", None, b""
+            self.head = self.version = None
         self.chain.append(new)
         self.roots.append(sealed)
 
     def _names_held_version(self, head: Head) -> bool:
         version = self.version
-        if version is None or (head.era, head.version) != (version.era, version.version):
+        if version is None or (head.era, head.version) != (version.value.era, version.value.version):
             return False
-        if head.version_hash != document_hash(self.version_sealed):
+        if head.version_hash != document_hash(version.sealed):
             raise Mixed("two different Versions with one number")
         return True
 
@@ -253,8 +299,20 @@ def order(head: Head) -> tuple[int, int, int]:
     return head.era, head.version, head.sequence
 
 
-def _document(data: bytes, type_: type[D]) -> D:
-    try:
-        return type_.from_bytes(data)
-    except BadPayload as error:
-        raise Malformed(str(error)) from error
+def _reader(type_: type[D]) -> Callable[[bytes], D]:
+    """Return what decodes a document of weights.documents, with this package's errors."""
+
+    def read(data: bytes) -> D:
+        try:
+            return type_.from_bytes(data)
+        except BadPayload as error:
+            raise Malformed(str(error)) from error
+
+    return read
+
+
+def _remember(kept: dict[bytes, T], newer: Mapping[bytes, T], most: int) -> None:
+    """Keep `newer` too, and of the oldest no more than there is room for."""
+    kept |= newer
+    while len(kept) > most:
+        del kept[next(iter(kept))]

@@ -6,10 +6,13 @@ Rules
 2. A kind is signed by exactly one role (`ROLES`); a role's keys and threshold come from the signed Root.
 3. `open_sealed` verifies the bytes received, never a re-serialisation, and returns the payload only when enough
    *distinct* keys of the role signed it.
+4. A `Verified` is made by `verify` and `verify_named` alone. It keeps the verified bytes and the value decoded from
+   them: nothing is decoded again further on, and nothing is decoded that was not verified.
 """
 
-from collections.abc import Collection
-from typing import Annotated
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Generic, TypeVar
 
 import blake3
 import msgspec
@@ -22,6 +25,8 @@ from p2p.identity import public_bytes
 PROTOCOL = 1
 ENVELOPE_LIMIT = 64 * 1024 * 1024
 _MOST_SIGNATURES = 32
+_CHECK: Final = object()
+T = TypeVar("T")
 
 ROLES: dict[str, str] = {
     "root": "root",
@@ -52,6 +57,19 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     run: bytes
     payload: bytes
     signatures: Annotated[list[Signature], msgspec.Meta(max_length=_MOST_SIGNATURES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Generic[T]):
+    """A document that was verified (rule 4): its value, and the sealed bytes as they were received."""
+
+    value: T
+    sealed: bytes
+    _check: object = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self._check is not _CHECK:
+            raise TypeError("a Verified is made by verify or verify_named")
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,6 +118,21 @@ def open_sealed(data: bytes, kind: str, run: bytes, keys: Collection[bytes], thr
     if len(signers) < threshold:
         raise BadSignature(f"{kind}: {len(signers)} of {threshold} required signatures of role {ROLES[kind]}")
     return sealed.payload
+
+
+def verify(
+    data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int, decode: Callable[[bytes], T]
+) -> Verified[T]:
+    """Verify a sealed document as `open_sealed` does, and decode its payload. Raises as `open_sealed` and `decode`."""
+    return Verified(decode(open_sealed(data, kind, run, keys, threshold)), data, _CHECK)
+
+
+def verify_named(data: bytes, digest: bytes, decode: Callable[[bytes], T]) -> Verified[T]:
+    """Verify a document that a verified one names by its hash, and decode it. Raises `BadSignature` where it is another
+    one, and as `decode`."""
+    if document_hash(data) != digest:
+        raise BadSignature(f"the document is not the one named {digest.hex()[:16]}")
+    return Verified(decode(data), data, _CHECK)
 
 
 def _verifies(signature: Signature, covered: bytes) -> bool:

@@ -41,8 +41,10 @@ def test_no_head_of_a_stolen_channel_key_keeps_the_operators_next_one_from_a_nod
                 await anyio.sleep(1)
                 head = node.daemon._records.trusted.head
                 assert head is not None
-                assert (head.sequence, head.expires - head.issued) == (before + 2, 60_000), "the run is frozen"
-                assert head.issued >= START
+                assert (head.value.sequence, head.value.expires - head.value.issued) == (before + 2, 60_000), (
+                    "the run is frozen"
+                )
+                assert head.value.issued >= START
 
     run_fake(main)
 

@@ -7,6 +7,7 @@ import pytest
 
 from node.engine import EngineLost
 from node.held import BadChain, HeldWeights
+from p2p.envelope import Verified, document_hash, verify_named
 from p2p.identity import generate_key
 from p2p.memory import MemoryNetwork
 from tests.bigram import nudged, random_table, write_table
@@ -113,9 +114,9 @@ def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_pa
     run_fake(main)
 
 
-def chain_of(folder: Path, count: int) -> tuple[list[tuple[Edge, Path]], list[Snapshot]]:
+def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
     """A full edge and `count` diffs after it; and the snapshots they lead to."""
-    table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Edge, Path]]()
+    table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
     for version in range(count + 1):
         snapshot = write_table(folder / f"{version}.safetensors", table)
         made = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
@@ -125,11 +126,12 @@ def chain_of(folder: Path, count: int) -> tuple[list[tuple[Edge, Path]], list[Sn
     return chain, snapshots
 
 
-def _edge(made: Payload, version: int) -> Edge:
-    return Edge(
+def _edge(made: Payload, version: int) -> Verified[Edge]:
+    edge = Edge(
         era=1, base=version - 1 if made.base_root else None, base_root=made.base_root, version=version, root=made.root,
         codec=made.codec, payload_hash=made.hash, length=made.length, chunk_size=1 << 14, chunk_root=bytes(32),
     )  # fmt: skip
+    return verify_named(edge.to_bytes(), document_hash(edge.to_bytes()), Edge.from_bytes)
 
 
 def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +17,14 @@ from node.trust import (
     SEQUENCE_AHEAD,
     Frozen,
     Mixed,
+    NotSigned,
     Rollback,
     RootExpired,
     TooFarAhead,
     TrustedSet,
 )
-from p2p.envelope import document_hash, seal
-from p2p.errors import BadSignature, Malformed
+from p2p.envelope import Verified, document_hash, seal, verify
+from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import generate_key, public_bytes
 from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
 from protocol.authority import WrongRoot
@@ -86,6 +88,17 @@ class Operator:
             expires=expires,
         )  # fmt: skip
         return seal("head", run, encode(document), key or self.channel)
+
+
+class Counted:
+    """A function whose calls are counted."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self.calls = function, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self._function(*args)
 
 
 def rooted(operator: Operator) -> TrustedSet:
@@ -161,14 +174,14 @@ def test_an_expired_root_vouches_for_nothing() -> None:
 def test_the_runspec_is_the_roots_and_never_changes() -> None:
     operator = Operator()
     trusted = rooted(operator)
-    assert trusted.update_runspec(operator.runspec()).name == "run"
-    assert trusted.update_runspec(operator.runspec()).name == "run"
+    assert trusted.update_runspec(operator.runspec()).value.name == "run"
+    assert trusted.update_runspec(operator.runspec()).value.name == "run"
     with pytest.raises(BadSignature):
         trusted.update_runspec(operator.runspec(key=operator.channel))
     with pytest.raises(Mixed):
         trusted.update_runspec(operator.runspec(name="another"))
     assert trusted.runspec is not None
-    assert trusted.runspec.name == "run"
+    assert trusted.runspec.value.name == "run"
 
 
 Lie = Callable[[Operator], tuple[bytes, bytes]]
@@ -236,14 +249,14 @@ LIES: dict[str, tuple[Lie, type[Exception]]] = {
 def test_a_lie_is_refused_and_the_version_held_stays(lie: str) -> None:
     operator = Operator()
     trusted = holding(operator)
-    before = (trusted.head_sealed, trusted.version_sealed)
+    before = (trusted.head, trusted.version)
     make, error = LIES[lie]
     head, version = make(operator)
     with pytest.raises(error):
         trusted.update_version(head, version, NOW)
-    assert (trusted.head_sealed, trusted.version_sealed) == before
+    assert (trusted.head, trusted.version) == before
     good = operator.version(6)
-    assert trusted.update_version(operator.head(good, 6, 70), good, NOW).version == 6
+    assert trusted.update_version(operator.head(good, 6, 70), good, NOW).value.version == 6
 
 
 def test_a_head_at_its_bounds_is_believed() -> None:
@@ -251,7 +264,7 @@ def test_a_head_at_its_bounds_is_believed() -> None:
     trusted, six = holding(operator), operator.version(6)
     edge = NOW + HEAD_AHEAD
     head = operator.head(six, 6, NOW + SEQUENCE_AHEAD, issued=edge, expires=edge + HEAD_LIFE)
-    assert trusted.update_version(head, six, NOW).version == 6
+    assert trusted.update_version(head, six, NOW).value.version == 6
 
 
 def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_once_the_clock_is_right() -> None:
@@ -261,7 +274,7 @@ def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_onc
     trusted.update_version(ahead, five, NOW + year)
     trusted.offer_head(operator.head(five, 5, NOW), NOW)
     assert trusted.head is not None
-    assert trusted.head.sequence == NOW
+    assert trusted.head.value.sequence == NOW
 
 
 def test_a_stored_head_beyond_the_bounds_is_dropped_and_its_version_kept(tmp_path) -> None:
@@ -299,10 +312,10 @@ def test_a_forged_head_alone_moves_nothing_forward() -> None:
     trusted = holding(operator)
     trusted.offer_head(operator.head(operator.version(9), 9, 90), NOW)
     assert trusted.version is not None
-    assert trusted.version.version == 5
+    assert trusted.version.value.version == 5
     trusted.offer_head(operator.head(operator.version(5), 5, 51), NOW)
     assert trusted.head is not None
-    assert (trusted.head.version, trusted.head.sequence) == (5, 51)
+    assert (trusted.head.value.version, trusted.head.value.sequence) == (5, 51)
 
 
 def test_a_new_channel_key_makes_the_head_forgotten_and_keeps_the_version() -> None:
@@ -326,7 +339,7 @@ def test_a_new_policy_key_heals_a_fast_forward_by_the_stolen_one() -> None:
     new = Operator(root=old.root, ledger=old.ledger)
     trusted.update_root(new.root_document(1), NOW)
     honest = new.version(6)
-    assert trusted.update_version(new.head(honest, 6, 60), honest, NOW).version == 6
+    assert trusted.update_version(new.head(honest, 6, 60), honest, NOW).value.version == 6
 
 
 def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
@@ -339,7 +352,73 @@ def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
     head = trusted.head
     assert head is not None
     held = trusted.edge_index(index, head)
-    assert [trusted.edge(edge, held).version for edge in (good, older)] == [6, 5]
+    assert [trusted.edge(edge, held).value.version for edge in (good, older)] == [6, 5]
+
+
+def indexed(trusted: TrustedSet, operator: Operator, number: int, *edges: bytes) -> Verified[EdgeIndex]:
+    """Believe version `number`, whose index names these edges."""
+    version, index = operator.version(number), operator.index(number, *edges)
+    trusted.update_version(operator.head(version, number, number * 10, index=index), version, NOW)
+    assert trusted.head is not None
+    return trusted.edge_index(index, trusted.head)
+
+
+def test_of_an_index_only_the_edges_that_are_new_are_brought_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    five, six, seven = (operator.edge(number) for number in (5, 6, 7))
+    first = indexed(trusted, operator, 6, five, six)
+    assert trusted.unknown(first) == [document_hash(five), document_hash(six)]
+    before = trusted.edges(first, {document_hash(edge): edge for edge in (five, six)})
+    second = indexed(trusted, operator, 7, five, six, seven)
+    assert trusted.unknown(second) == [document_hash(seven)]
+    monkeypatch.setattr(Edge, "from_bytes", only := Counted(Edge.from_bytes))
+    after = trusted.edges(second, {document_hash(seven): seven})
+    assert [edge.value.version for edge in after] == [5, 6, 7]
+    assert after[0] is before[0]
+    assert only.calls == 1
+
+
+def test_the_same_head_is_verified_once_under_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Operator(), Operator()
+    trusted = holding(old)
+    version = old.version(6)
+    head = old.head(version, 6, 60)
+    first = trusted.offer_head(head, NOW)
+    monkeypatch.setattr("node.trust.verify", verifying := Counted(verify))
+    assert trusted.offer_head(head, NOW) is first
+    assert trusted.update_version(head, version, NOW).value.version == 6
+    assert verifying.calls == 1, "the Version"
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    with pytest.raises(NotSigned):
+        trusted.offer_head(head, NOW)
+
+
+def test_edges_that_were_verified_under_a_former_root_are_verified_again() -> None:
+    old, new = Operator(), Operator()
+    new.policy = old.policy
+    trusted, edge = holding(old), old.edge(6)
+    trusted.edges(indexed(trusted, old, 6, edge), {document_hash(edge): edge})
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    index = indexed(trusted, new, 6, edge)
+    assert trusted.unknown(index) == [document_hash(edge)]
+    with pytest.raises(Stale, match="verified anew"):
+        trusted.edges(index, {})
+    assert len(trusted.edges(index, {document_hash(edge): edge})) == 1
+
+
+def test_a_stored_edge_holds_by_the_policy_keys_of_any_root_of_the_chain() -> None:
+    old, new, stranger = Operator(), Operator(), Operator()
+    trusted = rooted(old)
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    assert [trusted.stored_edge(one.edge(6)).value.version for one in (old, new)] == [6, 6]
+    assert trusted.unknown(indexed(trusted, new, 6, old.edge(6), new.edge(6))) == [document_hash(old.edge(6))]
+    with pytest.raises(NotSigned):
+        trusted.stored_edge(stranger.edge(6))
+    with pytest.raises(NotSigned):
+        trusted.stored_edge(new.edge(6, key=new.channel))
+    with pytest.raises(Malformed):
+        trusted.stored_edge(b"no document")
 
 
 BAD_EDGES: dict[str, tuple[Callable[[Operator], bytes], type[Exception]]] = {
@@ -414,7 +493,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
 
     def held(trusted: TrustedSet) -> tuple[int, int]:
         """Roots, version."""
-        return len(trusted.roots), trusted.version.version if trusted.version else -1
+        return len(trusted.roots), trusted.version.value.version if trusted.version else -1
 
     with quick_folder() as folder:
 

@@ -14,11 +14,14 @@ from p2p.envelope import (
     ROLES,
     Sealed,
     Signature,
+    Verified,
     document_hash,
     open_sealed,
     peek,
     seal,
     signed_bytes,
+    verify,
+    verify_named,
 )
 from p2p.errors import BadSignature, Malformed, PeerFault
 from p2p.identity import public_bytes
@@ -182,3 +185,24 @@ def test_no_changed_byte_goes_unseen(place: int, difference: int) -> None:
 def test_the_name_of_a_document_is_the_blake3_of_all_its_bytes() -> None:
     assert document_hash(HEAD) == blake3.blake3(HEAD).digest()
     assert document_hash(seal("head", RUN, PAYLOAD, FIRST, SECOND)) != document_hash(HEAD)
+
+
+def test_a_verified_document_keeps_its_bytes_and_the_value_that_was_decoded_once() -> None:
+    decoded = []
+    verified = verify(HEAD, "head", RUN, KEYS, 1, lambda payload: decoded.append(payload) or "value")
+    assert (verified.value, verified.sealed, decoded) == ("value", HEAD, [PAYLOAD])
+
+
+def test_nothing_is_decoded_that_does_not_verify() -> None:
+    with pytest.raises(BadSignature):
+        verify(HEAD, "head", OTHER_RUN, KEYS, 1, lambda payload: pytest.fail("decoded"))
+    with pytest.raises(BadSignature, match="not the one named"):
+        verify_named(b"other", document_hash(b"named"), lambda data: pytest.fail("decoded"))
+    assert verify_named(b"named", document_hash(b"named"), len) == verify_named(b"named", document_hash(b"named"), len)
+
+
+def test_a_check_alone_makes_a_verified_document() -> None:
+    with pytest.raises(TypeError, match="made by verify"):
+        Verified("value", HEAD)
+    with pytest.raises(TypeError, match="made by verify"):
+        Verified("value", HEAD, "a check")
