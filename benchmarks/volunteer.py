@@ -27,14 +27,13 @@ from anyio.from_thread import start_blocking_portal
 
 from benchmarks.bench import Candidate, Measured, cpu_of
 from coordinator import modelfolder, setup
-from coordinator.accounts.standing import Accounts
-from coordinator.admission import sampled_tokens, submission_limit
+from coordinator.absence import Absence
+from coordinator.admission import sampled_tokens
 from coordinator.books import Books
-from coordinator.control import Control
+from coordinator.control import Asked, Control
 from coordinator.daemon import terms_of
 from coordinator.database import Database
 from coordinator.demo import environment
-from coordinator.desk import Papers
 from coordinator.evaluation import Exam
 from coordinator.held import ScorerWeights
 from coordinator.history import History
@@ -45,15 +44,12 @@ from coordinator.leases import Progress
 from coordinator.processes import ScorerChild, Supervised
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
-from coordinator.roster import Roster
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from engines.remote import python_path
 from p2p.envelope import ROLES, seal
-from p2p.identity import public_bytes
-from p2p.limits.origin import Origin
 from p2p.local_addresses import dialable
-from p2p.messages import Acknowledgement, LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
+from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.threaded import ThreadedPeer
 from protocol.refusals import refusal
@@ -94,26 +90,28 @@ def joined(
         yield lambda: portal.call(turn, groups)
 
 
-class Desk:
-    """`coordinator.control.Books`: the books, with as many leases as `open` has allowed, and the node's costs."""
+class Measuring(Control):
+    """Requests of one node, which gets as many leases as `open` has allowed, and what they cost it."""
 
-    def __init__(self, books: Books, database: Database) -> None:
-        self._books, self._database = books, database
+    def __init__(
+        self,
+        run: Run,
+        books: Books,
+        publisher: Publisher,
+        history: History,
+        arrived: asyncio.Event,
+        absence: Absence,
+        clock: Callable[[], int],
+    ) -> None:
+        """`arrived`: of each submission; `delivered` is set with the last one of a turn."""
+        super().__init__(run, books, publisher, history, arrived, absence, clock)
+        self._database = books.database
         self._allowed = 0
         self.cpu: Callable[[], float] = lambda: 0.0
         """CPU seconds of the node so far."""
         self._began, self._ended = (0.0, 0.0), (0.0, 0.0)
         self._tokens = 0
-        self.arrived, self.settled = asyncio.Event(), asyncio.Event()
-
-    @property
-    def roster(self) -> Roster:
-        return self._books.roster
-
-    @property
-    def accounts(self) -> Accounts:
-        """See `coordinator.control.Books`."""
-        return self._books.accounts
+        self.delivered, self.settled = asyncio.Event(), asyncio.Event()
 
     def open(self, groups: int) -> None:
         """Allow so many more leases."""
@@ -129,40 +127,32 @@ class Desk:
         cpu, wall = (ended - began for ended, began in zip(self._ended, self._began, strict=True))
         return Measured(self._tokens, cpu, wall)
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal:
-        """See `coordinator.control.Books`."""
+    def lease(self, asked: Asked, ask: LeaseAsk) -> bytes | Refusal:
+        """See `Control`."""
         given = self._count("leases")
         if given >= self._allowed:
             return refusal("paused", retry_after=_RETRY)
         if given == self._count("leases WHERE state = 'decided'"):
             self._began = self.cpu(), time.perf_counter()
-        return self._books.lease(node, ask, now, origin)
+        return super().lease(asked, ask)
 
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
-        """See `coordinator.control.Books`."""
+    def submit(self, asked: Asked, data: bytes) -> SubmitAnswer | Refusal:
+        """See `Control`."""
         known = self._count("submissions")
-        answer = self._books.submit(node, data, now)
+        answer = super().submit(asked, data)
         if self._count("submissions") > known:
             self._tokens += sum(map(sampled_tokens, decode(data, Submission).rollouts))
         if self._count("submissions") == self._allowed:
-            self.arrived.set()
+            self.delivered.set()
         return answer
 
-    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
-        """See `coordinator.control.Books`."""
-        answer = self._books.verdicts(node, ask)
+    def verdicts(self, asked: Asked, ask: VerdictsAsk) -> VerdictsAnswer:
+        """See `Control`."""
+        answer = super().verdicts(asked, ask)
         if ask.confirmed and self._count("verdicts WHERE confirmed") == self._allowed:
             self._ended = self.cpu(), time.perf_counter()
             self.settled.set()
         return answer
-
-    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
-        """See `coordinator.control.Books`."""
-        self._books.acknowledge(node, message, now)
-
-    async def durable(self) -> None:
-        """See `coordinator.control.Books`."""
-        await self._books.durable()
 
     def _count(self, what: str) -> int:
         return int(self._database.value(f"SELECT count(*) FROM {what}"))
@@ -185,11 +175,11 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
         closing(History(run.folder.history)) as history,
     ):
         books = _books(run, database)
-        desk = Desk(books, database)
         publisher = _publisher(run, store, network)
-        scoring = _scoring(run, scorer, books, publisher, history, desk)
-        control = Control(desk, Papers(run, publisher, books), run.runspec, public_bytes(run.keys.channel), _now)
-        control.serve(network, submission_limit(run.runspec))
+        absence = Absence(books.leases, time.monotonic)
+        control = Measuring(run, books, publisher, history, asyncio.Event(), absence, _now)
+        scoring = _scoring(run, scorer, books, publisher, history, control.delivered)
+        control.serve(network)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(network.run())]
             await network.ready()
@@ -197,22 +187,22 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
             tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
             try:
                 with _node(run.invite(await network.addresses()), folder) as process:
-                    desk.cpu = partial(cpu_of, process.pid)
-                    yield partial(_turn, desk, process)
+                    control.cpu = partial(cpu_of, process.pid)
+                    yield partial(_turn, control, process)
             finally:
                 for task in tasks:
                     task.cancel()
                 await scorer.stop()
 
 
-async def _turn(desk: Desk, node: "subprocess.Popen[bytes]", groups: int) -> Measured:
-    desk.open(groups)
+async def _turn(control: Measuring, node: "subprocess.Popen[bytes]", groups: int) -> Measured:
+    control.open(groups)
     until = time.monotonic() + WITHIN
-    while not desk.settled.is_set():
+    while not control.settled.is_set():
         if node.poll() is not None or time.monotonic() > until:
             raise NodeFault(f"the node ended with {node.poll()}, or made no progress")
         await asyncio.sleep(0.2)
-    return desk.closed()
+    return control.closed()
 
 
 @contextmanager
@@ -255,7 +245,9 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
     return Publisher(signing, store, network, head_file=run.folder.path / "head", addresses=addresses, clock=time.time)
 
 
-def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, desk: Desk) -> Scoring:
+def _scoring(
+    run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, arrived: asyncio.Event
+) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
     child = ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype)
@@ -266,7 +258,7 @@ def _scoring(run: Run, scorer: Supervised, books: Books, publisher: Publisher, h
         scorer=child, books=books, publisher=publisher,
         history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
         weights=weights, looks=looks_of(run, child, books, publisher), evaluate_every=1, clock=time.time,
-        arrived=desk.arrived, decided=asyncio.Event(),
+        arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ knows the network, torch or the time; `now` is milliseconds since the Unix epoch
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from coordinator.admission import Verdict
 from coordinator.broadcasts import Broadcasts
 from coordinator.database import Database
 from coordinator.intake import Intake
-from coordinator.leases import Entropy, Leases, Progress, Seal, Terms
+from coordinator.leases import Again, Entropy, Leases, Progress, Seal, Terms
 from coordinator.ledger import Ledger
 from coordinator.prompts import Prompts
 from coordinator.replay import Buffer, Drawn
@@ -30,13 +30,9 @@ from coordinator.turns import Waiting
 from coordinator.verdicts import ACCEPTED, Verdicts
 from p2p.identity import peer_id
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec, SubmitAnswer, VerdictsAsk
-from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec
 from protocol.refusals import sentence
 from tasks.task import Task, Text
-
-Again = Callable[[str, bytes], bytes]
-"""(kind, a stored sealed document) -> the document as it may go out now (coordinator/run/sealing.py)."""
 
 
 class Books:
@@ -69,7 +65,9 @@ class Books:
         self.told = Ends(database, self.ledger, self.accounts)
         self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run)
         self._waiting = WaitingGroups(database)
-        self.intake = Intake(database, self.leases, self.ends, self.strikes, self._waiting, seal, spec, tasks, text)
+        self.intake = Intake(
+            database, self.leases, self.ends, self.strikes, self._waiting, seal, again, spec, tasks, text
+        )
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.tokens = Tokens(database)
         self.roster = Roster(database)
@@ -111,21 +109,6 @@ class Books:
         answer = self.leases.issue(node, ask, at, self.buffered(), now, origin)
         self.asked[answer.code if isinstance(answer, Refusal) else ""] += 1
         return answer if isinstance(answer, Refusal) else self._again("lease", answer)
-
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
-        """`data`: an encoded Submission."""
-        answer = self.intake.submit(node, data, now)
-        if isinstance(answer, Refusal):
-            return answer
-        return SubmitAnswer(
-            received=answer.received and self._again("received", answer.received),
-            receipt=answer.receipt and self._again("receipt", answer.receipt),
-        )
-
-    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
-        answer = self.intake.verdicts(node, ask)
-        receipts = [sealed and self._again("receipt", sealed) for sealed in answer.receipts]
-        return msgspec.structs.replace(answer, receipts=receipts)
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """A node holds a version."""

@@ -1,4 +1,4 @@
-"""Requests of nodes: who speaks, to whom, once. Then the books answer.
+"""Requests of nodes: who speaks, to whom, once. Then the part that decides answers.
 
 Rules, in order
 1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
@@ -16,24 +16,32 @@ Rules, in order
    hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
 8. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
    from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
+9. Open leases get the time of an absence back before any of this (coordinator/absence.py). A submission wakes the
+   scorer.
 
 Everything but `serve` is plain code with the time as an argument.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
 import blake3
 import msgspec
 
-from coordinator.accounts.standing import Accounts, Standing, minute
+from coordinator.absence import Absence
+from coordinator.accounts.standing import Standing, minute
+from coordinator.admission import submission_limit
+from coordinator.books import Books
+from coordinator.history import History
 from coordinator.leases import admitted
+from coordinator.publisher import Publisher
 from coordinator.rollouts.request_queue import RequestQueue
-from coordinator.roster import Roster
+from coordinator.setup import Run
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
-from p2p.identity import peer_id
+from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import (
     Acknowledgement,
@@ -42,7 +50,6 @@ from p2p.messages import (
     LeaseAsk,
     Refusal,
     Request,
-    RunSpec,
     SubmitAnswer,
     VerdictsAsk,
     Welcome,
@@ -53,6 +60,7 @@ from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.multiaddr import Way, way_of_asker
 from p2p.network import Network
 from p2p.records import Known, opened
+from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
 
 SKEW = 600_000
@@ -61,41 +69,17 @@ TOLD = 24 * 3600 * 1000
 """Milliseconds; rule 2."""
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
-METHODS = ("hello", "lease", "submit", "verdicts", "acknowledge")
-SMALL = 64 << 10
-"""Bytes of a request that is no submission."""
 
 
-class Books(Protocol):
-    """What control asks of coordinator/books.py."""
+class Asked(NamedTuple):
+    """The circumstances of a request: the node that signed it, when it came (ms), and from where."""
 
-    @property
-    def roster(self) -> Roster: ...
-
-    @property
-    def accounts(self) -> Accounts: ...
-
-    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin) -> bytes | Refusal: ...
-
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal: ...
-
-    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer: ...
-
-    def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None: ...
-
-    async def durable(self) -> None: ...
+    node: bytes
+    now: int
+    origin: Origin
 
 
-class Papers(Protocol):
-    """What a hello is answered with: sealed documents, and records of peers."""
-
-    def roots(self) -> list[bytes]: ...
-
-    def runspec(self) -> bytes: ...
-
-    def head(self) -> bytes | None: ...
-
-    def peers(self, now: int) -> list[bytes]: ...
+Decide = Callable[[Asked, bytes], bytes | Refusal]
 
 
 class Answers:
@@ -123,24 +107,46 @@ class Answers:
 
 class Control:
     """`recipient`: this run's channel key, 32 bytes; `former`: its keys before, which are told the Roots until `told`
-    (ms). `clock`: milliseconds since the Unix epoch."""
+    (ms). What `hello`, `lease`, `submit`, `verdicts` and `acknowledge` return is the answer of that method."""
 
-    def __init__(self, books: Books, papers: Papers, spec: RunSpec, recipient: bytes, clock: Callable[[], int]) -> None:
-        self._books = books
-        self._papers = papers
-        self._spec = spec
-        self.recipient = recipient
-        self.former: frozenset[bytes] = frozenset()
-        self.told = 0
-        self._clock = clock
+    def __init__(
+        self,
+        run: Run,
+        books: Books,
+        publisher: Publisher,
+        history: History,
+        arrived: asyncio.Event,
+        absence: Absence,
+        clock: Callable[[], int],
+    ) -> None:
+        """`arrived`: set with each submission. `clock`: milliseconds since the Unix epoch."""
+        self._run, self._books, self._publisher, self._history = run, books, publisher, history
+        self._arrived, self._absence, self._clock = arrived, absence, clock
+        self._spec = run.runspec
         self._answers = Answers()
+        self._decide: dict[str, Decide] = {
+            HELLO.name: _decided(HELLO, self.hello),
+            LEASE.name: _decided(LEASE, self.lease),
+            SUBMIT.name: _decided(SUBMIT, self.submit),
+            VERDICTS.name: _decided(VERDICTS, self.verdicts),
+            ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
+        }
+        self.take_keys()
 
-    def serve(self, network: Network, submission_limit: int) -> None:
-        """Answer on a network. `submission_limit`: bytes, see admission."""
-        queue = RequestQueue(self._clock, lambda: network.unanswered(METHODS))
-        for method in METHODS:
+    def take_keys(self) -> None:
+        """Go on under the channel key of the run's newest Root (rule 2)."""
+        chain = self._run.chain
+        self.recipient = public_bytes(self._run.keys.channel)
+        self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
+        self.told = (chain[-1].issued or 0) + TOLD
 
-            async def handle(peer: str, data: bytes, method: str = method) -> bytes:
+    def serve(self, network: Network) -> None:
+        """Answer on a network."""
+        names = [method.name for method in SEALED]
+        queue = RequestQueue(self._clock, lambda: network.unanswered(names))
+        for method in SEALED:
+
+            async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
                 origin = network.origin(peer)
                 later = await queue.enter(method, origin.party)
                 if later is not None:
@@ -149,10 +155,12 @@ class Control:
                 await self._books.durable()
                 return answer
 
-            network.serve(method, handle, limit=SMALL + (submission_limit if method == "submit" else 0))
+            room = submission_limit(self._spec) if method is SUBMIT else 0
+            network.serve(method.name, handle, limit=method.limit + room)
 
     def answer(self, method: str, data: bytes, now: int, way: Way = "direct", origin: Origin = NOWHERE) -> bytes:
         """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""
+        self._absence.here(now)
         try:
             node, request = self._opened(data)
         except Malformed as error:
@@ -167,11 +175,15 @@ class Control:
         if known is not None:
             return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
         try:
-            result = self._dispatch(node, request, now, origin)
+            decide = self._decide.get(method)
+            if decide is None:
+                result: bytes | Refusal = refusal("unknown-method", method=method)
+            else:
+                result = decide(Asked(node, now, origin), request.body)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
         self._books.roster.sightings.came(node, way, now)
-        verdicts = None if request.verdicts is None else self._books.verdicts(node, request.verdicts)
+        verdicts = None if request.verdicts is None else self._books.intake.verdicts(node, request.verdicts)
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
@@ -189,7 +201,7 @@ class Control:
         if request.recipient not in known:
             wrong = refusal("wrong-recipient")
             told = request.recipient in self.former and now < self.told
-            return msgspec.structs.replace(wrong, roots=self._papers.roots()) if told else wrong
+            return msgspec.structs.replace(wrong, roots=list(self._run.roots)) if told else wrong
         if request.method != method:
             return refusal("wrong-method", asked=request.method, method=method)
         off = abs(request.expires - now)
@@ -202,21 +214,8 @@ class Control:
             return refusal("no-hello")
         return None
 
-    def _dispatch(self, node: bytes, request: Request, now: int, origin: Origin) -> msgspec.Struct | bytes:
-        if request.method == "hello":
-            return self._hello(node, decode(request.body, Hello), now)
-        if request.method == "lease":
-            return self._books.lease(node, decode(request.body, LeaseAsk), now, origin)
-        if request.method == "submit":
-            return self._books.submit(node, request.body, now)
-        if request.method == "verdicts":
-            return self._books.verdicts(node, decode(request.body, VerdictsAsk))
-        if request.method == "acknowledge":
-            self._books.acknowledge(node, decode(request.body, Acknowledgement), now)
-            return b""
-        return refusal("unknown-method", method=request.method)
-
-    def _hello(self, node: bytes, hello: Hello, now: int) -> Welcome | Refusal:
+    def hello(self, asked: Asked, hello: Hello) -> Welcome | Refusal:
+        """Greet a node that can take part (rules 7 and 8). Raises `Malformed` for a record that is none."""
         low, high = self._spec.protocols
         if hello.protocols[0] > high or hello.protocols[1] < low:
             return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
@@ -227,22 +226,45 @@ class Control:
         if not admitted(hello.engine, self._spec.engines):
             return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
         try:
-            record = self._record(node, hello.record, now)
+            record = self._record(asked, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        self._books.roster.hello(node, hello, record, now)
-        papers = self._papers
+        roster = self._books.roster
+        roster.hello(asked.node, hello, record, asked.now)
         return Welcome(
-            roots=papers.roots(), runspec=papers.runspec(), head=papers.head(), peers=papers.peers(now), now=now
+            roots=list(self._run.roots),
+            runspec=self._run.runspec_sealed,
+            head=self._publisher.sealed_head,
+            peers=[known.sealed for known in roster.records(asked.now)],
+            now=asked.now,
         )
 
-    def _record(self, node: bytes, sealed: bytes, now: int) -> Known | None:
+    def lease(self, asked: Asked, ask: LeaseAsk) -> bytes | Refusal:
+        """Return the sealed Lease, or why there is none now."""
+        self._history.first_asked(ask.version, asked.now)
+        return self._books.lease(asked.node, ask, asked.now, asked.origin)
+
+    def submit(self, asked: Asked, data: bytes) -> SubmitAnswer | Refusal:
+        """Take a submission in, and wake the scorer (rule 9)."""
+        answer = self._books.intake.submit(asked.node, data, asked.now)
+        self._arrived.set()
+        return answer
+
+    def verdicts(self, asked: Asked, ask: VerdictsAsk) -> VerdictsAnswer:
+        """Return the node's receipts."""
+        return self._books.intake.verdicts(asked.node, ask)
+
+    def acknowledge(self, asked: Asked, message: Acknowledgement) -> None:
+        """Note that the node holds a version."""
+        self._books.acknowledge(asked.node, message, asked.now)
+
+    def _record(self, asked: Asked, sealed: bytes) -> Known | None:
         """Rule 8. Raises `Malformed`, `BadSignature`."""
         try:
-            known = opened(sealed, self._spec.run, now)
+            known = opened(sealed, self._spec.run, asked.now)
         except Stale:
             return None
-        if known.peer != peer_id(node):
+        if known.peer != peer_id(asked.node):
             raise BadSignature(f"a record of {known.peer}")
         return known
 
@@ -254,7 +276,17 @@ def _out(standing: Standing, until: int, now: int) -> Refusal:
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 
-def _encoded(result: msgspec.Struct | bytes, verdicts: VerdictsAnswer | None = None) -> bytes:
+def _decided(method: Method[Q, A], decide: Callable[[Asked, Q], A | Refusal]) -> Decide:
+    """Return `decide`, from the encoded request to the encoded answer. Raises `Malformed`."""
+
+    def decided(asked: Asked, body: bytes) -> bytes | Refusal:
+        found = decide(asked, method.request.decode(body))
+        return found if isinstance(found, Refusal) else method.answer.encode(found)
+
+    return decided
+
+
+def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None) -> bytes:
     if isinstance(result, Refusal):
         return encode(Answer(refusal=result, verdicts=verdicts))
-    return encode(Answer(body=result if isinstance(result, bytes) else encode(result), verdicts=verdicts))
+    return encode(Answer(body=result, verdicts=verdicts))

@@ -1,7 +1,7 @@
 """The coordinator's main process, composed: network, books, publisher, and the two model processes.
 
-    control ─ desk ─ books ── learning ─┬─ scoring ── scorer process
-                                        └─ training ─ learner process ── publisher ── network ── presence
+    control ─ books ── learning ─┬─ scoring ── scorer process
+                                 └─ training ─ learner process ── publisher ── network ── presence
 
 Rules
 1. Everything long-lived is a task of one group: what fails ends the daemon, with every `finally` run.
@@ -25,20 +25,19 @@ import anyio.to_thread
 import structlog
 
 from coordinator import keys, modelfolder, status
+from coordinator.absence import Absence
 from coordinator.accounts import parties, remarks
-from coordinator.admission import submission_limit
 from coordinator.authority import ends_soon
-from coordinator.books import Again, Books
+from coordinator.books import Books
 from coordinator.config import CoordinatorConfig
-from coordinator.control import TOLD, Control
+from coordinator.control import Control
 from coordinator.database import CHECK_EVERY, Database, check
-from coordinator.desk import Desk, Papers
 from coordinator.feeding import Feeding
 from coordinator.folder import RunFolder, locked
 from coordinator.group_commit import GroupCommit
 from coordinator.history import History
 from coordinator.learning import Learning
-from coordinator.leases import Entropy, Seal, Terms
+from coordinator.leases import Again, Entropy, Seal, Terms
 from coordinator.operator_socket import OperatorSocket
 from coordinator.picture import Painter
 from coordinator.presence import Presence
@@ -131,11 +130,11 @@ class Coordinator:
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Connections with the page that were refused, by the limit."""
         self._witness = Witness()
-        self.desk = Desk(self.books, self.history, self.learning.arrived, self._witness)
-        papers = Papers(run, self.publisher, self.books)
-        self._control = Control(self.desk, papers, run.runspec, public_bytes(run.keys.channel), self._now)
-        self._recipients()
-        self._control.serve(network, submission_limit(run.runspec))
+        self.absence = Absence(self.books.leases, self._witness)
+        self._control = Control(
+            run, self.books, self.publisher, self.history, self.learning.arrived, self.absence, self._now
+        )
+        self._control.serve(network)
 
     def _feeding(self) -> Feeding:
         uplink = self._run.config.network.uplink
@@ -188,17 +187,10 @@ class Coordinator:
         fresh = await anyio.to_thread.run_sync(read_again, self._run, keys.passphrase())
         if fresh.roots != self._run.roots:
             self._run.take(fresh)
-            self._recipients()
+            self._control.take_keys()
             await self.publisher.sign_with(signing_of(self._run))
             log.info("newer Root taken", serial=fresh.root.serial)
         return fresh.root.serial
-
-    def _recipients(self) -> None:
-        """Set the recipient of requests by the newest Root."""
-        chain, control = self._run.chain, self._control
-        control.recipient = public_bytes(self._run.keys.channel)
-        control.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {control.recipient}
-        control.told = (chain[-1].issued or 0) + TOLD
 
     def _remind(self) -> None:
         """Say once a day that the Root ends soon."""
@@ -214,7 +206,7 @@ class Coordinator:
     async def _tick(self) -> None:
         tidied = -math.inf
         while True:
-            self.desk.here(self._now())
+            self.absence.here(self._now())
             ended = EXPIRED_AT_ONCE
             while ended == EXPIRED_AT_ONCE:
                 ended = self.books.tick(self._now())

@@ -27,16 +27,14 @@ import anyio.to_thread
 import structlog
 
 from p2p.errors import P2PError, Unreachable
-from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of, way_of_asker
 from p2p.network import Network
 from p2p.plan import LATENCY, UPLINK, Line, Load
 from p2p.records import Known
 from p2p.replan import Planner
+from protocol.methods import FOLLOW, PLAN
 
-METHOD, FOLLOW = "plan", "follow"
-LIMIT = 16 << 10
-"""Bytes of an ask."""
 SETTLE = 1.0
 LOOK = 0.25
 """Seconds between two looks at who is connected."""
@@ -92,7 +90,7 @@ class Feeding:
         """Uplinks, bytes per second."""
         self._made_at = self._due = -math.inf
         self._making = asyncio.Lock()
-        network.serve(METHOD, self.answer, limit=LIMIT)
+        PLAN.serve(network, self.answer)
 
     async def run(self) -> None:
         """Rule 4, until cancelled."""
@@ -109,11 +107,10 @@ class Feeding:
                         node.telling = True
                         group.create_task(self._tell(peer, node))
 
-    async def answer(self, peer: str, data: bytes) -> bytes:
-        """An encoded PlanAnswer. Raises `Malformed`, and `Unreachable` where there are too many nodes."""
-        ask = decode(data, PlanAsk)
+    async def answer(self, peer: str, ask: PlanAsk) -> PlanAnswer:
+        """Return a node's place in the plan. Raises `Unreachable` where there are too many nodes."""
         if not self._enabled or way_of_asker(peer) == "https":
-            return encode(PlanAnswer())
+            return PlanAnswer()
         node = self._nodes.get(peer)
         if node is None:
             if len(self._nodes) >= MOST:
@@ -123,7 +120,7 @@ class Feeding:
         failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
         node.apart |= dict.fromkeys(failed, self._clock() + APART)
         await self._settled(peer, bool(failed))
-        return encode(self._place(peer, node))
+        return self._place(peer, node)
 
     def _place(self, peer: str, node: _Node) -> PlanAnswer:
         parents = node.told = self._planner.plan.parents.get(peer, ())
@@ -133,7 +130,7 @@ class Feeding:
 
     async def _tell(self, peer: str, node: _Node) -> None:
         try:
-            await self._network.request(peer, FOLLOW, encode(self._place(peer, node)), timeout=PATIENCE)
+            await FOLLOW.ask(self._network, peer, self._place(peer, node), timeout=PATIENCE)
         except P2PError as error:
             log.debug("a node was not told of its place", node=peer, reason=str(error))
         finally:

@@ -20,7 +20,7 @@ import structlog
 from coordinator.accounts.strikes import Strikes
 from coordinator.admission import Fault, check, rewards, submission_limit
 from coordinator.database import Database, marks
-from coordinator.leases import Held, Leases, Seal
+from coordinator.leases import Again, Held, Leases, Seal
 from coordinator.rollouts.groups import Group, lease_of, read
 from coordinator.rollouts.tokens import Tokens
 from coordinator.rollouts.waiting_groups import WaitingGroups
@@ -45,6 +45,7 @@ class Intake:
         strikes: Strikes,
         waiting: WaitingGroups,
         seal: Seal,
+        again: Again,
         spec: RunSpec,
         tasks: Mapping[tuple[str, int], Task],
         text: Text,
@@ -54,7 +55,7 @@ class Intake:
         self._verdicts = verdicts
         self._strikes = strikes
         self._waiting = waiting
-        self._seal = seal
+        self._seal, self._again = seal, again
         self._spec = spec
         self._tasks = tasks
         self._text = text
@@ -142,7 +143,11 @@ class Intake:
 
     def _answer(self, lease: bytes) -> SubmitAnswer:
         received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
-        return SubmitAnswer(received=received, receipt=self._verdicts.receipt(lease))
+        receipt = self._verdicts.receipt(lease)
+        return SubmitAnswer(
+            received=received and self._again("received", received),
+            receipt=receipt and self._again("receipt", receipt),
+        )
 
     def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
         """Receipts of the node's own leases; what it confirms is noted."""
@@ -151,7 +156,8 @@ class Intake:
                 self._verdicts.confirm(node, ask.confirmed)
         known = self._receipts(node, ask.leases)
         unknown = [lease for lease in ask.leases if lease not in known]
-        return VerdictsAnswer(receipts=[known.get(lease) for lease in ask.leases], unknown=unknown)
+        receipts = [sealed and self._again("receipt", sealed) for sealed in map(known.get, ask.leases)]
+        return VerdictsAnswer(receipts=receipts, unknown=unknown)
 
     def _receipts(self, node: bytes, leases: Sequence[bytes]) -> dict[bytes, bytes | None]:
         """By lease the receipt of each group that this node submitted, None where there is none yet."""

@@ -2,7 +2,7 @@
 
     submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
 
-Each half waits on an event that the other sets; a submission sets `arrived` too (coordinator/desk.py).
+Each half waits on an event that the other sets; a submission sets `arrived` too (coordinator/control.py).
 """
 
 import asyncio

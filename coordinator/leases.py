@@ -36,6 +36,8 @@ from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""
+Again = Callable[[str, bytes], bytes]
+"""(kind, a stored sealed document) -> the document as it may go out now (coordinator/run/sealing.py)."""
 Entropy = Callable[[int], bytes]
 State = Literal["open", "received", "decided", "expired"]
 

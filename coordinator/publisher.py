@@ -38,10 +38,11 @@ from p2p.chunks import bare
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature, PeerFault
 from p2p.identity import public_bytes
-from p2p.messages import DocumentsAsk, Head, decode, encode, head_topic
+from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, decode, encode, head_topic
 from p2p.network import Manifest, Network
 from p2p.plan import Load
 from protocol import document_service
+from protocol.methods import DOCUMENTS, HEAD
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
 from runtime.files import writing
@@ -130,8 +131,8 @@ class Publisher:
         self._edges = self._restored_edges()
         self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
         self._edges, self.line = self._sealed_anew()
-        network.serve("head", self._answer_head, limit=1024)
-        network.serve("documents", self._answer_documents, limit=4096)
+        HEAD.serve(network, self._answer_head, limit=HEAD.at_coordinator)
+        DOCUMENTS.serve(network, self._answer_documents)
 
     @property
     def latest(self) -> Published | None:
@@ -453,11 +454,11 @@ class Publisher:
             for one in [*first, *found]
         ]
 
-    async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        return encode(document_service.head(document_service.head_ask(data), self.sealed_head, self._roots()))
+    async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
+        return document_service.head(ask, self.sealed_head, self._roots())
 
-    async def _answer_documents(self, peer: str, data: bytes) -> bytes:
-        return encode(document_service.documents(decode(data, DocumentsAsk), self._store.document))
+    async def _answer_documents(self, peer: str, ask: DocumentsAsk) -> Documents:
+        return document_service.documents(ask, self._store.document)
 
 
 def _entrances(held: dict[bytes, Edge]) -> list[bytes]:

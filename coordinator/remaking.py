@@ -15,8 +15,9 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
-from p2p.messages import DocumentsAsk, decode
+from p2p.messages import DocumentsAsk
 from p2p.network import Network
+from protocol.methods import REMAKE
 from runtime.errors import DiskFull
 from weights.documents import Edge
 from weights.edges import remake
@@ -39,7 +40,7 @@ class Remaking:
         self._wanted: dict[bytes, Edge] = {}
         self._made: dict[bytes, float] = {}
         self._asked = asyncio.Event()
-        network.serve("remake", self._answer, limit=4096)
+        REMAKE.serve(network, self._answer)
 
     def possible(self) -> set[bytes]:
         """Hashes of the payloads that could be made: both ends are here."""
@@ -64,14 +65,13 @@ class Remaking:
             if not self._wanted:
                 await self._asked.wait()
 
-    async def _answer(self, peer: str, data: bytes) -> bytes:
+    async def _answer(self, peer: str, ask: DocumentsAsk) -> None:
         """The answer is empty, and comes before anything is made: the payload is its own answer."""
-        asked = set(decode(data, DocumentsAsk).hashes)
+        asked = set(ask.hashes)
         for edge in self._edges():
             if edge.payload_hash in asked and self._store.payload(edge.payload_hash) is None:
                 self._wanted.setdefault(edge.payload_hash, edge)
                 self._asked.set()
-        return b""
 
     def _make(self, edge: Edge) -> bool:
         """Into the store; False where it cannot be made."""

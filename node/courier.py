@@ -25,8 +25,9 @@ from node.link import CoordinatorLink, Refused
 from node.outbox import Open, Outbox
 from node.records import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
-from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk, decode
+from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk
 from protocol.authority import open_kept
+from protocol.methods import SUBMIT, VERDICTS
 from runtime.backoff import Backoff
 
 BATCH: Final = 256
@@ -147,7 +148,7 @@ class Courier:
         while (row := self._outbox.queued()) is not None:
             lease, body = row
             try:
-                answer = decode(await self._link.call("submit", body), SubmitAnswer)
+                answer = await self._link.call(SUBMIT, body)
             except Refused as error:
                 if error.refusal.retry_after is not None:
                     raise
@@ -170,7 +171,7 @@ class Courier:
         ask = VerdictsAsk(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
-        return self._take_verdicts(ask, decode(await self._link.call("verdicts", ask), Verdicts))
+        return self._take_verdicts(ask, await self._link.call(VERDICTS, ask))
 
     async def _ask_again(self) -> bool:
         """Rule 5, for one batch of Receipts."""
@@ -180,7 +181,7 @@ class Courier:
         if not self._unproven:
             return False
         batch = self._unproven[:BATCH]
-        answer = decode(await self._link.call("verdicts", VerdictsAsk(leases=batch)), Verdicts)
+        answer = await self._link.call(VERDICTS, VerdictsAsk(leases=batch))
         self._unproven = [lease for lease in self._unproven if lease not in batch]
         pairs = zip(batch, answer.receipts, strict=False)
         came = [(lease, sealed) for lease, sealed in pairs if sealed is not None]

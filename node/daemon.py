@@ -44,6 +44,7 @@ from p2p.invite import Invite
 from p2p.messages import Acknowledgement
 from p2p.network import Network
 from protocol.authority import WrongRoot
+from protocol.methods import ACKNOWLEDGE
 from runtime.errors import DiskFull, LocalFault
 from runtime.exception_groups import foremost
 from runtime.exit_codes import Exit
@@ -190,7 +191,7 @@ class NodeDaemon:
         return self.contacts.link.peer
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
-        await self.contacts.link.tell("acknowledge", make)
+        await self.contacts.link.tell(ACKNOWLEDGE, make)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -22,12 +22,12 @@ import structlog
 from node.records import Records
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
-from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, decode, encode
+from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk
 from p2p.network import Network
 from protocol import document_service
+from protocol.methods import DOCUMENTS, HEAD
 from weights.store import Store
 
-ASK_LIMIT: Final = 4096
 _AT_ONCE: Final = 64
 _STRANGERS: Final = 3
 """Other peers that are asked before the coordinator."""
@@ -54,8 +54,8 @@ class Library:
         self._coordinator, self._now = coordinator, now
         self._random = random.Random(seed)
         self._sought = -SEEK_AGAIN
-        network.serve("documents", self._answer_documents, limit=ASK_LIMIT)
-        network.serve("head", self._answer_head, limit=ASK_LIMIT)
+        DOCUMENTS.serve(network, self._answer_documents)
+        HEAD.serve(network, self._answer_head)
 
     async def get(self, hashes: list[bytes], *, hint: str | None = None) -> dict[bytes, bytes]:
         """Documents by hash. `hint`: a peer that should have them. Raises `Unreachable` when one is nowhere."""
@@ -92,8 +92,7 @@ class Library:
     async def _head_of(self, peer: str) -> bytes | None:
         ask = HeadAsk(root_serial=self._records.serial)
         try:
-            data = await self._network.request(peer, "head", encode(ask), timeout=PATIENCE)
-            answer = decode(data, HeadAnswer)
+            answer = await HEAD.ask(self._network, peer, ask, timeout=PATIENCE)
         except (PeerFault, Unreachable):
             return None
         try:
@@ -112,17 +111,16 @@ class Library:
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
         try:
-            ask = encode(DocumentsAsk(hashes=hashes))
-            answer = decode(await self._network.request(peer, "documents", ask, timeout=PATIENCE), Documents)
+            answer = await DOCUMENTS.ask(self._network, peer, DocumentsAsk(hashes=hashes), timeout=PATIENCE)
         except P2PError:
             return {}
         pairs = zip(hashes, answer.documents, strict=False)
         return {wanted: data for wanted, data in pairs if data is not None and document_hash(data) == wanted}
 
-    async def _answer_documents(self, peer: str, data: bytes) -> bytes:
-        return encode(document_service.documents(decode(data, DocumentsAsk), self._store.document))
+    async def _answer_documents(self, peer: str, ask: DocumentsAsk) -> Documents:
+        return document_service.documents(ask, self._store.document)
 
-    async def _answer_head(self, peer: str, data: bytes) -> bytes:
-        trusted, ask = self._records.trusted, document_service.head_ask(data)
+    async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
+        trusted = self._records.trusted
         newest = None if trusted.head is None else trusted.head.sealed
-        return encode(document_service.head(ask, newest, trusted.roots))
+        return document_service.head(ask, newest, trusted.roots)

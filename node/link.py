@@ -22,7 +22,6 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
-import msgspec
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -37,6 +36,7 @@ from p2p.multiaddr import WAYS, Way, peer_of, way_of
 from p2p.network import Network
 from protocol import refusals
 from protocol.authority import WrongRoot
+from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
 from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
@@ -47,7 +47,7 @@ RETRY: Final = Backoff(0.5, 20.0, jitter=0.5)
 """Seconds between two rounds of dialling, at most."""
 BETTER: Final = Backoff(15.0, 300.0)
 """Seconds between two trials of a better way; doubles each time."""
-CARRIERS: Final = ("lease", "submit")
+CARRIERS: Final = (LEASE.name, SUBMIT.name)
 """Methods beside which questions for verdicts go."""
 BUSY_AGAIN: Final = 1.0
 """Seconds after which a coordinator that has too much to do is asked again; the line stands."""
@@ -141,9 +141,13 @@ class CoordinatorLink:
         del self.lies[:-16]
         self.lost(reason)
 
-    async def call(self, method: str, body: msgspec.Struct | bytes) -> bytes:
-        """The answer's body. Raises `Refused`, and `Unreachable` once the request has expired."""
-        content, serial = body if isinstance(body, bytes) else encode(body), self._records.serial
+    async def call(self, method: Method[Q, A], request: Q) -> A:
+        """Ask the coordinator. Raises `Refused`, `Unreachable` once the request has expired, and `Malformed`."""
+        return method.answer.decode(await self._answered(method.name, method.request.encode(request)))
+
+    async def _answered(self, method: str, content: bytes) -> bytes:
+        """Return the answer's body to a request of which `content` is the body."""
+        serial = self._records.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
         sealed = self._sealed(method, content, riding)
@@ -174,14 +178,15 @@ class CoordinatorLink:
         except TimeoutError:
             raise Unreachable(f"the coordinator did not answer {method} within {REQUEST_LIFE:g} s") from None
 
-    async def tell(self, method: str, make: Callable[[], msgspec.Struct]) -> None:
+    async def tell(self, method: Method[Q, None], make: Callable[[], Q]) -> None:
         """Say something that the coordinator may do without: once, and whatever comes of it, the line stays. `make`
         is called when there is a line. Raises `Refused`, `P2PError`."""
-        peer = await self.connected()
-        await self._ask(peer, method, self._sealed(method, encode(make())))
+        await self._ask(await self.connected(), method, make())
 
-    async def _ask(self, peer: str, method: str, sealed: bytes) -> bytes:
-        return _body(await self._answer(peer, method, sealed), peer, method)
+    async def _ask(self, peer: str, method: Method[Q, A], request: Q) -> A:
+        """Ask a peer once."""
+        sealed = self._sealed(method.name, method.request.encode(request))
+        return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
     async def _answer(self, peer: str, method: str, sealed: bytes) -> Answer:
         return decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
@@ -279,8 +284,7 @@ class CoordinatorLink:
     async def _greet(self, peer: str) -> bool:
         asked, serial = self._clock.local(), self._records.serial
         try:
-            sealed = self._sealed("hello", encode(await self._hello()))
-            welcome = decode(await self._ask(peer, "hello", sealed), Welcome)
+            welcome = await self._ask(peer, HELLO, await self._hello())
         except Refused as error:
             if self._renewed(error.refusal, serial) or await self._reconsider(error.refusal):
                 return await self._greet(peer)

@@ -17,14 +17,12 @@ import anyio
 import structlog
 
 from p2p.errors import Malformed, P2PError
-from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of
 from p2p.network import Network
 from p2p.strangers import Strangers
+from protocol.methods import FOLLOW, PLAN
 
-METHOD, FOLLOW = "plan", "follow"
-LIMIT: Final = 128 << 10
-"""Bytes of a place in the plan."""
 ASK_EVERY: Final = 20.0
 LOOK: Final = 1.0
 """Seconds between two looks at who is connected."""
@@ -54,7 +52,7 @@ class Parents:
         self._waited: deque[float] = deque(maxlen=TIMED)
         self._coordinator = ""
         self.parents: list[str] = []
-        network.serve(FOLLOW, self._told, limit=LIMIT)
+        FOLLOW.serve(network, self._told)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,17 +74,15 @@ class Parents:
             failed=failed,
         )
         asked = anyio.current_time()
-        data = await self._network.request(coordinator, METHOD, encode(ask), timeout=PATIENCE)
-        answer = decode(data, PlanAnswer)
+        answer = await PLAN.ask(self._network, coordinator, ask, timeout=PATIENCE)
         self._waited.append(anyio.current_time() - asked)
         await self._take(answer)
 
-    async def _told(self, peer: str, data: bytes) -> bytes:
+    async def _told(self, peer: str, place: PlanAnswer) -> None:
         """Raises `Malformed`."""
         if peer != self._coordinator:
             raise Malformed("the coordinator alone says whom to follow")
-        await self._take(decode(data, PlanAnswer))
-        return b""
+        await self._take(place)
 
     async def _take(self, answer: PlanAnswer) -> None:
         self._strangers.take(answer.records)

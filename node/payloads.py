@@ -23,8 +23,9 @@ import structlog
 from node.acknowledge import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
-from p2p.messages import DocumentsAsk, encode
+from p2p.messages import DocumentsAsk
 from p2p.network import Fetched, Network
+from protocol.methods import REMAKE
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
 from weights.documents import Edge
@@ -128,8 +129,8 @@ class Payloads:
         coordinator = self._coordinator()
         if coordinator is not None:
             with contextlib.suppress(P2PError):  # without it, the fetch goes on all the same
-                ask = encode(DocumentsAsk(hashes=[edge.payload_hash]))
-                await self._network.request(coordinator, "remake", ask, timeout=PATIENCE)
+                ask = DocumentsAsk(hashes=[edge.payload_hash])
+                await REMAKE.ask(self._network, coordinator, ask, timeout=PATIENCE)
 
     def _count(self, edge: Edge) -> None:
         place = (edge.era, edge.version)

@@ -24,11 +24,12 @@ from p2p.https_client import HttpsClient
 from p2p.identity import generate_key
 from p2p.invite import Invite
 from p2p.local_addresses import listenable, machine_addresses
-from p2p.messages import Head, HeadAnswer, HeadAsk, Reachable, ReachableAsk, decode, encode
+from p2p.messages import Head, HeadAsk, ReachableAsk, decode
 from p2p.multiaddr import peer_of, way_of
 from p2p.network import Network
-from p2p.reachable import METHOD, ports_of
+from p2p.reachable import ports_of
 from p2p.threaded import ThreadedPeer
+from protocol.methods import HEAD, REACHABLE
 from runtime.errors import LocalFault
 from runtime.units import unix_milliseconds
 
@@ -130,7 +131,7 @@ async def _attempt(network: Network, address: str) -> Attempt:
 async def _head(network: Network, peer: str) -> int | None:
     """When the coordinator signed its newest Head, as it says; nothing is believed of it here."""
     try:
-        answer = decode(await network.request(peer, "head", encode(HeadAsk()), timeout=PATIENCE), HeadAnswer)
+        answer = await HEAD.ask(network, peer, HeadAsk(), timeout=PATIENCE)
         return decode(peek(answer.head).payload, Head).issued if answer.head is not None else None
     except P2PError:
         return None
@@ -142,9 +143,7 @@ async def _incoming(network: Network, direct: list[str]) -> Row:
         return doctor.reachable(None, ports, None)
     peer = peer_of(direct[0])
     try:
-        answer = decode(
-            await network.request(peer, METHOD, encode(ReachableAsk(ports=ports)), timeout=PATIENCE), Reachable
-        )
+        answer = await REACHABLE.ask(network, peer, ReachableAsk(ports=ports), timeout=PATIENCE)
     except P2PError:
         return doctor.reachable(None, ports, None)
     trouble = None

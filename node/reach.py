@@ -18,11 +18,12 @@ import structlog
 
 from p2p.errors import Busy, P2PError, Unreachable
 from p2p.local_addresses import dialable
-from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.messages import ReachableAsk
 from p2p.multiaddr import peer_of, tcp, way_of
 from p2p.network import Network
-from p2p.reachable import METHOD, ports_of
+from p2p.reachable import ports_of
 from p2p.records import Own
+from protocol.methods import REACHABLE
 
 AGAIN: Final = 600.0
 """Seconds from one question to the next while nothing changes."""
@@ -93,8 +94,7 @@ class Reach:
         try:
             ports = ports_of(await self._network.addresses())
             remote = await self._network.remote(coordinator)
-            asked = encode(ReachableAsk(ports=ports))
-            answer = decode(await self._network.request(coordinator, METHOD, asked, timeout=PATIENCE), Reachable)
+            answer = await REACHABLE.ask(self._network, coordinator, ReachableAsk(ports=ports), timeout=PATIENCE)
             seen = answer.observed
             own = [tcp(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:

@@ -39,6 +39,7 @@ from node.switch import Switch
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
 from protocol import refusals
+from protocol.methods import LEASE
 
 MOST_WAIT: Final = 1800.0
 """Seconds that a refusal is waited out, at most, before asking again: no coordinator sends a node to sleep for good."""
@@ -148,7 +149,7 @@ class Rollouts:
         ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=held.version)
-        verified = self._records.trusted.message(await self._link.call("lease", ask), "lease", Lease)
+        verified = self._records.trusted.message(await self._link.call(LEASE, ask), "lease", Lease)
         lease = check_lease(
             verified, ask=ask, node=self._node, held=held, runspec=spec.value, now=self._clock.now(),
             context=self._engine.context,

@@ -6,7 +6,8 @@
 2. The table of refusal codes is the one of protocol/refusals.py, sentence by sentence. Tables headed `Columns of X`
    are those of the SQLite files.
 3. Every block headed `text example NAME` holds `name = value` lines, which are computed again here.
-4. Constants that the text states are stated as the code has them (`CONSTANTS`).
+4. The table of methods is that of protocol/methods.py.
+5. Constants that the text states are stated as the code has them (`CONSTANTS`).
 """
 
 import hashlib
@@ -51,7 +52,6 @@ from p2p import (
     mux,
     network,
     outgoing,
-    reachable,
     records,
     rpc,
     wire,
@@ -61,6 +61,7 @@ from p2p.broadcast import STREAMS_PER_PEER
 from p2p.https_door import Limits
 from p2p.limits import slots, subnets
 from p2p.relay import RelayLimits
+from protocol import methods
 from protocol.refusals import REASONS
 from tasks import registry, text
 from tests.support.paths import ROOT
@@ -213,10 +214,40 @@ def test_the_table_of_codes_is_that_of_the_code() -> None:
     assert len(rows) == len(true)
 
 
-def test_the_table_of_methods_names_every_method() -> None:
+def spelled_bytes(count: int) -> str:
+    return f"{count >> 10} KiB" if count >= 16 << 10 else f"{count} bytes"
+
+
+def method_row(method: methods.Method[Any, Any]) -> list[str]:
+    """How docs/protocol/requests.md has a row of the table; a cell of it may go on after these words."""
+    request, answer = method.request.said, method.answer.said
+    if method.sealed:
+        body = "an empty body" if answer == "empty" else answer
+        request, answer = f"sealed Request of {request}", f"Answer of {body}"
+    limit = spelled_bytes(method.limit)
+    if method.at_coordinator is not None:
+        limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
+    if method is methods.SUBMIT:
+        limit += " and the largest submission"
+    return [f"`{method.name}`", method.asked, request, limit, method.slots, answer]
+
+
+def test_the_table_of_methods_is_that_of_the_code() -> None:
     (rows,) = [rows for header, *rows in tables(PAGES["requests.md"]) if header[0] == "Method"]
-    everyone = {"head", "documents", "plan", "follow", "remake", reachable.METHOD}
-    assert {code(row[0]) for row in rows} == {*control.METHODS, *everyone}
+    assert [code(row[0]) for row in rows] == [method.name for method in methods.METHODS]
+    true = [method_row(method) for method in methods.METHODS]
+    more = re.compile(r"( of|, at) .*")
+    for row, wanted in zip(rows, true, strict=True):
+        assert row[:2] + row[3:5] == wanted[:2] + wanted[3:5]
+        for place in (2, 5):
+            rest = row[place].removeprefix(wanted[place])
+            assert row[place].startswith(wanted[place]), (row[place], wanted[place])
+            assert not rest or more.fullmatch(rest), row[place]
+
+
+def test_every_class_of_slots_is_one_of_the_table_and_every_method_with_one_has_a_row() -> None:
+    assert slots.CLASS_OF.keys() <= {method.name for method in methods.METHODS}
+    assert {method.slots for method in methods.METHODS} == slots.CLASSES.keys()
 
 
 def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
@@ -265,7 +296,7 @@ CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
     "requests.md: skew": f"{control.SKEW // 60_000} minutes",
-    "requests.md: small request": f"{control.SMALL >> 10} KiB",
+    "requests.md: small request": f"{methods.SMALL >> 10} KiB",
     "requests.md: answers remembered": f"{control.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.BEAT:g} s",
     "requests.md: requests a peer": f"{slots.PER_PEER} at once",

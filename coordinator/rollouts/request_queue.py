@@ -3,8 +3,8 @@
 Rules
 1. At most `PER_ITERATION` requests are answered in one iteration of the event loop. Verdicts, ticks and other peers
    have their place in every iteration, however many requests wait.
-2. Requests that end work go before requests that begin it: submissions, then verdicts and acknowledgements, then
-   greetings, then asks for leases. Within one kind the first to come is the first served.
+2. Requests that end work go before requests that begin it (`rank`): submissions, then verdicts and acknowledgements,
+   then greetings, then asks for leases. Within one kind the first to come is the first served.
 3. While more than `MOST_UNANSWERED` of these requests are unanswered, in this loop or on their way to it, and have been
    for `STANDING`, or more than `BURST` are, an ask for a lease is refused at once, unread: it costs no check of a
    signature, and no new work is begun while what was begun waits.
@@ -20,6 +20,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from protocol.methods import LEASE, SEALED
+
 PER_ITERATION: Final = 24
 MOST_UNANSWERED: Final = 64
 STANDING: Final = 100
@@ -33,9 +35,8 @@ SOONEST: Final = 5_000
 LATEST: Final = 60_000
 SWEEP: Final = 1_000
 """Milliseconds from one look at places that are over to the next."""
-_LAST: Final = "lease"
-_ORDER: Final = (("submit",), ("verdicts", "acknowledge"), ("hello",), (_LAST,))
-_RANKS: Final = {method: rank for rank, methods in enumerate(_ORDER) for method in methods}
+_LAST: Final = LEASE.name
+_RANKS: Final = {method.name: method.rank for method in SEALED}
 
 
 class RequestQueue:
@@ -52,7 +53,7 @@ class RequestQueue:
         self._swept = 0
         self._crowded_since: int | None = None
         self._seen = 0
-        self._waiting: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in _ORDER)
+        self._waiting: tuple[deque[asyncio.Future[None]], ...] = tuple(deque() for _ in range(1 + max(_RANKS.values())))
         self._free = PER_ITERATION
         self._armed = False
 

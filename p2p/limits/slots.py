@@ -28,7 +28,7 @@ CLASSES: Final = {"submit": 256, "receipts": 256, "hello": 128, "lease": 256, WA
 """Slots."""
 T = TypeVar("T")
 
-_CLASS_OF: Final = {
+CLASS_OF: Final = {
     "submit": "submit",
     "verdicts": "receipts",
     "acknowledge": "receipts",
@@ -62,7 +62,7 @@ class Slots:
     @contextmanager
     def at_work(self, method: str, origin: Origin) -> Iterator[None]:
         """Hold a slot for a request. Raises `Busy`."""
-        kind = _CLASS_OF.get(method, OTHER)
+        kind = CLASS_OF.get(method, OTHER)
         who, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
         if self._held_by[kind, who] >= most or self._held[kind] >= CLASSES[kind]:
             raise Busy(f"too many requests for {method} at work")

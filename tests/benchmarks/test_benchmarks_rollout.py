@@ -1,4 +1,4 @@
-"""What the whole-node measurement counts: `benchmarks.volunteer.Desk` over real books, and the report of the claims."""
+"""What the whole-node measurement counts (`benchmarks.volunteer.Measuring`), and the report of the claims."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,20 +8,24 @@ import pytest
 
 from benchmarks import rollout
 from benchmarks.bench import Measured
-from benchmarks.volunteer import Desk, NodeFault
+from benchmarks.volunteer import Measuring, NodeFault
+from coordinator.control import Asked
 from p2p.limits.origin import NOWHERE
 from p2p.messages import Lease, Refusal, VerdictsAsk, encode
-from tests.coordinator.books_world import ALICE, World, group, honest_scores, opened
+from tests.coordinator.books_world import ALICE, World, control_of, group, honest_scores, opened
 
 
 class Office(NamedTuple):
-    """A desk whose node uses a second of CPU time at each look."""
+    """Requests of a node that uses a second of CPU time at each look."""
 
     world: World
-    desk: Desk
+    requests: Measuring
+
+    def asked(self) -> Asked:
+        return Asked(ALICE, self.world.now, NOWHERE)
 
     def ask(self) -> bytes | Refusal:
-        return self.desk.lease(ALICE, self.world.ask(), self.world.now, NOWHERE)
+        return self.requests.lease(self.asked(), self.world.ask())
 
     def lease(self) -> Lease:
         answer = self.ask()
@@ -30,7 +34,7 @@ class Office(NamedTuple):
         return lease
 
     def deliver(self, lease: Lease) -> None:
-        self.desk.submit(ALICE, encode(group(lease)), self.world.now)
+        self.requests.submit(self.asked(), encode(group(lease)))
 
     def judge(self, margin: float = 0.0) -> None:
         for waiting in self.world.books.undecided():
@@ -40,22 +44,22 @@ class Office(NamedTuple):
             self.world.decide(waiting, scores)
 
     def confirm(self, *leases: Lease) -> None:
-        self.desk.verdicts(ALICE, VerdictsAsk(leases=[], confirmed=[lease.id for lease in leases]))
+        self.requests.verdicts(self.asked(), VerdictsAsk(leases=[], confirmed=[lease.id for lease in leases]))
 
 
 @pytest.fixture
 def office(tmp_path: Path) -> Iterator[Office]:
     world = World(tmp_path, batch_groups=64)
-    desk = Desk(world.books, world.books.database)
+    requests = control_of(world, Measuring)
     used = iter(range(100))
-    desk.cpu = lambda: float(next(used))
-    yield Office(world, desk)
+    requests.cpu = lambda: float(next(used))
+    yield Office(world, requests)
     world.close()
 
 
 def test_no_lease_is_given_before_a_turn_and_none_beyond_it(office: Office) -> None:
     assert isinstance(office.ask(), Refusal)
-    office.desk.open(1)
+    office.requests.open(1)
     office.lease()
     refused = office.ask()
     assert isinstance(refused, Refusal)
@@ -63,18 +67,18 @@ def test_no_lease_is_given_before_a_turn_and_none_beyond_it(office: Office) -> N
 
 
 def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Office) -> None:
-    office.desk.open(2)
+    office.requests.open(2)
     one, two = office.lease(), office.lease()
     office.deliver(one)
-    assert not office.desk.arrived.is_set(), "scored before the last group came in"
+    assert not office.requests.delivered.is_set(), "scored before the last group came in"
     office.deliver(two)
-    assert office.desk.arrived.is_set()
+    assert office.requests.delivered.is_set()
     office.judge()
     office.confirm(one)
-    assert not office.desk.settled.is_set()
+    assert not office.requests.settled.is_set()
     office.confirm(two)
-    assert office.desk.settled.is_set()
-    found = office.desk.closed()
+    assert office.requests.settled.is_set()
+    found = office.requests.closed()
     sampled = sum(len(rollout.tokens) for lease in (one, two) for rollout in group(lease).rollouts)
     assert (found.work, found.cpu) == (sampled, 1.0)
 
@@ -82,24 +86,24 @@ def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Of
 def test_a_second_turn_counts_its_own_tokens_and_costs(office: Office) -> None:
     works = []
     for _ in range(2):
-        office.desk.open(1)
+        office.requests.open(1)
         lease = office.lease()
         office.deliver(lease)
         office.deliver(lease)  # the same bytes again are the same submission
         office.judge()
         office.confirm(lease)
-        works.append(office.desk.closed()[:2])
+        works.append(office.requests.closed()[:2])
     assert works[0] == works[1]
 
 
 def test_tokens_of_a_group_that_was_refused_are_never_reported(office: Office) -> None:
-    office.desk.open(1)
+    office.requests.open(1)
     lease = office.lease()
     office.deliver(lease)
     office.judge(margin=9.0)
     office.confirm(lease)
     with pytest.raises(NodeFault, match="refused"):
-        office.desk.closed()
+        office.requests.closed()
 
 
 @pytest.mark.parametrize(("tokens", "code", "verdict"), [(95.0, 0, "ok"), (85.0, 1, "short")])

@@ -3,20 +3,24 @@
 Scores are what an honest scorer would say of an honest node, unless a test bends them.
 """
 
+import asyncio
 import hashlib
 import itertools
 import struct
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import measures
+from coordinator.absence import Absence
 from coordinator.admission import judge
 from coordinator.books import Books
 from coordinator.capacity import Measured, view
+from coordinator.control import Control
 from coordinator.database import Database
 from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
@@ -31,7 +35,9 @@ from p2p.messages import (
     LeaseAsk,
     Receipt,
     Refusal,
+    RoleKeys,
     Rollout,
+    Root,
     RunSpec,
     Segment,
     Submission,
@@ -194,7 +200,7 @@ class World:
 
     def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitAnswer:
         self.now += 10
-        answer = self.books.submit(node, encode(submission), self.now)
+        answer = self.books.intake.submit(node, encode(submission), self.now)
         assert isinstance(answer, SubmitAnswer), answer
         return answer
 
@@ -233,3 +239,19 @@ class World:
 
     def close(self) -> None:
         self.books.database.close()
+
+
+Kind = TypeVar("Kind", bound=Control)
+
+
+def control_of(world: World, kind: type[Kind]) -> Kind:
+    """What answers requests to the books of a world, in a run that has published nothing yet."""
+    roles = {role: RoleKeys(keys=[public_bytes(key)], threshold=1) for role, key in KEYS.items()}
+    run: Any = SimpleNamespace(
+        runspec=SPEC, runspec_sealed=b"runspec", roots=(b"root",), keys=SimpleNamespace(**KEYS),
+        chain=(Root(run=RUN, serial=1, roles=roles, expires=2 * T0),),
+    )  # fmt: skip
+    publisher: Any = SimpleNamespace(sealed_head=None)
+    history: Any = SimpleNamespace(first_asked=lambda version, now: None)
+    absence = Absence(world.books.leases, lambda: world.now / 1000)
+    return kind(run, world.books, publisher, history, asyncio.Event(), absence, lambda: world.now)

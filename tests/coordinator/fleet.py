@@ -98,7 +98,7 @@ class Fleet:
         return lease
 
     def hand_in(self, lease: Lease) -> None:
-        answer = self.world.books.submit(lease.node, encode(group(lease)), self.world.now)
+        answer = self.world.books.intake.submit(lease.node, encode(group(lease)), self.world.now)
         assert not isinstance(answer, Refusal), answer
         if answer.received is None:
             self.ends["late"] += 1
@@ -179,7 +179,7 @@ class Fleet:
                 if tries:
                     self.after(answer.retry_after or 1_000, lambda: ask(node, origin, tries - 1))
             elif drops(answer):
-                self.world.books.submit(node, encode(group(answer, rollouts=[])), self.world.now)
+                self.world.books.intake.submit(node, encode(group(answer, rollouts=[])), self.world.now)
             else:
                 self.after(4_000, lambda: self.hand_in(answer))
 

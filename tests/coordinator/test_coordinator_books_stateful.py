@@ -60,7 +60,7 @@ class BooksMachine(RuleBasedStateMachine):
             made = msgspec.structs.replace(made, rollouts=made.rollouts[:1])
         elif bad == "version-lie":
             made = msgspec.structs.replace(made, version=made.version + 1)
-        answer = self.world.books.submit(lease.node, encode(made), self.world.now)
+        answer = self.world.books.intake.submit(lease.node, encode(made), self.world.now)
         if isinstance(answer, Refusal):
             assert answer.code == "other-bytes"
             assert lease.id in self.answers

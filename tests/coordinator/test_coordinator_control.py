@@ -30,7 +30,7 @@ from p2p.messages import (
     encode,
 )
 from p2p.records import LIFE, Own
-from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, group, opened
+from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
@@ -46,26 +46,12 @@ HELLO = Hello(
 )
 
 
-class Papers:
-    def roots(self) -> list[bytes]:
-        return [b"root"]
-
-    def runspec(self) -> bytes:
-        return b"runspec"
-
-    def head(self) -> bytes | None:
-        return None
-
-    def peers(self, now: int) -> list[bytes]:
-        return [b"record"]
-
-
 class Desk:
     """A node's side of the control plane."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.control = Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now)
+        self.control = control_of(world, Control)
 
     def request(self, method: str, body: bytes, **changes: Any) -> bytes:
         fields = {"recipient": COORDINATOR, "id": secrets.token_bytes(16), "expires": self.world.now + 60_000}
@@ -260,7 +246,7 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
         def serve(self, method: str, handler: Any, *, limit: int) -> None:
             served[method], limits[method] = handler, limit
 
-    desk.control.serve(Line(), submission_limit(SPEC))  # type: ignore[arg-type]
+    desk.control.serve(Line())  # type: ignore[arg-type]
     assert set(served) == {"hello", "lease", "submit", "verdicts", "acknowledge"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)

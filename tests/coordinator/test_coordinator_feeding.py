@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.feeding import APART, FADE, FOLLOW, LOOK, METHOD, SETTLE, Feeding
-from p2p.errors import Malformed, Unreachable
+from coordinator.feeding import APART, FADE, LOOK, SETTLE, Feeding
+from p2p.errors import Unreachable
 from p2p.memory import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.peer import Peer
 from p2p.plan import Load
 from p2p.records import Known
+from protocol.methods import FOLLOW, PLAN
 from tests.clock import run_fake
 from tests.peers import running
 
@@ -47,7 +48,7 @@ def direct(peer: str) -> Known:
 
 
 async def ask(node: Peer, **fields) -> PlanAnswer:
-    return decode(await node.request("c", METHOD, encode(PlanAsk(**fields)), timeout=20), PlanAnswer)
+    return await PLAN.ask(node, "c", PlanAsk(**fields), timeout=20)
 
 
 async def ask_all(nodes: list[Peer]) -> dict[str, PlanAnswer]:
@@ -129,7 +130,7 @@ def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_
                     told[node.peer_id] = decode(data, PlanAnswer).parents
                     return b""
 
-                node.serve(FOLLOW, follow, limit=1 << 17)
+                node.serve(FOLLOW.name, follow, limit=FOLLOW.limit)
 
             for node in nodes:
                 hears(node)
@@ -293,10 +294,9 @@ def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
 
 def test_bytes_that_are_no_ask_are_answered_with_nothing():
     async def main():
-        async with world(1) as (_, feeding, nodes):
-            with pytest.raises(Unreachable):
-                await nodes[0].request("c", METHOD, b"\xc1", timeout=5)
-            with pytest.raises(Malformed):
-                await feeding.answer("n0", encode(PlanAsk(failed=["x" * 129])))
+        async with world(1) as (_, _, nodes):
+            for data in (b"\xc1", encode(PlanAsk(failed=["x" * 129]))):
+                with pytest.raises(Unreachable):
+                    await nodes[0].request("c", PLAN.name, data, timeout=5)
 
     run_fake(main)

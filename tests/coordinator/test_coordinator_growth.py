@@ -93,7 +93,7 @@ def refused_ask(world: World) -> object:
 
 def judged_group(world: World) -> object:
     lease = world.accepted(ALICE, step_of(world))
-    return world.books.verdicts(ALICE, VerdictsAsk(leases=[lease.id], confirmed=[lease.id]))
+    return world.books.intake.verdicts(ALICE, VerdictsAsk(leases=[lease.id], confirmed=[lease.id]))
 
 
 def late_group(world: World) -> object:

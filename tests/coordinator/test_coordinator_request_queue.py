@@ -20,8 +20,7 @@ from coordinator.rollouts.request_queue import (
 from p2p.limits.origin import Origin
 from p2p.messages import Answer, decode
 from p2p.network import RequestHandler
-from tests.coordinator.books_world import SPEC, World
-from tests.coordinator.test_coordinator_control import COORDINATOR, Papers
+from tests.coordinator.books_world import World, control_of
 
 
 def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_too_many() -> None:
@@ -76,7 +75,7 @@ class Line:
 
 def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
     line = Line()
-    Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line)  # type: ignore[arg-type]
 
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
@@ -92,7 +91,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
     """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
     hundred of them wait would else keep everybody from a lease."""
     line = Line()
-    Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line)  # type: ignore[arg-type]
     line.waiting["plan"] = 10 * BURST
 
     async def main() -> None:
@@ -105,7 +104,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
 
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
     line = Line()
-    Control(world.books, Papers(), SPEC, COORDINATOR, lambda: world.now).serve(line, 1 << 20)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line)  # type: ignore[arg-type]
     line.waiting["submit"] = 10 * BURST
 
     async def main() -> None:

@@ -25,6 +25,7 @@ from tests.coordinator.books_world import (
     RUN,
     SPEC,
     World,
+    control_of,
     group,
     honest_scores,
     opened,
@@ -34,29 +35,13 @@ from tests.coordinator.books_world import (
 CHANNEL = public_bytes(KEYS["channel"])
 
 
-class Papers:
-    """Documents that no story here reads."""
-
-    def roots(self) -> list[bytes]:
-        return []
-
-    def runspec(self) -> bytes:
-        return b""
-
-    def head(self) -> bytes | None:
-        return None
-
-    def peers(self, now: int) -> list[bytes]:
-        return []
-
-
 class Node:
     """A key that speaks with the coordinator as the network brings it."""
 
     def __init__(self, world: World, seed: int, control: Control | None = None) -> None:
         self.world = world
         self.key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-        self.control = control or Control(world.books, Papers(), SPEC, CHANNEL, lambda: world.now)
+        self.control = control or control_of(world, Control)
         tasks = [TaskReference(name="reverse", version=1)]
         record = Own(self.key, RUN).sealed([], world.now)
         hello = Hello(

@@ -73,11 +73,11 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
     accepted = world.accepted(ALICE).id
     bad = world.lease(BOB)
     world.refused(long_and_wrong(bad, 600), BOB)
-    assert isinstance(world.books.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
+    assert isinstance(world.books.intake.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
     assert kept(world, bad.id) > 1_300_000, "within the window a verdict can be run again"
     a_day_later(world, [accepted])
     assert [kept(world, lease) <= MOST_OF_A_GROUP for lease in (accepted, bad.id)] == [True, True]
-    receipts = world.books.verdicts(BOB, VerdictsAsk(leases=[bad.id])).receipts
+    receipts = world.books.intake.verdicts(BOB, VerdictsAsk(leases=[bad.id])).receipts
     assert receipts[0] is not None, "the receipt stays for its node"
 
 
@@ -92,7 +92,7 @@ def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: Wo
     assert MOST_REFUSED - (2 << 20) <= held <= MOST_REFUSED
     assert world.books.database.value("SELECT count(hash) FROM submissions") == 72
     same = encode(long_and_wrong(world.books.leases.find(leases[-1]).lease, 1024))  # type: ignore[union-attr]
-    assert world.books.submit(BOB, same, world.now).receipt is not None, "the same submission, the same answer"  # type: ignore[union-attr]
+    assert world.books.intake.submit(BOB, same, world.now).receipt is not None, "the same submission, the same answer"  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("small_share")
@@ -101,7 +101,9 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
     for number in range(4):
         lease = world.lease(BOB)
         world.submit(group(lease), BOB)
-        assert isinstance(world.books.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal)
+        assert isinstance(
+            world.books.intake.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal
+        )
     sizes = [size for (size,) in world.books.database.all("SELECT length(payload) FROM evidence ORDER BY rowid")]
     assert [size > 100 << 10 for size in sizes] == [True, True, False, False]
     assert world.books.database.value("SELECT count(hash) FROM evidence") == 4
@@ -136,7 +138,7 @@ def test_a_lease_without_a_submission_leaves_nothing_but_its_entry(world: World)
     assert world.books.database.value("SELECT count(*) FROM leases WHERE id = ?", (lease.id,)) == 0
     a_day_later(world, [])
     assert world.books.ledger.verify().entries > 0
-    late = world.books.submit(BOB, encode(group(lease)), world.now)
+    late = world.books.intake.submit(BOB, encode(group(lease)), world.now)
     assert isinstance(late, Refusal)
     assert late.code == "unknown-lease"
 
@@ -145,7 +147,7 @@ def test_other_bytes_that_come_for_a_forgotten_lease_are_not_kept(long_world: Wo
     world = long_world
     lease = world.accepted(BOB)
     a_day_later(world, [lease.id])
-    assert isinstance(world.books.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal)
+    assert isinstance(world.books.intake.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal)
     assert kept(world, lease.id) <= MOST_OF_A_GROUP
 
 

@@ -138,7 +138,7 @@ async def _volunteer(coordinator: Coordinator) -> None:
         answer = coordinator.books.lease(NODE, ask, now)
         if isinstance(answer, bytes):
             lease = decode(peek(answer).payload, Lease)
-            coordinator.books.submit(NODE, encode(made_up(lease, chance)), now + 1)
+            coordinator.books.intake.submit(NODE, encode(made_up(lease, chance)), now + 1)
             coordinator.learning.arrived.set()
         await anyio.sleep(0.1)
 

@@ -118,11 +118,11 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         coordinator = swarm.coordinator
         assert coordinator is not None
-        tick, here = coordinator.books.tick, coordinator.desk.here
+        tick, here = coordinator.books.tick, coordinator.absence.here
         swarm.network.freeze(swarm.run.peer_id)
-        coordinator.books.tick = coordinator.desk.here = lambda now: 0  # type: ignore[method-assign,assignment]
+        coordinator.books.tick = coordinator.absence.here = lambda now: 0  # type: ignore[method-assign,assignment]
         await anyio.sleep(60)
-        coordinator.books.tick, coordinator.desk.here = tick, here  # type: ignore[method-assign]
+        coordinator.books.tick, coordinator.absence.here = tick, here  # type: ignore[method-assign]
         swarm.network.thaw(swarm.run.peer_id)
         await steps(swarm, 2)
         assert coordinator.painter.paint().expired == 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from p2p.messages import DocumentsAsk, encode
+from p2p.messages import DocumentsAsk
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import accepted, make_swarm, working
@@ -47,11 +47,7 @@ def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: 
             store.drop_file(base.path)
             await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             assert {0, 1} <= {file.version for file in store.payloads()}
-            assert await remaking._answer("stranger", _ask(bytes(32))) == b""
+            await remaking._answer("stranger", DocumentsAsk(hashes=[bytes(32)]))
             assert not remaking._wanted
 
     run_fake(main)
-
-
-def _ask(*hashes: bytes) -> bytes:
-    return encode(DocumentsAsk(hashes=list(hashes)))

@@ -24,6 +24,7 @@ from p2p.envelope import peek
 from p2p.identity import generate_key, write_key
 from p2p.messages import LeaseAsk, Receipt, decode
 from protocol.authority import Unproven
+from protocol.methods import LEASE
 from runtime.control_socket import socket_path
 from runtime.errors import LocalFault
 from tests.clock import run_fake
@@ -194,7 +195,7 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
                 before, asked = link.peer, LeaseAsk(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram")
                 assert serial(node) == 1
                 with pytest.raises(Refused, match="Era 7 version 0 is not one of this run's"):
-                    await link.call("lease", asked)
+                    await link.call(LEASE, asked)
                 assert serial(node) == 2
                 assert (link.peer, link.lies) == (before, []), "the line was given up"
 

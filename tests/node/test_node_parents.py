@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from node.parents import FOLLOW, LOOK, METHOD, Parents
+from node.parents import LOOK, Parents
 from p2p.errors import Unreachable
 from p2p.memory import MemoryNetwork
-from p2p.messages import PlanAnswer, encode
+from p2p.messages import PlanAnswer, PlanAsk, encode
 from p2p.peer import Peer
 from p2p.strangers import Strangers
+from protocol.methods import FOLLOW, PLAN
 from tests.clock import run_fake
 from tests.peers import running
 
@@ -22,13 +23,13 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
     network = MemoryNetwork(1)
     coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
 
-    async def plan(peer: str, data: bytes) -> bytes:
-        return encode(PlanAnswer(parents=["a"]))
+    async def plan(peer: str, ask: PlanAsk) -> PlanAnswer:
+        return PlanAnswer(parents=["a"])
 
     async def connected() -> str:
         return "c"
 
-    coordinator.serve(METHOD, plan, limit=1 << 14)
+    PLAN.serve(coordinator, plan)
     strangers = Strangers(node, bytes(32), lambda: 0)
     parents = Parents(node, strangers, uplink=None, downlink=None, connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
@@ -42,7 +43,7 @@ def test_the_coordinator_tells_a_node_of_its_place_without_being_asked():
     async def main():
         async with world() as (coordinator, _, parents):
             assert parents.parents == ["a"]
-            await coordinator.request("n", FOLLOW, encode(PlanAnswer(parents=["c", "a"])), timeout=5)
+            await FOLLOW.ask(coordinator, "n", PlanAnswer(parents=["c", "a"]), timeout=5)
             assert parents.parents == ["c", "a"]
 
     run_fake(main)
@@ -60,7 +61,7 @@ def test_a_node_keeps_its_place_when(who, data):
     async def main():
         async with world() as (coordinator, other, parents):
             with pytest.raises(Unreachable):
-                await {"c": coordinator, "a": other}[who].request("n", FOLLOW, data, timeout=5)
+                await {"c": coordinator, "a": other}[who].request("n", FOLLOW.name, data, timeout=5)
             assert parents.parents == ["a"]
 
     run_fake(main)

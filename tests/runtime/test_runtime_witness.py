@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.desk import STOPPED, Desk
+from coordinator.absence import STOPPED, Absence
 from runtime.witness import GAP, Witness
 from tests.coordinator.books_world import ALICE, World
 
@@ -34,13 +34,13 @@ def test_the_thread_ends_with_the_block() -> None:
 
 def test_leases_from_ahead_begin_anew_where_the_clock_was_set_back(tmp_path: Path) -> None:
     world = World(tmp_path)
-    desk = Desk(world.books, None, None, Clock())  # type: ignore[arg-type]
-    desk.here(world.now)
+    absence = Absence(world.books.leases, Clock())
+    absence.here(world.now)
     world.now += 3600_000
     lease = world.lease(ALICE)
-    desk.here(world.now)
+    absence.here(world.now)
     world.now -= 3600_000
-    desk.here(world.now)
+    absence.here(world.now)
     held = world.books.leases.find(lease.id)
     assert held is not None
     assert held.expires - world.now == lease.expires - lease.sent
@@ -64,13 +64,13 @@ def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(
 ) -> None:
     world = World(tmp_path)
     clock = Clock()
-    desk = Desk(world.books, None, None, clock)  # type: ignore[arg-type]
+    absence = Absence(world.books.leases, clock)
     lease = world.lease(ALICE)
     world.books.tick(world.now)
-    desk.here(world.now)
+    absence.here(world.now)
     world.now += wall
     clock.now += ran
-    desk.here(world.now)
+    absence.here(world.now)
     held = world.books.leases.find(lease.id)
     assert held is not None
     assert held.expires - lease.expires == (wall if extended else 0), what

@@ -1,0 +1,146 @@
+"""Every method of the wire, one row each: its name, its messages, who asks whom, and its limit.
+
+Rules
+1. A method is one row here. From the row come how it is served (`serve`), how it is asked (`ask`), its place in the
+   coordinator's queue (`rank`), and its line in the table of docs/protocol/requests.md.
+2. The request of a sealed method travels in a `Request` under the node's key, and is answered by an `Answer`:
+   coordinator/control.py opens it, node/link.py seals it. All other messages travel as they are.
+3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
+   submission of the run.
+4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
+
+To add a method: its messages, its row, `serve` where it is answered, `ask` where it is asked, its line in the table.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from p2p import reachable
+from p2p.limits.slots import CLASS_OF, OTHER
+from p2p.messages import (
+    Acknowledgement,
+    Documents,
+    DocumentsAsk,
+    HeadAnswer,
+    Hello,
+    Lease,
+    LeaseAsk,
+    PlanAnswer,
+    PlanAsk,
+    Reachable,
+    ReachableAsk,
+    Submission,
+    SubmitAnswer,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)
+from protocol.document_service import head_ask
+
+SMALL: Final = 64 << 10
+"""Bytes of a sealed request, beside the submission that it carries."""
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
+Answering = Callable[[str, bytes], Awaitable[bytes]]
+
+
+class Server(Protocol):
+    """What answers methods: `p2p.network.Network`."""
+
+    def serve(self, method: str, handler: Answering, *, limit: int) -> None:
+        """Answer `method`. `handler`: (peer id, request bytes) -> answer bytes. `limit`: bytes of a request."""
+
+
+class Asker(Protocol):
+    """What carries requests to peers: `p2p.network.Network`."""
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """Send one request and return its answer. Raises `P2PError`."""
+
+
+@dataclass(frozen=True)
+class Body(Generic[T]):
+    """How a request or an answer is written and read. `said`: its name in docs/protocol/requests.md. `decode` raises
+    `Malformed`."""
+
+    said: str
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+
+
+def message(type_: type[S]) -> Body[S]:
+    """Return the body of a wire type."""
+    return Body(type_.__name__, encode, lambda data: decode(data, type_))
+
+
+def encoded(said: str) -> Body[bytes]:
+    """Return a body that is handed on as bytes: it is kept, hashed or opened by whoever takes it."""
+    return Body(said, bytes, bytes)
+
+
+EMPTY: Final = Body[None]("empty", lambda nothing: b"", lambda data: None)
+"""No bytes; what comes all the same is not looked at."""
+
+
+@dataclass(frozen=True)
+class Method(Generic[Q, A]):
+    """`limit`: bytes of a request. `at_coordinator`: the same where the coordinator takes fewer. `rank`: of a sealed
+    method, the order in which the coordinator answers, 0 first (coordinator/rollouts/request_queue.py)."""
+
+    name: str
+    asked: str
+    request: Body[Q]
+    answer: Body[A]
+    limit: int
+    at_coordinator: int | None = None
+    sealed: bool = False
+    rank: int = 0
+
+    @property
+    def slots(self) -> str:
+        """The class whose slots requests for this method take (p2p/limits/slots.py)."""
+        return CLASS_OF.get(self.name, OTHER)
+
+    def serve(self, server: Server, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
+        """Answer a method that is not sealed. A request that does not decode fails alone. `limit`: bytes, where it is
+        not the row's."""
+
+        async def answer(peer: str, data: bytes) -> bytes:
+            return self.answer.encode(await handler(peer, self.request.decode(data)))
+
+        server.serve(self.name, answer, limit=self.limit if limit is None else limit)
+
+    async def ask(self, asker: Asker, peer: str, request: Q, *, timeout: float) -> A:
+        """Ask a peer by a method that is not sealed. Raises `Malformed`, `Unreachable` (also after `timeout` s)."""
+        data = await asker.request(peer, self.name, self.request.encode(request), timeout=timeout)
+        return self.answer.decode(data)
+
+
+_NODE, _ANYONE = "node -> coordinator", "anyone -> anyone"
+
+HELLO: Final = Method("hello", _NODE, message(Hello), message(Welcome), SMALL, sealed=True, rank=2)
+LEASE: Final = Method(
+    "lease", _NODE, message(LeaseAsk), encoded(f"a sealed {Lease.__name__}"), SMALL, sealed=True, rank=3
+)
+SUBMIT: Final = Method("submit", _NODE, encoded(Submission.__name__), message(SubmitAnswer), SMALL, sealed=True, rank=0)
+VERDICTS: Final = Method("verdicts", _NODE, message(VerdictsAsk), message(Verdicts), SMALL, sealed=True, rank=1)
+ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
+PLAN: Final = Method("plan", _NODE, message(PlanAsk), message(PlanAnswer), 16 << 10)
+FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanAnswer), EMPTY, 128 << 10)
+HEAD: Final = Method("head", _ANYONE, Body("HeadAsk", encode, head_ask), message(HeadAnswer), 4096, at_coordinator=1024)
+DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsAsk), message(Documents), 4096)
+REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsAsk), EMPTY, 4096)
+REACHABLE: Final = Method(reachable.METHOD, _ANYONE, message(ReachableAsk), message(Reachable), reachable.LIMIT)
+
+METHODS: Final[tuple[Method[Any, Any], ...]] = (
+    HELLO, LEASE, SUBMIT, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,
+)  # fmt: skip
+"""All of them, in the order of docs/protocol/requests.md."""
+SEALED: Final = tuple(method for method in METHODS if method.sealed)

@@ -1,0 +1,123 @@
+"""The table of wire methods: every row can be served and asked, and nothing is served or asked beside it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+
+from p2p.errors import Malformed, Unreachable
+from p2p.memory import MemoryNetwork
+from p2p.messages import DocumentsAsk, HeadAnswer, HeadAsk, PlanAnswer, PlanAsk
+from p2p.peer import Peer
+from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
+from tests.clock import run_fake
+from tests.peers import running
+
+
+class Line:
+    """A network that keeps what is served."""
+
+    def __init__(self) -> None:
+        self.served: dict[str, tuple[Any, int]] = {}
+
+    def serve(self, method: str, handler: Any, *, limit: int) -> None:
+        self.served[method] = handler, limit
+
+
+def test_each_name_stands_once_and_a_rank_is_a_sealed_methods() -> None:
+    assert len({method.name for method in METHODS}) == len(METHODS)
+    assert {method.name for method in METHODS if method.rank} <= {method.name for method in SEALED}
+
+
+def test_a_method_takes_its_request_to_a_peer_and_brings_the_answer_back() -> None:
+    async def place(peer: str, ask: PlanAsk) -> PlanAnswer:
+        return PlanAnswer(parents=[peer, *ask.failed])
+
+    async def main() -> None:
+        network = MemoryNetwork(1)
+        one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
+        PLAN.serve(one, place)
+        async with running(one, other):
+            answer = await PLAN.ask(other, "one", PlanAsk(failed=["x"]), timeout=5)
+            assert answer == PlanAnswer(parents=["other", "x"])
+            with pytest.raises(Unreachable):
+                await other.request("one", PLAN.name, b"\xc1", timeout=5)
+
+    run_fake(main)
+
+
+async def test_an_answer_that_is_none_is_the_peers_fault() -> None:
+    class Liar:
+        async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+            return b"\xc1"
+
+    with pytest.raises(Malformed, match="PlanAnswer"):
+        await PLAN.ask(Liar(), "liar", PlanAsk(), timeout=1)
+    await REMAKE.ask(Liar(), "liar", DocumentsAsk(hashes=[]), timeout=1)  # nothing is read out of an empty answer
+
+
+async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_no_roots() -> None:
+    asked = list[HeadAsk]()
+
+    async def answer(peer: str, ask: HeadAsk) -> HeadAnswer:
+        asked.append(ask)
+        return HeadAnswer(head=None)
+
+    line = Line()
+    HEAD.serve(line, answer)
+    HEAD.serve(line, answer, limit=HEAD.at_coordinator)
+    handler, limit = line.served["head"]
+    assert limit == 1024
+    for data in (b"", b"anything", b"\x80"):
+        await handler("peer", data)
+    assert asked == [HeadAsk()] * 3
+
+
+async def test_a_new_method_is_a_row_a_handler_and_a_caller() -> None:
+    class Sum(msgspec.Struct):
+        values: list[int]
+
+    total = Method("sum", "anyone -> anyone", message(Sum), Body("int", lambda n: b"%d" % n, int), 100)
+    line = Line()
+
+    async def added(peer: str, asked: Sum) -> int:
+        return sum(asked.values)
+
+    total.serve(line, added)
+
+    class Direct:
+        async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+            answer: bytes = await line.served[method][0]("me", payload)
+            return answer
+
+    assert await total.ask(Direct(), "peer", Sum(values=[1, 2]), timeout=1) == 3
+    assert (total.slots, line.served["sum"][1]) == ("other", 100)
+
+
+async def test_an_empty_answer_is_no_bytes() -> None:
+    line = Line()
+
+    async def told(peer: str, place: PlanAnswer) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    FOLLOW.serve(line, told)
+    assert await line.served["follow"][0]("peer", EMPTY.encode(None) + b"\x80") == b""
+
+
+def test_the_daemons_serve_and_ask_nothing_beside_the_table(repository: Path) -> None:
+    """A method's name stands as a literal in the table alone; only the two ends of sealed requests pass names on."""
+    names = "|".join(method.name for method in METHODS)
+    literal = re.compile(rf'\.(?:serve|request|ask|call|tell)\([^)\n]*"(?:{names})"')
+    bare = re.compile(r"(?:network|rpc)\.request\(|(?:network|handlers)\.serve\(")
+    found, by_name = [], []
+    for package in ("node", "coordinator"):
+        for path in (repository / package).rglob("*.py"):
+            source = path.read_text()
+            found += [path.name] if literal.search(source) else []
+            by_name += [path.name] if bare.search(source) else []
+    assert found == []
+    assert sorted(by_name) == ["control.py", "link.py"]
