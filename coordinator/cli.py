@@ -97,12 +97,12 @@ def run(
 ) -> None:
     """Run the coordinator of a run folder until it is stopped or its steps are done."""
     from coordinator import keys, setup
-    from coordinator.config import ConfigFault
     from coordinator.serve import check_start, serve_until_stopped
     from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
+    from runtime.settings import SettingsFault
 
     if log_level not in LEVELS:
-        raise ConfigFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
+        raise SettingsFault(f"--log-level should be one of {', '.join(LEVELS)}, not {log_level!r}")
     flags = _flags(sets, run={"steps": steps}, web={"port": port})
     loaded = setup.load_run(home, now=unix_milliseconds(), flags=flags, secret=keys.passphrase())
     check_start(loaded)

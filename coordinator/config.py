@@ -2,27 +2,24 @@
 
 1. A flag goes before an environment variable (`ECHO2_COORD_<SECTION>_<KEY>`), that before coordinator.toml, that
    before the default.
-2. An unknown section, key or variable is an error that names the nearest known one. So is a value of another type:
-   nothing is converted, except in variables, which hold TOML values, or plain words where a text is wanted.
+2. An unknown section, key or variable is an error that names the nearest known one (runtime/settings.py). So is a value
+   of another type: nothing is converted, except in variables, which hold TOML values, or plain words where a text is
+   wanted.
 3. Every key has a unit and a line of explanation; the commented coordinator.toml and the table in
    docs/operations.md are made from them (coordinator.reference).
 4. What is signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.setup refuses.
 """
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from p2p.multiaddr import address_of
-from runtime.errors import LocalFault
+from runtime.settings import Loader, SettingsFault, read_toml
 
 ENV_PREFIX = "ECHO2_COORD_"
 ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
@@ -30,24 +27,8 @@ ENV_OF_THE_COMMAND = frozenset({"ECHO2_COORD_HOME"})
 SIGNED = ("name", "model", "task", "staleness", "group_size", "limit", "compute_dtype", "engines")
 """Keys of [run] that stand in the signed RunSpec."""
 
-_WANTED = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "a text",
-    "tuple_type": "a list",
-    "too_short": "a longer list",
-    "too_long": "a shorter list",
-    "missing": "a longer list",
-    "finite_number": "a finite number",
-}
-"""pydantic's type of error -> what the key wants, where pydantic's own words are for programmers."""
-
 Settings = Mapping[str, Mapping[str, Any]]
 """Section -> key -> value."""
-
-
-class ConfigFault(LocalFault):
-    """A setting that must be put right; the message names it and what is wanted."""
 
 
 def _frozen_list(value: object) -> object:
@@ -327,136 +308,46 @@ class CoordinatorConfig(Section):
         return self
 
 
-def sections() -> Iterator[tuple[str, type[Section]]]:
-    """Name and model of each section, in order."""
-    for name, field in CoordinatorConfig.model_fields.items():
-        assert isinstance(field.annotation, type)
-        assert issubclass(field.annotation, Section)
-        yield name, field.annotation
+_LOADER: Final = Loader(CoordinatorConfig, ENV_PREFIX, lambda name: name in ENV_OF_THE_COMMAND)
+
+
+def sections() -> Iterable[tuple[str, type[BaseModel]]]:
+    """Return the name and the model of each section, in order."""
+    return _LOADER.sections.items()
 
 
 def load(path: Path, *, env: Mapping[str, str] = os.environ, flags: Settings | None = None) -> CoordinatorConfig:
-    """Read coordinator.toml under rule 1. Raises `ConfigFault` with one line that names the key."""
+    """Return the settings of a run folder's coordinator.toml under rule 1. Raises `SettingsFault`."""
     return parse(read(path), source=path.name, env=env, flags=flags)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The TOML file as it stands. Raises `ConfigFault`."""
+    """Return the TOML file as it stands. Raises `SettingsFault`."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return read_toml(path)
     except FileNotFoundError as error:
-        raise ConfigFault(f"no run in {path.parent}: make one with `echo2-coord init {path.parent}`") from error
-    except OSError as error:
-        raise ConfigFault(f"cannot read {path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigFault(f"{path} is not TOML: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigFault(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+        raise SettingsFault(f"no run in {path.parent}: make one with `echo2-coord init {path.parent}`") from error
 
 
 def parse(
     file: Mapping[str, Any], *, source: str, env: Mapping[str, str] | None = None, flags: Settings | None = None
 ) -> CoordinatorConfig:
-    """The settings from a decoded file, variables and flags. `source`: the file's name, for messages."""
-    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in file.items()}
-    for layer in (from_env(env or {}), flags or {}):
-        for section, values in layer.items():
-            held = merged.setdefault(section, {})
-            if isinstance(held, dict):
-                held.update(values)
-    try:
-        return CoordinatorConfig.model_validate(merged)
-    except ValidationError as error:
-        raise ConfigFault(_blame(error.errors()[0], source, env or {}, flags or {})) from error
+    """Return the settings from a decoded file, variables and flags. `source`: the file's name, for messages."""
+    return _LOADER.load(file, source=source, env=env or {}, flags=flags or {})[0]
 
 
-def from_env(env: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The settings among the environment variables. Raises `ConfigFault` for an unknown one with our prefix."""
-    known = {
-        f"{ENV_PREFIX}{section}_{key}".upper(): (section, key, field)
-        for section, model in sections()
-        for key, field in model.model_fields.items()
-    }
-    found: dict[str, dict[str, Any]] = {}
-    for name, text in sorted(env.items()):
-        if not name.startswith(ENV_PREFIX) or name in ENV_OF_THE_COMMAND:
-            continue
-        if name not in known:
-            raise ConfigFault(f"unknown environment variable {name}{_did_you_mean(name, known)}")
-        section, key, field = known[name]
-        found.setdefault(section, {})[key] = _env_value(text, field)
-    return found
+def from_env(env: Mapping[str, str]) -> Settings:
+    """Return the settings among the environment variables. Raises `SettingsFault`."""
+    return _LOADER.from_env(env)
 
 
 def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The settings of `section.key=value` words, values as in variables. Raises `ConfigFault`."""
+    """Return the settings of `section.key=value` words, values as in variables. Raises `SettingsFault`."""
     found: dict[str, dict[str, Any]] = {}
     for word in words:
-        dotted, equals, text = word.partition("=")
-        section, dot, key = dotted.partition(".")
-        if not (equals and dot):
-            raise ConfigFault(f"{word!r} is no setting: write section.key=value, as in web.port=8421")
-        model = dict(sections()).get(section)
-        if model is None:
-            raise ConfigFault(_unknown([section]))
-        if key not in model.model_fields:
-            raise ConfigFault(_unknown([section, key]))
-        found.setdefault(section, {})[key] = _env_value(text, model.model_fields[key])
+        key, equals, text = word.partition("=")
+        if not (equals and "." in key):
+            raise SettingsFault(f"{word!r} is no setting: write section.key=value, as in web.port=8421")
+        for section, values in _LOADER.from_text(key, text).items():
+            found.setdefault(section, {}).update(values)
     return found
-
-
-def _env_value(text: str, field: FieldInfo) -> object:
-    """A TOML value; a text as it is, or in double quotes as in the file; a list also as words between commas."""
-    if (field.annotation is str or get_origin(field.annotation) is Literal) and not text.startswith('"'):
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        is_texts = get_args(field.annotation)[-1:] == (...,)
-        return [word.strip() for word in text.split(",") if word.strip()] if is_texts else text
-
-
-def _blame(error: ErrorDetails, source: str, env: Mapping[str, str], flags: Settings) -> str:
-    """The sentence, with the place where the value was given."""
-    section, key = [*map(str, error["loc"]), "", ""][:2]
-    variable = f"{ENV_PREFIX}{section}_{key}".upper()
-    if key in flags.get(section, {}):
-        source = "command line"
-    elif variable in env:
-        source = variable
-    return f"{source}: {_sentence(error)}"
-
-
-def _sentence(error: ErrorDetails) -> str:
-    place = [str(part) for part in error["loc"]]
-    dotted = ".".join(place[:2])
-    if error["type"] == "extra_forbidden":
-        return _unknown(place)
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{dotted}: {message}" if dotted else message
-    if len(place) == 1:
-        return f"[{dotted}] should be a section of settings, not {error['input']!r}"
-    wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
-    given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
-    return f"{dotted} should {wanted if wanted.startswith('have') else f'be {wanted}'}, not {_short(given)}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _unknown(place: list[str]) -> str:
-    models = dict(sections())
-    if len(place) == 1:
-        homes = [f"{section}.{place[0]}" for section, model in models.items() if place[0] in model.model_fields]
-        return f"unknown section or key {place[0]}{_did_you_mean(place[0], models, homes)}"
-    section, key = place[:2]
-    homes = [f"{other}.{key}" for other, model in models.items() if key in model.model_fields]
-    return f"unknown key {section}.{key}{_did_you_mean(key, models[section].model_fields, homes)}"
-
-
-def _did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
-    nearest = (first or []) or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"

@@ -18,7 +18,7 @@ from typing import Any, Final
 from coordinator import authority, https, keys, modelfolder, reference
 from coordinator import config as configuration
 from coordinator.authority import Untrusted
-from coordinator.config import ConfigFault, CoordinatorConfig, RunSection, Settings
+from coordinator.config import CoordinatorConfig, RunSection, Settings
 from coordinator.folder import RunFolder
 from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
@@ -29,6 +29,7 @@ from p2p.invite import Invite
 from p2p.messages import Root, RunSpec
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
+from runtime.settings import SettingsFault
 from tasks.task import Task
 from weights.errors import WeightsError
 
@@ -94,18 +95,18 @@ def invite(
     https_pin: bytes | None,
     listening: Sequence[str] = (),
 ) -> str:
-    """Return the invite's string; no private key is needed. `first`: the first Root, decoded. Raises `ConfigFault`
+    """Return the invite's string; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault`
     where the addresses are too many or long."""
     addresses = https.reached(config, peer_id(keys.identity(first)), listening)
     root_hash = authority.root_hash(roots[0])
     try:
         return Invite(run=first.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
     except ValueError as error:
-        raise ConfigFault(f"network.advertise: {error}") from error
+        raise SettingsFault(f"network.advertise: {error}") from error
 
 
 def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
-    """The settings of a new run: flags before variables before the model's preset. Raises `ConfigFault`."""
+    """The settings of a new run: flags before variables before the model's preset. Raises `SettingsFault`."""
     preset = PRESETS.get(model, PRESETS[modelfolder.SMOLLM2])
     name = model if model in PRESETS else Path(model).resolve().name
     merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
@@ -156,8 +157,8 @@ def load_run(
     flags: Settings | None = None,
     secret: str | None = None,
 ) -> Run:
-    """Read a run back, under rule 2. `now`: milliseconds. Raises `ConfigFault`, `Untrusted` and `LocalFault`, each one
-    line that names the fix."""
+    """Read a run back, under rule 2. `now`: milliseconds. Raises `SettingsFault`, `Untrusted` and `LocalFault`, each
+    one line that names the fix."""
     place = RunFolder(folder)
     config = configuration.load(place.config, env=env, flags=flags)
     roots, chain, sealed, spec = read_documents(place)
@@ -190,25 +191,25 @@ def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...
 
 
 def check_signed(settings: RunSection, spec: RunSpec) -> None:
-    """Rule 3. Raises `ConfigFault` for the first setting that differs."""
+    """Rule 3. Raises `SettingsFault` for the first setting that differs."""
     signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
     signed |= {"task": spec.tasks[0].name, "engines": tuple(spec.engines)}
     for key in configuration.SIGNED:
         wanted = getattr(settings, key)
         if wanted != signed[key]:
-            raise ConfigFault(
+            raise SettingsFault(
                 f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which nodes go by: "
                 "set it back, or make another run with `echo2-coord init`"
             )
 
 
 def check_sizes(config: CoordinatorConfig, task: Task) -> None:
-    """That a batch and an evaluation find that many different prompts. Raises `ConfigFault`."""
+    """That a batch and an evaluation find that many different prompts. Raises `SettingsFault`."""
     wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
     for key, (split, number) in wanted.items():
         size = task.size("train" if split == "train" else "heldout")
         if number > size:
-            raise ConfigFault(
+            raise SettingsFault(
                 f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {size}"
             )
 

@@ -3,22 +3,20 @@
 Rules
 1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or what `ECHO2_CONFIG` names; an environment variable is `ECHO2_` and
    the field's name in capitals.
-2. An unknown key, in the file or under `ECHO2_`, is an error that names the nearest known one.
-3. Every error is one line: which key, where it came from, what it may be.
+2. runtime/settings.py reads them: an unknown key, in the file or under `ECHO2_`, is an error that names the nearest
+   known one; a value of another type is converted where that loses nothing.
 """
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from node.errors import BadConfig
 from p2p.multiaddr import WAYS, Way, address_of
+from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
@@ -104,68 +102,31 @@ def config_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[NodeConfig, dict[str, str]]:
-    """The settings, and where each key comes from ("flag", the variable, the file's path, "default").
+    """Return the settings, and where each key comes from ("command line", the variable, the file's path, "default").
 
-    `flags`: values that are None were not given. Raises `BadConfig`."""
+    `flags`: values that are None were not given. Raises `SettingsFault`."""
     path = config_path(environ)
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(NodeConfig.model_fields, "default")
-    layers = [
-        (_read_file(path), f"{path}"),
-        (_read_environment(environ), PREFIX),
-        ({key: value for key, value in flags.items() if value is not None}, "flag"),
-    ]
-    for layer, origin in layers:
-        for key, value in layer.items():
-            values[key], origins[key] = value, PREFIX + key.upper() if origin == PREFIX else origin
     try:
-        return NodeConfig.model_validate(values), origins
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        raise BadConfig(f"{key} (from {origins[key]}): {first['msg']}") from error
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        values = tomllib.loads(path.read_text())
+        file = read_toml(path)
     except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadConfig(f"{path} cannot be read: {error}") from error
-    _refuse_unknown(values.keys(), NodeConfig.model_fields, str(path))
-    return values
-
-
-def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    ours = {name: value for name, value in environ.items() if name.startswith(PREFIX) and not _foreign(name)}
-    known = {PREFIX + key.upper(): key for key in NodeConfig.model_fields}
-    _refuse_unknown(ours.keys(), known, "the environment")
-    values: dict[str, Any] = {known[name]: value for name, value in ours.items()}
-    for several in ("listen", "relays", "via"):
-        if several in values:
-            values[several] = tuple(values[several].split())
-    return values
+        file = {}
+    given = {key: value for key, value in flags.items() if value is not None}
+    return _LOADER.load(file, source=str(path), env=environ, flags=given)
 
 
 def _foreign(name: str) -> bool:
-    """A variable of ours that is no setting of a node."""
+    """Whether a variable of ours is no setting of a node."""
     return name in NOT_SETTINGS or name.startswith("ECHO2_COORD")
 
 
-def _refuse_unknown(names: Any, known: Mapping[str, Any], where: str) -> None:
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-            raise BadConfig(f"unknown setting {name} in {where}{hint}")
+_LOADER: Final = Loader(NodeConfig, PREFIX, _foreign)
 
 
 def listed(key: str | None, *, origin: bool) -> list[str]:
-    """Lines "key = value  # unit and meaning"; an invite is not spelled out. Raises `BadConfig`."""
+    """Lines "key = value  # unit and meaning"; an invite is not spelled out. Raises `SettingsFault`."""
     config, origins = load_config({})
-    if key is not None:
-        _refuse_unknown([key], NodeConfig.model_fields, "config get")
+    if key is not None and key not in NodeConfig.model_fields:
+        raise SettingsFault(_LOADER.unknown([key]))
     lines = []
     for name in [key] if key is not None else NodeConfig.model_fields:
         value = getattr(config, name)

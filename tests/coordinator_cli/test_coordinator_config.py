@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from coordinator import config, reference
-from coordinator.config import ConfigFault, CoordinatorConfig, LearnerSection, RunSection
+from coordinator.config import CoordinatorConfig, LearnerSection, RunSection
 from coordinator.learner import advantages, loss
 from coordinator.learner.calls import Hyper
 from p2p.messages import RunSpec
+from runtime.settings import SettingsFault
 
 
 def test_the_written_settings_read_back_as_the_defaults() -> None:
@@ -143,7 +144,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_a_wrong_setting_is_named_in_one_line(what: str) -> None:
     given, sentence = BAD[what]
-    with pytest.raises(ConfigFault) as fault:
+    with pytest.raises(SettingsFault) as fault:
         config.parse(given, source="coordinator.toml")
     assert str(fault.value).startswith(f"coordinator.toml: {sentence}")
     assert "\n" not in str(fault.value)
@@ -151,12 +152,12 @@ def test_a_wrong_setting_is_named_in_one_line(what: str) -> None:
 
 
 def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
-    with pytest.raises(ConfigFault, match=r"^command line: web\.port"):
+    with pytest.raises(SettingsFault, match=r"^command line: web\.port"):
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "2"}, flags={"web": {"port": -1}})
-    with pytest.raises(ConfigFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):
+    with pytest.raises(SettingsFault, match=r"^ECHO2_COORD_WEB_PORT: web\.port should be a whole number, not 'x'"):
         config.parse({"web": {"port": 1}}, source="it", env={"ECHO2_COORD_WEB_PORT": "x"})
     with pytest.raises(
-        ConfigFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"
+        SettingsFault, match="unknown environment variable ECHO2_COORD_WEB_PRT; did you mean ECHO2_COORD_WEB_PORT"
     ):
         config.parse({}, source="it", env={"ECHO2_COORD_WEB_PRT": "2"})
 
@@ -172,7 +173,7 @@ def test_a_wrong_value_is_blamed_on_where_it_was_given() -> None:
 )
 def test_a_setting_on_the_command_line_is_checked_like_any_other(word: str, sentence: str) -> None:
     assert config.from_assignments(["web.port=3"]) == {"web": {"port": 3}}
-    with pytest.raises(ConfigFault, match=sentence):
+    with pytest.raises(SettingsFault, match=sentence):
         config.from_assignments([word])
 
 
@@ -187,5 +188,5 @@ def test_a_setting_on_the_command_line_is_checked_like_any_other(word: str, sent
 def test_a_file_that_cannot_be_read_is_named(content: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "coordinator.toml"
     path.write_bytes(content)
-    with pytest.raises(ConfigFault, match=f"{path} {sentence}"):
+    with pytest.raises(SettingsFault, match=f"{path} {sentence}"):
         config.load(path, env={})

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from coordinator import authority, cli, keys, modelfolder, setup
 from coordinator.authority import ROOT_LIFE, Untrusted
-from coordinator.config import ConfigFault
 from coordinator.folder import Busy, RunFolder, locked
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
 from p2p.invite import Invite
 from p2p.messages import Root, RunSpec, decode, encode
 from runtime.errors import LocalFault
+from runtime.settings import SettingsFault
 from tests.support.run_folders import NOW, make_run
 from weights.snapshot import Snapshot
 
@@ -191,27 +191,27 @@ def put_foreign_runspec(home: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[LocalFault], str]] = {
     "no settings": (
         lambda h: (h / "coordinator.toml").unlink(),
-        ConfigFault,
+        SettingsFault,
         "no run in .*: make one with `echo2-coord init",
     ),
     "another S than signed": (
         lambda h: replace_in_config(h, "staleness = 4", "staleness = 5"),
-        ConfigFault,
+        SettingsFault,
         "run.staleness is 5, but this run was signed with 4, .* make another run",
     ),
     "another task than signed": (
         lambda h: replace_in_config(h, 'task = "reverse"', 'task = "add"'),
-        ConfigFault,
+        SettingsFault,
         "run.task is 'add', but this run was signed with 'reverse'",
     ),
     "other engines than signed": (
         lambda h: replace_in_config(h, "transformers/float32", "llamacpp"),
-        ConfigFault,
+        SettingsFault,
         "run.engines is",
     ),
     "more groups than prompts": (
         lambda h: replace_in_config(h, "batch_groups = 4", "batch_groups = 9001"),
-        ConfigFault,
+        SettingsFault,
         "run.batch_groups is 9001, but task reverse has 9000 train prompts",
     ),
     "a key open to others": (
@@ -351,7 +351,7 @@ def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
         result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
         assert result.exit_code == 0
         assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
-        assert setup.load_run(tmp_path / folder, env={}, now=cli._now()).id.hex()
+        assert setup.load_run(tmp_path / folder, env={}, now=cli.unix_milliseconds()).id.hex()
     assert sorted(path.relative_to(left) for path in left.rglob("*")) == held
 
 

@@ -34,6 +34,7 @@ from p2p.identity import generate_key, public_bytes
 from p2p.invite import Invite
 from p2p.messages import Receipt, Received, Refusal, encode
 from runtime.exit_codes import Exit
+from runtime.settings import SettingsFault
 from tests.support.paths import ROOT
 
 RUN, LEASE, BODY, NODE = b"r" * 32, b"l" * 16, b"a submission", b"n" * 32
@@ -48,7 +49,12 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_file(tmp_path: P
     environ = {"ECHO2_CONFIG": str(file), "ECHO2_NAME": "environment", "ECHO2_GPU": "cpu"}
     config, origins = load_config({"name": "flag", "gpu": None}, environ)
     assert (config.name, config.gpu, config.threads, config.outbox) == ("flag", "cpu", 3, 256)
-    assert [origins[key] for key in ("name", "gpu", "threads", "outbox")] == ["flag", "ECHO2_GPU", str(file), "default"]
+    assert [origins[key] for key in ("name", "gpu", "threads", "outbox")] == [
+        "command line",
+        "ECHO2_GPU",
+        str(file),
+        "default",
+    ]
 
 
 def test_the_file_lies_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +65,7 @@ def test_the_file_lies_where_xdg_says(tmp_path: Path, monkeypatch: pytest.Monkey
 BAD_SETTINGS = {
     "an unknown key in the file": ("gpus = 1\n", {}, "did you mean gpu"),
     "an unknown variable": ("", {"ECHO2_INVIT": "x"}, "did you mean ECHO2_INVITE"),
-    "no TOML": ("name = = 3\n", {}, "cannot be read"),
+    "no TOML": ("name = = 3\n", {}, "is not TOML"),
     "a number of the wrong kind": ('threads = "many"\n', {}, "threads"),
     "a device that is none": ("", {"ECHO2_GPU": "tpu"}, "gpu"),
     "a name too long": ("", {"ECHO2_NAME": "x" * 41}, "name"),
@@ -73,7 +79,7 @@ def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, sentence: str) 
     text, environ, said = BAD_SETTINGS[sentence]
     file = tmp_path / "node.toml"
     file.write_text(text)
-    with pytest.raises(BadConfig, match=said) as refused:
+    with pytest.raises(SettingsFault, match=said) as refused:
         load_config({}, {"ECHO2_CONFIG": str(file), **environ})
     assert "\n" not in str(refused.value)
 

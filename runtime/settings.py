@@ -1,0 +1,183 @@
+"""Read settings into one frozen model: a flag goes before a variable, that before the file, that before the default.
+
+Rules
+1. The model is flat, or has sections that are flat. A key is written "name" or "section.name".
+2. A file is TOML. A variable is a prefix and the key in capitals, "_" for the dot. It holds a TOML value; a plain text
+   where a text is wanted; and words between commas or spaces where a list of texts is.
+3. An unknown key, in the file or under the prefix, is an error that names the nearest known one.
+4. Every error is one line: where the value came from, which key, and what it should be.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from runtime.errors import LocalFault
+
+M = TypeVar("M", bound=BaseModel)
+Values = Mapping[str, Any]
+"""Values as the model has them: by name, or by section and name."""
+FLAG: Final = "command line"
+DEFAULT: Final = "default"
+_WANTED: Final = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+    "too_short": "a longer list",
+    "too_long": "a shorter list",
+    "missing": "a longer list",
+    "finite_number": "a finite number",
+}
+"""pydantic's type of error -> what the key wants, where pydantic's own words are for programmers."""
+
+
+class SettingsFault(LocalFault):
+    """A setting that must be put right; the message names it and what is wanted."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return a TOML file as it stands. Raises `SettingsFault`, FileNotFoundError."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SettingsFault(f"cannot read {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsFault(f"{path} is not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsFault(f"{path} is not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+
+
+def did_you_mean(word: str, known: Mapping[str, object], first: list[str] | None = None) -> str:
+    """Return the end of a sentence about an unknown word. `first`: what it may stand for, if anything does."""
+    nearest = (first or []) or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(known)}"
+
+
+class Loader(Generic[M]):
+    """Loads one model. `prefix`: of its variables. `is_foreign`: whether a variable with the prefix is no setting."""
+
+    def __init__(self, model: type[M], prefix: str, is_foreign: Callable[[str], bool]) -> None:
+        self._model, self._prefix, self._is_foreign = model, prefix, is_foreign
+        self.sections = {name: kind for name, field in model.model_fields.items() if (kind := _section(field))}
+        self.keys = dict(_keys(model, self.sections))
+
+    def variable(self, key: str) -> str:
+        """Return the name of a key's variable."""
+        return f"{self._prefix}{key}".replace(".", "_").upper()
+
+    def load(self, file: Values, *, source: str, env: Mapping[str, str], flags: Values) -> tuple[M, dict[str, str]]:
+        """Return the settings, and where the value of each key comes from. `source`: the file's name, for messages.
+        Raises `SettingsFault`."""
+        variables = self.from_env(env)
+        origins = dict.fromkeys(self.keys, DEFAULT)
+        merged: dict[str, Any] = {}
+        for values, origin in ((file, lambda key: source), (variables, self.variable), (flags, lambda key: FLAG)):
+            _merge(merged, values)
+            origins |= {key: origin(key) for key in self.keys if _holds(values, key)}
+        try:
+            return self._model.model_validate(merged), origins
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = [str(part) for part in first["loc"]]
+            raise SettingsFault(f"{origins.get(self._key(place), source)}: {self._sentence(first, place)}") from error
+
+    def from_env(self, env: Mapping[str, str]) -> dict[str, Any]:
+        """Return the settings among the variables. Raises `SettingsFault` for an unknown one with the prefix."""
+        known = {self.variable(key): key for key in self.keys}
+        values: dict[str, Any] = {}
+        for name, text in sorted(env.items()):
+            if not name.startswith(self._prefix) or self._is_foreign(name):
+                continue
+            if name not in known:
+                raise SettingsFault(f"unknown environment variable {name}{did_you_mean(name, known)}")
+            _merge(values, self.from_text(known[name], text))
+        return values
+
+    def from_text(self, key: str, text: str) -> dict[str, Any]:
+        """Return the values that one key's text stands for (rule 2). Raises `SettingsFault` for an unknown key."""
+        place = key.split(".")
+        if key not in self.keys:
+            raise SettingsFault(self.unknown(place if place[0] in self.sections else place[:1]))
+        value = {place[-1]: _value(text, self.keys[key])}
+        return {place[0]: value} if len(place) > 1 else value
+
+    def unknown(self, place: list[str]) -> str:
+        """Return the sentence about a section or key that there is not."""
+        word = place[-1]
+        homes = [key for key in self.keys if "." in key and key.partition(".")[2] == word]
+        if len(place) == 1:
+            kind = "section or key" if self.sections else "key"
+            return f"unknown {kind} {word}{did_you_mean(word, self._model.model_fields, homes)}"
+        return f"unknown key {'.'.join(place)}{did_you_mean(word, self.sections[place[0]].model_fields, homes)}"
+
+    def _key(self, place: list[str]) -> str:
+        return ".".join(place[: 2 if place[:1] and place[0] in self.sections else 1])
+
+    def _sentence(self, error: ErrorDetails, place: list[str]) -> str:
+        key = self._key(place)
+        if error["type"] == "extra_forbidden":
+            return self.unknown(key.split("."))
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "value_error":
+            return f"{key}: {message}" if key else message
+        if key not in self.keys:
+            return f"[{key}] should be a section of settings, not {error['input']!r}"
+        wanted = _WANTED.get(error["type"]) or re.sub(r"^(Input|Value|String|List) should (be )?", "", message)
+        given = list(error["input"]) if isinstance(error["input"], tuple) else error["input"]
+        return f"{key} should {wanted if wanted.startswith(('have', 'match')) else f'be {wanted}'}, not {_short(given)}"
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _keys(model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        if name in sections:
+            yield from ((f"{name}.{key}", inner) for key, inner in sections[name].model_fields.items())
+        else:
+            yield name, field
+
+
+def _merge(into: dict[str, Any], values: Values) -> None:
+    """Lay `values` over those that are there, section by section."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and isinstance(into.setdefault(name, {}), dict):
+            into[name] = {**into[name], **value}
+        elif not isinstance(value, Mapping):
+            into[name] = value
+
+
+def _holds(values: Values, key: str) -> bool:
+    section, dot, name = key.partition(".")
+    inner = values.get(section) if dot else values
+    return isinstance(inner, Mapping) and (name if dot else section) in inner
+
+
+def _value(text: str, field: FieldInfo) -> object:
+    """Return a TOML value; a text as it is, or in double quotes as in the file; a list also as words."""
+    kind, parts = get_origin(field.annotation), get_args(field.annotation)
+    is_text = field.annotation in (str, Path) or kind is Literal or (kind in (Union, UnionType) and str in parts)
+    if is_text and not text.startswith('"'):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return re.findall(r"[^\s,]+", text) if parts[-1:] == (...,) else text
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
