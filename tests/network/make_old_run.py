@@ -2,7 +2,8 @@
 
     python make_old_run.py OUT.tar.xz [--groups 40] [--batch 2]
 
-Commit 439044d made old_run.tar.xz (schema 1), f4ac234 made old_run_schema_2.tar.xz.
+Commit 439044d made old_run.tar.xz (schema 1), f4ac234 made old_run_schema_2.tar.xz, f66a8f8 made
+old_run_schema_3.tar.xz, the only one with a node's home: alice's, left in the middle of her work.
 
 A real coordinator and real nodes on an in-memory network, as tests/swarm.py has them. The run is left in the middle:
 with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside the
@@ -17,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -24,11 +26,27 @@ import msgspec
 sys.path.insert(0, str(Path.cwd()))
 
 from coordinator.learner.calls import Export, ExportedEdge
+from p2p.identity import load_or_create_key
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramLearner, Swarm, accepted, make_swarm, working
 from weights.diff import encode
 from weights.snapshot import Snapshot
+
+
+def third(leases: Any) -> int:
+    """The index of the fourth prompt, which the scorer will break on; each commit keeps its prompts elsewhere."""
+    prompts = leases._prompts if hasattr(leases, "_prompts") else leases.positions.prompts
+    return int(prompts.at(3).index)
+
+
+def ban(coordinator: Any, node: bytes, now: int) -> None:
+    """Ban a key, as the commit at hand does it."""
+    if hasattr(coordinator.books.roster, "ban"):
+        coordinator.books.roster.ban(node, "made for a test", now)
+    else:
+        coordinator.books.accounts.remark(node, "node.banned", "made for a test", now)
+
 
 DROPPED = ("logs", "lock", "run.sqlite.lock", "run.sqlite-wal", "run.sqlite-shm")
 
@@ -54,16 +72,18 @@ async def life(swarm: Swarm, groups: int) -> None:
     """Work until `groups` groups are accepted; then fall over with leases out."""
     async with swarm.coordinating() as coordinator:
         leases = coordinator.books.leases
-        swarm.scorer.poisoned = {leases._prompts.at(3).index}
+        swarm.scorer.poisoned = {third(leases)}
         lost = swarm.node("lost")
         async with working(lost):
             await until(lambda: accepted(lost) >= 2, 600)
         await anyio.sleep(400)  # its lease expires
-        nodes = [swarm.node(name) for name in ("alice", "bob")]
+        alice = swarm.folder / "alice"
+        nodes = [swarm.node("alice", key=load_or_create_key(alice / "node.key")), swarm.node("bob")]
+        (alice / "invite").write_text(swarm.invite().to_text())
         async with working(*nodes):
             await until(lambda: sum(map(accepted, nodes)) >= groups, 100_000)
         banned = coordinator.books.database.value("SELECT key FROM nodes ORDER BY first_seen LIMIT 1")
-        coordinator.books.roster.ban(banned, "made for a test", int(anyio.current_time() * 1000))
+        ban(coordinator, banned, int(anyio.current_time() * 1000))
 
 
 def main() -> None:
@@ -79,6 +99,7 @@ def main() -> None:
         learner = {"step": swarm.learner.step_number, "drawn": [one.hex() for one in swarm.learner.drawn]}
         with tarfile.open(options.out, "w:xz", preset=9) as archive:
             archive.add(Path(folder) / "run", "run", filter=lambda one: None if one.name.endswith(DROPPED) else one)
+            archive.add(Path(folder) / "alice", "alice", filter=lambda one: None if one.name.endswith(DROPPED) else one)
             for name in (f"v{swarm.learner.step_number}.safetensors",):
                 archive.add(Path(folder) / "learner" / name, f"learner/{name}")
             data = json.dumps(learner).encode()

@@ -1,5 +1,5 @@
-"""Run folders of commits 439044d (schema 1) and f4ac234 (schema 2) are opened by today's coordinator and carried on.
-make_old_run.py made them, each with the code of its commit.
+"""Run folders of commits 439044d (schema 1), f4ac234 (schema 2) and f66a8f8 (schema 3, with a node's home) are opened
+by today's daemons and carried on. make_old_run.py made them, each with the code of its commit.
 
 The file's clock began where every fake clock begins; so the new life begins a day later.
 """
@@ -17,7 +17,10 @@ import pytest
 from coordinator.accounts.standing import Accounts, standing
 from coordinator.database import Database
 from coordinator.ledger import Ledger
-from p2p.identity import public_key
+from node import receipts
+from node.held import HeldWeights
+from node.home import joined, run_folder
+from p2p.identity import load_key, public_key
 from p2p.memory import MemoryNetwork
 from tests.clock import run_fake
 from tests.coordinator.sums import check_sums
@@ -27,6 +30,7 @@ from tests.swarm import BigramLearner, BigramScorer, Swarm, accepted, wall, work
 FOLDERS = {
     1: Path(__file__).with_name("old_run.tar.xz"),
     2: Path(__file__).with_name("old_run_schema_2.tar.xz"),
+    3: Path(__file__).with_name("old_run_schema_3.tar.xz"),
 }
 EACH = pytest.mark.parametrize("schema", FOLDERS)
 LATER = 24 * 3600.0
@@ -89,7 +93,7 @@ def test_the_old_folder_has_something_of_everything(tmp_path: Path, schema: int)
     old = history(tmp_path / "run" / "run.sqlite")
     assert old["schema"] == schema
     assert old["accepted"] >= 40
-    assert old["refused"].keys() == ({"not-scorable"} if schema == 1 else set())
+    assert old["refused"].keys() == (set() if schema == 2 else {"not-scorable"})
     assert min(old["expired"], old["open"], len(old["receipts"])) >= 1
 
 
@@ -108,7 +112,7 @@ def test_sums_of_a_migrated_file_are_those_of_its_history_and_its_ledger_holds(t
         assert told(database, 0) == new, "opened a second time, nothing is counted twice"
 
 
-@EACH
+@pytest.mark.parametrize("schema", [1, 2])
 def test_bans_and_standing_of_an_old_run_are_those_of_its_ledger(tmp_path: Path, schema: int) -> None:
     unpacked(FOLDERS[schema], tmp_path)
     path = tmp_path / "run" / "run.sqlite"
@@ -144,3 +148,33 @@ def test_an_old_run_is_carried_on(tmp_path: Path, schema: int) -> None:
         assert drawn < {*swarm.learner.drawn}
 
     run_fake(main)
+
+
+def test_the_home_of_an_old_node_goes_on_from_its_weights_and_loses_no_receipt(tmp_path: Path) -> None:
+    swarm = unpacked(FOLDERS[3], tmp_path)
+    home = tmp_path / "alice"
+    count, faults = receipts.verified(home, None)
+    before = {row["lease"] for row in receipts.listed(home, 1000)}
+    assert count >= 4
+    assert not faults
+    weights = HeldWeights(run_folder(home, joined(home).run) / "weights")
+    root = weights.root()
+    assert root is not None
+
+    async def main() -> None:
+        await anyio.sleep(LATER)
+        async with swarm.coordinating() as coordinator:
+            published = {version.root for version in coordinator.publisher.line}
+            assert root in published, "the weights of the old home are a version of the run"
+            alice = swarm.node("alice", key=load_key(home / "node.key"))
+            done = accepted(alice)
+            assert done >= 4
+            async with working(alice):
+                await until(lambda: accepted(alice) >= done + 4, 600)
+
+    run_fake(main)
+    count_now, faults = receipts.verified(home, None)
+    assert count_now >= count + 4
+    assert not faults
+    assert before < {row["lease"] for row in receipts.listed(home, 1000)}
+    assert weights.root() not in (None, root), "the weights were stepped on"
