@@ -112,7 +112,7 @@ class Coordinator:
             addresses=self.presence.addresses,
             clock=clock,
             announcing=self.books.broadcasts.announced,
-            roots=lambda: run.roots,
+            roots=lambda: {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)},
         )
         self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
         self.painter = Painter(

@@ -23,7 +23,7 @@ Rules
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,10 +113,10 @@ class Publisher:
         addresses: Callable[[], Awaitable[list[str]]],
         clock: Callable[[], float],
         announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
-        roots: Callable[[], Sequence[bytes]] = tuple,
+        roots: Callable[[], Mapping[int, bytes]] = dict,
     ) -> None:
         """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
-        before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, in order."""
+        before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, by its serial."""
         self._signing, self._store, self._network = signing, store, network
         self._head_file, self._addresses, self._clock = head_file, addresses, clock
         self._announcing, self._roots = announcing, roots

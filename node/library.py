@@ -123,4 +123,4 @@ class Library:
     async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
         trusted = self._records.trusted
         newest = None if trusted.head is None else trusted.head.sealed
-        return document_service.head(ask, newest, trusted.roots)
+        return document_service.head(ask, newest, trusted.roots_by_serial)

@@ -27,7 +27,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from p2p.envelope import ROLES, Verified, document_hash, peek, verify, verify_named
+from p2p.envelope import ROLES, Verified, document_hash, verify, verify_named
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.messages import Head, Root, RunSpec, decode
 from protocol.authority import WrongRoot, open_kept, verify_root
@@ -92,25 +92,33 @@ class TrustedSet:
         return self.chain[-1] if self.chain else None
 
     @property
+    def roots_by_serial(self) -> dict[int, bytes]:
+        """Every sealed Root, in order."""
+        return {root.serial: sealed for root, sealed in zip(self.chain, self.roots, strict=True)}
+
+    @property
     def channel(self) -> bytes:
         """The run's channel key: the recipient of requests; zeros before the Root is known."""
         return self.root.roles["channel"].keys[0] if self.root is not None else bytes(32)
 
     def update_root(self, sealed: bytes, now: int) -> Root:
         """Take the next Root, or one that is held already. Raises `WrongRoot`, `TooFarAhead`, `Malformed`."""
-        if sealed not in self.roots:
-            ends = decode(peek(sealed).payload, Root).expires
-            if ends > now + ROOT_AHEAD:
-                raise TooFarAhead(f"a Root that ends in {figure((ends - now) / 86_400_000)} days; at most two years")
-        return self.restore_root(sealed)
+        return self._next_root(sealed, now)
 
     def restore_root(self, sealed: bytes) -> Root:
         """Take the next Root, or one that is held already; it was adopted before. Raises `WrongRoot`, `Malformed`."""
+        return self._next_root(sealed, None)
+
+    def _next_root(self, sealed: bytes, now: int | None) -> Root:
+        """`now`: None: rule 2's bound was kept when it was adopted."""
         if sealed in self.roots:
             return self.chain[self.roots.index(sealed)]
         if self.root is None and hashlib.sha256(sealed).digest() != self._root_hash:
             raise WrongRoot("the Root is not the one that the invite names")
         new = verify_root(sealed, self.root, self._run)
+        if now is not None and new.expires > now + ROOT_AHEAD:
+            ahead = figure((new.expires - now) / 86_400_000)
+            raise TooFarAhead(f"a Root that ends in {ahead} days; at most two years")
         self._adopt(new, sealed)
         return new
 

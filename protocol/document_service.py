@@ -5,12 +5,11 @@ Rules
 2. Neither answer needs authority: a document is named by its hash, and Heads and Roots are signed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from p2p.envelope import peek
 from p2p.errors import Malformed
-from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, Root, decode
+from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, decode
 
 ANSWER_BYTES: Final = 48 << 20
 
@@ -36,9 +35,9 @@ def head_ask(question: bytes) -> HeadAsk:
         return HeadAsk()
 
 
-def head(ask: HeadAsk, newest: bytes | None, roots: Sequence[bytes]) -> HeadAnswer:
+def head(ask: HeadAsk, newest: bytes | None, roots: Mapping[int, bytes]) -> HeadAnswer:
     """Return the newest Head, and the Roots behind the one that the asker holds. `newest`: sealed. `roots`: sealed, all
-    of them in order."""
-    serial = ask.root_serial
-    later = [] if serial is None else [one for one in roots if decode(peek(one).payload, Root).serial > serial]
+    of them by their serials, in order."""
+    held = ask.root_serial
+    later = [] if held is None else [sealed for serial, sealed in roots.items() if serial > held]
     return HeadAnswer(head=newest, roots=later)

@@ -86,7 +86,7 @@ def test_a_later_root_cannot_take_a_revocation_back() -> None:
 
 
 def test_a_peer_is_told_the_roots_behind_the_one_that_it_holds() -> None:
-    sealed = [seal("root", RUN, encode(one), FIRST) for one in ROTATED]
+    sealed = {one.serial: seal("root", RUN, encode(one), FIRST) for one in ROTATED}
 
     def told(question: bytes) -> list[bytes]:
         return document_service.head(document_service.head_ask(question), b"head", sealed).roots
