@@ -34,7 +34,7 @@ from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
 from engines.engine import Job
-from engines.transformers import TransformersEngine
+from engines.transformers.engine import TransformersEngine
 from tasks import text
 from tasks.task import Task, Text, Transcript, replay
 from weights.rolling import Rolling
@@ -126,7 +126,7 @@ class Loop:
         stepped = self._session.step(Batch(step=self._number, groups=list(self._groups)))
         assert stepped.export is not None
         # The engine goes to the new version as a node's does: by the payload.
-        self._engine.forward(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
+        self._engine.step_by(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
         length = Path(stepped.export.edges[0].payload).stat().st_size
         found = stepped.metrics
         return (

@@ -34,7 +34,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E4
 from benchmarks.bench import Candidate  # noqa: E402
 from coordinator import modelfolder  # noqa: E402
 from engines.engine import Job  # noqa: E402
-from engines.transformers import TransformersEngine  # noqa: E402
+from engines.transformers.engine import TransformersEngine  # noqa: E402
 from tasks import text  # noqa: E402
 from weights.snapshot import Snapshot  # noqa: E402
 from weights.tensors import load_into, save_model  # noqa: E402

@@ -43,7 +43,7 @@ def next_version(old: Snapshot, path: Path, rng: np.random.Generator) -> Snapsho
 
 def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     """Print the table and the closing lines; the exit status."""
-    from engines.transformers import TransformersEngine
+    from engines.transformers.engine import TransformersEngine
 
     rng = np.random.default_rng(0)
     versions, payloads = [Snapshot(base)], list[Path]()
@@ -58,13 +58,13 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     stepping.load(model, rolling)
 
     def forward() -> float:
-        held = [version.root for version in versions].index(stepping.go(_tip(stepping)).root)
-        stepping.forward(payloads[held], versions[held + 1].root, staleness)
+        held = [version.root for version in versions].index(stepping.step_to(_tip(stepping)).root)
+        stepping.step_by(payloads[held], versions[held + 1].root, staleness)
         return 1.0
 
     def among() -> float:
         held = stepping._loaded().loaded
-        stepping.go((held.ahead or held.behind)[0])
+        stepping.step_to((held.ahead or held.behind)[0])
         return 1.0
 
     def anew() -> float:

@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks import bench
 from coordinator.admission import EXACT, judge, proof
 from coordinator.rollouts.groups import Claimed, Rollout
-from engines.calls import packed
 from engines.engine import Job, Sample, SampleScore
+from engines.messages import packed
 from p2p.messages import Segment
 
 TURNS: Final = 5

@@ -41,12 +41,13 @@ from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.eras import FIRST_ERA
 from coordinator.learning import looks_of
 from coordinator.leases import Progress
-from coordinator.processes import ScorerChild, Supervised
+from coordinator.processes import restarts
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
-from engines.remote import python_path
+from engines.process import EngineProcess
+from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
 from p2p.local_addresses import dialable
 from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
@@ -164,10 +165,8 @@ Turn = Callable[[int], Coroutine[None, None, Measured]]
 @asynccontextmanager
 async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
     """The coordinator and the node; yields what runs a turn."""
-    scorer = Supervised(
-        [sys.executable, "-m", "engines.host"], name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}),
-        clock=time.monotonic,
-    )  # fmt: skip
+    dtype = run.config.run.compute_dtype
+    scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu", dtype=dtype)
     network = ThreadedPeer(run.keys.network, run.config.network.listen)
     with (
         Store(run.folder.store) as store,
@@ -246,18 +245,17 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
 
 
 def _scoring(
-    run: Run, scorer: Supervised, books: Books, publisher: Publisher, history: History, arrived: asyncio.Event
+    run: Run, scorer: SupervisedEngine, books: Books, publisher: Publisher, history: History, arrived: asyncio.Event
 ) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
-    child = ScorerChild(scorer, device="cpu", dtype=run.config.run.compute_dtype)
     weights = ScorerWeights(
-        child, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
+        scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )
     return Scoring(
-        scorer=child, books=books, publisher=publisher,
+        scorer=scorer, books=books, publisher=publisher,
         history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
-        weights=weights, looks=looks_of(run, child, books, publisher), evaluate_every=1, clock=time.time,
+        weights=weights, looks=looks_of(run, scorer, books, publisher), evaluate_every=1, clock=time.time,
         arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.rollouts.groups import Claimed, Group
-from engines.calls import float_bytes, floats
 from engines.engine import SampleScore
+from engines.messages import float_bytes, floats
 from p2p.messages import Lease, Rollout, RunSpec, Submission
 from protocol.refusals import sentence
 from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, begun, replay

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.config import RunSection
 from coordinator.keys import ROOT, role_keys
 from coordinator.modelfolder import ModelFacts
+from engines import registry
 from p2p.envelope import PROTOCOL, open_sealed, seal
 from p2p.errors import PeerFault
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
@@ -30,8 +31,8 @@ from tasks.task import Task
 ROOT_LIFE: Final = 365 * DAY
 REMINDED: Final = 30 * DAY
 """Milliseconds."""
-SAMPLING: Final = "gumbel-splitmix64/1"
-"""The sampling rule of engines.sampling: temperature 1, no truncation, seeded noise."""
+SAMPLING: Final = registry.TRANSFORMERS.sampling
+"""The sampling rule of the engine that scores: temperature 1, no truncation, seeded noise."""
 PRICE_MODE: Final = "points"
 
 

@@ -36,12 +36,13 @@ from coordinator.feeding import Feeding
 from coordinator.folder import RunFolder, locked
 from coordinator.group_commit import GroupCommit
 from coordinator.history import History
+from coordinator.learner.launch import learner_process
 from coordinator.learning import Learning
 from coordinator.leases import Again, Entropy, Seal, Terms
 from coordinator.operator_socket import OperatorSocket
 from coordinator.picture import Painter
 from coordinator.presence import Presence
-from coordinator.processes import Learner, LearnerChild, Scorer, ScorerChild, Supervised
+from coordinator.processes import Learner, LearnerChild, Scorer, on_death, restarts
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
 from coordinator.run.sealing import Sealer
@@ -50,7 +51,8 @@ from coordinator.state import LinksView
 from coordinator.verdicts import EXPIRED_AT_ONCE
 from coordinator.web.limits import WebLimits
 from coordinator.web.site import application, serve_web
-from engines.remote import python_path
+from engines.process import EngineProcess
+from engines.supervisor import SupervisedEngine, Supervisor
 from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.subnets import PeerLimits
@@ -276,20 +278,18 @@ async def serve(run: Run) -> None:
     sys.setswitchinterval(SWITCH)
     faults: list[str] = []
     section = run.config.learner
-    threads = {"OMP_NUM_THREADS": str(section.threads)}
 
     def died(fault: str) -> None:
         faults.append(fault[:MOST_FAULT])
         del faults[:-FAULTS]
 
-    def supervised(name: str, module: str) -> Supervised:
-        argv = [sys.executable, "-m", module]
-        return Supervised(argv, name=name, env=python_path(threads), clock=time.monotonic, on_death=died)
-
-    learner = LearnerChild(supervised("learner", "coordinator.learner.process"))
-    scorer = ScorerChild(
-        supervised("scorer", "engines.host"), device=section.device, dtype=run.config.run.compute_dtype
+    learner = LearnerChild(
+        Supervisor(lambda: learner_process(section.threads), restarts(), on_death=on_death("learner", died))
     )
+    scorer = SupervisedEngine(
+        lambda: EngineProcess(name="scorer", threads=section.threads), restarts(), on_death=on_death("scorer", died),
+        device=section.device, dtype=run.config.run.compute_dtype,
+    )  # fmt: skip
     reach = run.config.network
     relay = RelayLimits(rate=reach.relay_rate * MBIT) if reach.relay else None
     up, down = (bytes_per_second(rate) for rate in (reach.uplink, reach.downlink))
@@ -310,7 +310,7 @@ async def serve(run: Run) -> None:
         finally:
             await site.stop()
             await learner.child.stop()
-            await scorer.child.stop()
+            await scorer.stop()
 
 
 @contextlib.contextmanager

@@ -34,9 +34,9 @@ from coordinator.demo_screen import Screen, screen_for, working
 from coordinator.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
 from coordinator.folder import RunFolder
 from coordinator.state import RunState
-from engines.remote import python_path
 from p2p.errors import Unreachable
 from p2p.multiaddr import Way
+from runtime.child import python_path
 from runtime.exit_codes import Exit
 from runtime.figures import figure
 from runtime.units import unix_milliseconds

@@ -20,8 +20,8 @@ import structlog
 
 from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
-from engines.child import ChildError
 from engines.engine import Loaded
+from runtime.child import ChildError
 from weights.documents import Edge
 from weights.errors import WeightsError
 from weights.path import path_to
@@ -34,13 +34,13 @@ _SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorru
 log = structlog.get_logger("coordinator")
 
 
-class Go(NamedTuple):
+class StepTo(NamedTuple):
     """Undo steps, or make them again, until at `root`."""
 
     root: bytes
 
 
-class Forward(NamedTuple):
+class StepBy(NamedTuple):
     """Step by an edge; `keep` steps must then be within reach."""
 
     edge: Edge
@@ -49,11 +49,11 @@ class Forward(NamedTuple):
 
 def next_move(
     held: Loaded, line: Sequence[bytes], oldest: bytes, edges: Iterable[Edge], wanted: bytes
-) -> Go | Forward | None:
+) -> StepTo | StepBy | None:
     """What brings the scorer nearer to root `wanted`, which it does not hold; None where nothing does. `line`: roots of
     the versions published, in order; `oldest`: of the oldest that may still be asked for. `edges`: payloads at hand."""
     if wanted in (*held.behind, *held.ahead):
-        return Go(wanted)
+        return StepTo(wanted)
     tip = held.ahead[-1] if held.ahead else held.root
     places = {root: place for place, root in enumerate(line)}
     if not places.get(tip, len(line)) < places.get(wanted, -1):
@@ -63,8 +63,8 @@ def next_move(
     if not steps:
         return None
     if held.root != tip:
-        return Go(tip)
-    return Forward(min(steps, key=lambda edge: edge.length), max(0, places[following] - places.get(oldest, 0)))
+        return StepTo(tip)
+    return StepBy(min(steps, key=lambda edge: edge.length), max(0, places[following] - places.get(oldest, 0)))
 
 
 class ScorerWeights:
@@ -88,7 +88,7 @@ class ScorerWeights:
         anew, faults = iter((self._oldest_root(root), root)), 0
         while True:
             try:
-                held = self._scorer.held or await self._load()
+                held = self._scorer.loaded or await self._load()
                 if held is not None and held.root == root:
                     return True
                 if held is not None and (move := self._next_move(held, root)) is not None:
@@ -99,17 +99,17 @@ class ScorerWeights:
                 faults += 1
                 await self._mend(error, faults)
 
-    def _next_move(self, held: Loaded, root: bytes) -> Go | Forward | None:
+    def _next_move(self, held: Loaded, root: bytes) -> StepTo | StepBy | None:
         edges = self._publisher.steps_from(held.ahead[-1] if held.ahead else held.root)
         return next_move(held, self._line(), self._oldest_root(root), edges, root)
 
-    async def _make(self, move: Go | Forward) -> None:
-        if isinstance(move, Go):
-            await self._scorer.go(move.root)
+    async def _make(self, move: StepTo | StepBy) -> None:
+        if isinstance(move, StepTo):
+            await self._scorer.step_to(move.root)
         else:
             payload = self._publisher.payload(move.edge)
             if payload is not None:
-                await self._scorer.forward(payload, move.edge.root, move.keep)
+                await self._scorer.step_by(payload, move.edge.root, move.keep)
                 log.info("scorer stepped", version=move.edge.version, keep=move.keep)
 
     async def _load(self) -> Loaded | None:

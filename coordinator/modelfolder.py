@@ -10,7 +10,6 @@
 import asyncio
 import json
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from coordinator.learner.calls import Import, WarmedUp, WarmUp
-from engines.child import Child, ChildDied, ChildError
+from coordinator.learner.launch import learner_process
 from engines.context import context_of
-from engines.remote import python_path
 from p2p.chunks import manifest_of
 from p2p.messages import Asset
+from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from tasks import registry, text
 from tasks.task import Task, Text
@@ -140,7 +139,7 @@ def make_smollm2(out: Path) -> WarmedUp:
 
 async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
     """One call to a learner process of its own. Raises `LocalFault` for what it could not do."""
-    child = Child([sys.executable, "-m", "coordinator.learner.process"], name="learner", env=python_path())
+    child = learner_process()
     await child.start()
     try:
         return await child.call(method, order, WarmedUp)

@@ -36,7 +36,7 @@ from coordinator.publisher import Publisher
 from coordinator.rollouts.looks import Looks
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.turns import VISIT, Waiting, pick
-from engines.child import ChildDied, ChildError
+from runtime.child import ChildDied, ChildError
 
 PATIENCE = 2.0
 MOST_AT_ONCE = 32
@@ -128,7 +128,7 @@ class Scoring:
 
     async def _judge_each(self, groups: Generator[Undecided, None, None]) -> None:
         """Take one group after the other, beside others that take from the same, until the scorer fails or dies."""
-        while self.scorer.held is not None and (group := next(groups, None)) is not None:
+        while self.scorer.loaded is not None and (group := next(groups, None)) is not None:
             try:
                 await self._judge(group)
             except ChildDied:

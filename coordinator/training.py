@@ -32,7 +32,7 @@ from coordinator.state import StepPoint, VersionRow
 from coordinator.statistics import smoothed
 from coordinator.supervision.waiting import LOOK
 from coordinator.supervision.watch import Watch
-from engines.child import ChildDied, ChildError
+from runtime.child import ChildDied, ChildError
 
 _OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
 """Errors of the learner that are no batch's."""

@@ -4,15 +4,21 @@ Rules
 1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why.
 2. A device that is named is used or refused, never replaced.
 3. A GPU that is there but cannot be used (a CPU-only PyTorch, a broken driver) is never passed over in silence.
+4. An engine is given no device of a kind that it does not compute on (engines.registry, `devices`).
 """
 
 import platform
 import shutil
+from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from runtime.figures import apart
+
+KINDS: Final = ("cuda", "mps", "cpu")
+"""Kinds of devices, the fastest first."""
 
 _CPU_ONLY = "this PyTorch is built for CPUs only; install a GPU build (PyTorch's install page says how)"
 
@@ -59,43 +65,55 @@ def inventory() -> Inventory:
     return Inventory(cpu=_cpu_name(), cuda=gpus, mps=torch.backends.mps.is_available(), unused=unused)
 
 
-def choose(spec: str, found: Inventory | None = None) -> Device:
-    """`spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `found`: by default this machine's. Raises NoDevice."""
-    found = found or inventory()
+def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> Device:
+    """`spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `available`: by default this machine's. `kinds`: those that the
+    engine computes on. Raises NoDevice."""
+    available = available or inventory()
+    kind, _, number = spec.partition(":")
+    if kind in KINDS and kind not in kinds:
+        raise NoDevice(f"this engine does not compute on {kind}: use auto or {' or '.join(kinds)}")
     if spec == "auto":
-        return _auto(found)
+        return _auto(available, kinds)
     if spec == "cpu":
-        return Device(kind="cpu", name=found.cpu, why="asked for")
+        return Device(kind="cpu", name=available.cpu, why="asked for")
     if spec == "mps":
-        if not found.mps:
+        if not available.mps:
             raise NoDevice("no Metal GPU is available to PyTorch here; use --gpu auto or --gpu cpu")
         return Device(kind="mps", name="Apple GPU", why="asked for")
-    kind, _, number = spec.partition(":")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise NoDevice(f"{spec!r} is no device: use auto, cpu, cuda, cuda:N or mps")
     index = int(number or 0)
-    if index >= len(found.cuda):
-        raise NoDevice(f"cuda:{index} is not there: {found.unused or f'PyTorch sees {len(found.cuda)} CUDA devices'}")
-    gpu = found.cuda[index]
+    if index >= len(available.cuda):
+        raise NoDevice(
+            f"cuda:{index} is not there: {available.unused or f'PyTorch sees {len(available.cuda)} CUDA devices'}"
+        )
+    gpu = available.cuda[index]
     if gpu.fault:
         raise NoDevice(f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}")
     return Device(kind=f"cuda:{index}", name=gpu.name, why="asked for")
 
 
-def _auto(found: Inventory) -> Device:
-    usable = [index for index, gpu in enumerate(found.cuda) if not gpu.fault]
+def _auto(available: Inventory, kinds: Collection[str]) -> Device:
+    usable = [index for index, gpu in enumerate(available.cuda) if not gpu.fault and "cuda" in kinds]
     if usable:
-        best = max(usable, key=lambda index: (found.cuda[index].free, -index))
-        gpu = found.cuda[best]
+        best = max(usable, key=lambda index: (available.cuda[index].free, -index))
+        gpu = available.cuda[best]
         among = f" of {len(usable)} GPUs" if len(usable) > 1 else ""
         free, total = apart(gpu.free / 2**30, gpu.total / 2**30)
         why = f"most free memory{among}: {free} of {total} GiB"
         return Device(kind=f"cuda:{best}", name=gpu.name, why=why)
-    faults = [f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}" for index, gpu in enumerate(found.cuda)]
-    if found.mps:
+    faults = [
+        f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}"
+        for index, gpu in enumerate(available.cuda)
+        if gpu.fault
+    ]
+    if available.mps and "mps" in kinds:
         return Device(kind="mps", name="Apple GPU", why="the Mac's own GPU")
-    why = "; ".join(filter(None, [*faults, found.unused])) or "no GPU found"
-    return Device(kind="cpu", name=found.cpu, why=why)
+    other = "the engine does not use the GPU here" if available.cuda or available.mps else "no GPU found"
+    why = "; ".join(filter(None, [*faults, available.unused])) or other
+    if "cpu" not in kinds:
+        raise NoDevice(f"this engine computes on {' or '.join(kinds)} only: {why}")
+    return Device(kind="cpu", name=available.cpu, why=why)
 
 
 def _gpu(index: int) -> Gpu:

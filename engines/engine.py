@@ -1,13 +1,18 @@
 """The engine protocol: load a snapshot, take diffs, generate groups, score groups. All calls are blocking;
-an engine lives in a child process (engines.child) and never in a daemon's main process.
+an engine lives in a child process (engines.process) and never in a daemon's main process.
 """
 
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from runtime.errors import LocalFault
+
+Dtype = Literal["float32", "bfloat16"]
+"""The type that weights are computed with."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +47,7 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
     `logprobs`: under the scorer's weights: the behaviour log-probabilities. `margins`: how much the seeded choice
     (argmax of logits + noise) beats the token that was submitted, in nats; 0.0 where it is that token. An engine gives
-    lists; what came through a pipe (engines.calls.PackedScore) are arrays of float32.
+    lists; what came through a pipe (engines.messages.PackedScore) are arrays of float32.
     """
 
     logprobs: list[float] | NDArray[np.float32]
@@ -51,7 +56,7 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take. `behind`,
-    `ahead`: content roots to which `go` leads by undoing steps, and by making them again; the nearest first."""
+    `ahead`: content roots to which `step_to` leads by undoing steps, and by making them again; the nearest first."""
 
     root: bytes
     parameters: int
@@ -64,6 +69,10 @@ class EngineError(Exception):
     """The engine cannot go on: bad model folder, out of memory, wedged device. The message names the fix."""
 
 
+class EngineUnusable(LocalFault):
+    """No engine can work on this machine as it is set up. The message names the fix."""
+
+
 class Engine(Protocol):
     """Generates and scores under exactly one version at a time."""
 
@@ -72,12 +81,12 @@ class Engine(Protocol):
         of weights.rolling, in which a step that a kill has torn is finished first. Raises weights.errors
         where they are not what they claim to be."""
 
-    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """Step the folder held by an edge's payload, in place, to content root `root`, and go on with that. `keep`:
         steps that can then be undone; those that were undone before are forgotten. Raises weights.errors when
         payload, base or resulting root is wrong; the old version is then still held."""
 
-    def go(self, root: bytes) -> Loaded:
+    def step_to(self, root: bytes) -> Loaded:
         """Undo steps of the folder held, or make them again, in place, until it is at content root `root`. Raises
         weights.errors.WrongBase where that is not within reach."""
 

@@ -19,11 +19,11 @@ import structlog
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from engines.engine import Dtype
+from engines.versioned import VersionedEngine
 from node.clock import RunClock
 from node.config import NodeConfig
-from node.engine import DType, SupervisedEngine
 from node.follower import Follower
-from node.hardware import described
 from node.link import CoordinatorLink
 from node.neighbours import Neighbours
 from node.parents import Parents
@@ -53,7 +53,7 @@ class Contacts:
         network: Network,
         folder: Path,
         records: Records,
-        engine: SupervisedEngine,
+        engine: VersionedEngine,
         follower: Follower,
         clock: RunClock,
         seed: int,
@@ -92,19 +92,19 @@ class Contacts:
 
     async def fit(self, runspec: RunSpec) -> None:
         """Have the engine compute as the run wants it."""
-        dtype: DType = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
+        dtype: Dtype = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
             self.link.lost("the engine changed")
 
     async def _hello(self) -> Hello:
-        device = await self._engine.start()
+        probed = await self._engine.start()
         return Hello(
             protocols=(PROTOCOL, PROTOCOL),
             software=f"echo2/{_software()}",
             name=self._config.name or self._network.peer_id[-8:],
-            engine=device.engine,
-            device=device.device,
+            engine=probed.engine_class,
+            device=probed.hardware,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
             record=await self.reach.record(),
         )
@@ -117,10 +117,10 @@ class Contacts:
         await self._compute_in("bfloat16")
         return True
 
-    async def _compute_in(self, dtype: DType) -> None:
+    async def _compute_in(self, dtype: Dtype) -> None:
         await self._engine.stop()
         self._engine.dtype = dtype
-        _log.info(described(await self._engine.start()))
+        _log.info((await self._engine.start()).sentence())
 
     async def _welcomed(self, peer: str, welcome: Welcome) -> None:
         if welcome.head is not None:

@@ -19,16 +19,17 @@ import structlog
 from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from engines.engine import EngineUnusable
+from engines.process import EngineProcess
+from engines.versioned import VersionedEngine
 from node.acknowledge import Acknowledger
 from node.clock import RunClock
 from node.config import NodeConfig
 from node.contacts import Contacts
 from node.control import ControlServer, socket_path
 from node.courier import Courier
-from node.engine import EngineHandle, SupervisedEngine
-from node.errors import BadConfig, NodeError, TrustFailure, TryLater
+from node.errors import BadConfig, NodeError, NoDevice, TrustFailure, TryLater
 from node.follower import Follower
-from node.hardware import described
 from node.held import HeldWeights
 from node.home import run_folder
 from node.library import Library
@@ -66,14 +67,14 @@ class NodeDaemon:
         invite: Invite,
         key: Ed25519PrivateKey,
         network: Network,
-        engine: EngineHandle,
+        engine: Callable[[], EngineProcess],
         *,
         local: Callable[[], int],
         seed: int,
         once: bool = False,
     ) -> None:
         """`once`: end after one group. `local`: this machine's clock, milliseconds. `seed`: of waits and choices among
-        peers. Raises `NodeError`."""
+        peers. `engine`: makes the engine's process, which is then started. Raises `NodeError`."""
         self._config, self._network = config, network
         self._folder = run_folder(config.home, invite.run)
         disk = int(config.disk * 1e9)
@@ -82,7 +83,7 @@ class NodeDaemon:
             self._store = Store(self._folder / "store")
         self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
         self.switch = Switch(local)
-        self.engine = SupervisedEngine(engine, seed=seed)
+        self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
         clock = RunClock(local)
         library = Library(
             network, self._store, self._records, seed=seed, coordinator=self._coordinator, now=clock.now
@@ -152,7 +153,7 @@ class NodeDaemon:
 
     async def _start(self, tasks: TaskGroup) -> None:
         """Engine, coordinator, model files, versions: each once the one before is there."""
-        _log.info(described(await self.engine.start()))
+        _log.info((await self.engine.start()).sentence())
         tasks.start_soon(self.contacts.run)
         await self.contacts.search()
         if self._records.trusted.runspec is None:
@@ -196,7 +197,7 @@ class NodeDaemon:
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended the others: one that names its fix goes before one that does not."""
-    return foremost(group, [NodeError])
+    return foremost(group, [NodeError, EngineUnusable])
 
 
 @contextlib.contextmanager
@@ -206,6 +207,8 @@ def _named_faults() -> Iterator[None]:
         yield
     except NodeError:
         raise
+    except EngineUnusable as error:
+        raise NoDevice(str(error)) from error
     except WrongRoot as error:
         raise TrustFailure(str(error)) from error
     except (DiskFull, StoreBusy) as error:

@@ -28,9 +28,9 @@ import anyio.to_thread
 import structlog
 
 from engines.context import context_of
+from engines.versioned import LoadedVersion, VersionedEngine
 from node.acknowledge import Acknowledger
 from node.clock import RunClock
-from node.engine import EngineFailed, Held, SupervisedEngine
 from node.held import BadChain, HeldWeights
 from node.library import Library
 from node.payloads import Payloads, Stalled
@@ -41,6 +41,7 @@ from p2p.errors import P2PError, PeerFault
 from p2p.messages import Asset, Head, head_topic
 from p2p.network import Network
 from runtime.backoff import Backoff
+from runtime.child import ChildError
 from weights.documents import Edge, Version
 from weights.path import path_to
 from weights.store import Store
@@ -72,7 +73,7 @@ class Follower:
         weights: HeldWeights,
         payloads: Payloads,
         library: Library,
-        engine: SupervisedEngine,
+        engine: VersionedEngine,
         clock: RunClock,
         *,
         run: bytes,
@@ -99,11 +100,11 @@ class Follower:
         self.trouble = "no version is held yet"
         self.refused: list[str] = []
         network.subscribe(head_topic(run), self.hear)
-        engine.spoiled = self._spoiled
+        engine.on_corrupt = self._spoiled
 
     @property
-    def held(self) -> Held | None:
-        return self._engine.held
+    def held(self) -> LoadedVersion | None:
+        return self._engine.current
 
     @property
     def newest(self) -> Head | None:
@@ -183,7 +184,7 @@ class Follower:
         root = self._weights.root()
         found = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
         if root is not None and found:
-            self._engine.held = self._named(*max(found), root)
+            self._engine.current = self._named(*max(found), root)
 
     def _stored_edges(self) -> Iterator[Verified[Edge]]:
         for document in self._store.documents("edge"):
@@ -202,9 +203,10 @@ class Follower:
                 await self._advance()
                 failures, self.trouble = 0, ""
                 await self._news.wait()
-            except (P2PError, NoWay, Stalled, BadChain, EngineFailed) as error:
+            except (P2PError, NoWay, Stalled, BadChain, ChildError) as error:
                 failures += 1
-                self.trouble = str(error) or type(error).__name__
+                said = error.message if isinstance(error, ChildError) else str(error)
+                self.trouble = said or type(error).__name__
                 self._note(self.trouble)
                 wait = RETRY.delay(failures, self._random.random())
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
@@ -231,7 +233,7 @@ class Follower:
         if chain and chain[0].value.base_root is None:
             way = list(zip(chain, payloads, strict=True))
             await anyio.to_thread.run_sync(self._weights.make, way, self._disk)
-        async with self._engine.turn():
+        async with self._engine.exclusive():
             _log.debug("applying", version=version.version, edges=len(chain))
             await self._swap(version, chain, payloads)
         self._acknowledger.held(version.era, version.version)
@@ -283,16 +285,16 @@ class Follower:
                 break
             if self.held is None or self.held.root != edge.base_root:
                 raise NoWay("the weights that the plan starts from were damaged")
-            await self._engine.forward(payload, self._named(edge.era, edge.version, edge.root))
+            await self._engine.advance(payload, self._named(edge.era, edge.version, edge.root))
         await self._engine.hold(self._named(version.era, version.version, version.root))
         if not self._holds(version):
             raise NoWay("the weights that were made are damaged")
         self.changed.set()
 
-    def _named(self, era: int, version: int, root: bytes) -> Held:
-        return Held(era=era, version=version, root=root, weights=self._weights.path)
+    def _named(self, era: int, version: int, root: bytes) -> LoadedVersion:
+        return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)
 
-    def _spoiled(self, held: Held) -> None:
+    def _spoiled(self, held: LoadedVersion) -> None:
         """The engine could not load the weights as what they should be: fetch that version again."""
         self.trouble = f"version {held.version} on disk is damaged, and is fetched again"
         self._note(self.trouble)

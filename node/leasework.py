@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 
 from engines.engine import Job, Sample
-from node.engine import Held
+from engines.versioned import LoadedVersion
 from node.trust import Mixed
 from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
@@ -29,7 +29,7 @@ def check_lease(
     *,
     ask: LeaseAsk,
     node: bytes,
-    held: Held,
+    held: LoadedVersion,
     runspec: RunSpec,
     now: int,
     context: int | None = None,

@@ -5,9 +5,9 @@
 
 from typing import Any
 
+from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.control import Command
-from node.engine import SupervisedEngine
 from node.follower import Follower
 from node.link import CoordinatorLink
 from node.outbox import Outbox
@@ -27,7 +27,7 @@ class Report:
         config: NodeConfig,
         network: Network,
         records: Records,
-        engine: SupervisedEngine,
+        engine: VersionedEngine,
         follower: Follower,
         payloads: Payloads,
         link: CoordinatorLink,
@@ -53,7 +53,7 @@ class Report:
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Plain values; bytes counted since the daemon's start. `lag`: versions from the one held to the newest heard
         of, None before both are known and where they are of two eras. `payloads`: fetched for the last versions."""
-        trusted, held, device = self._records.trusted, self._engine.held, self._engine.device
+        trusted, held, probed = self._records.trusted, self._engine.current, self._engine.probed
         newest = self._follower.newest
         traffic = await self._network.traffic()
         return {
@@ -62,8 +62,8 @@ class Report:
             "run": trusted.runspec.value.name if trusted.runspec else None,
             "node": self._network.peer_id,
             "name": self._config.name,
-            "device": device.device if device else None,
-            "engine": device.engine if device else None,
+            "device": probed.hardware if probed else None,
+            "engine": probed.engine_class if probed else None,
             "era": held.era if held else None,
             "version": held.version if held else None,
             "newest": newest.version if newest else None,
@@ -75,7 +75,7 @@ class Report:
             "peers": len(await self._network.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),
-            "engine_restarts": self._engine.restarts,
+            "engine_restarts": self._engine.deaths,
             "connections_refused": traffic.refused,
             "received_bytes": traffic.received,
             "sent_bytes": traffic.sent,

@@ -25,10 +25,10 @@ from typing import Final
 
 import structlog
 
+from engines.versioned import LoadedVersion, VersionedEngine
 from node.ahead import Ahead
 from node.clock import RunClock
 from node.courier import Courier
-from node.engine import EngineFailed, EngineLost, Held, SupervisedEngine
 from node.errors import RefusedByRun
 from node.follower import Follower
 from node.leasework import check_lease, job_of, submission_of
@@ -40,6 +40,7 @@ from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
 from protocol import refusals
 from protocol.methods import LEASE
+from runtime.child import ChildDied, ChildError
 
 MOST_WAIT: Final = 1800.0
 """Seconds that a refusal is waited out, at most, before asking again: no coordinator sends a node to sleep for good."""
@@ -56,7 +57,7 @@ class Rollouts:
 
     def __init__(
         self,
-        engine: SupervisedEngine,
+        engine: VersionedEngine,
         follower: Follower,
         link: CoordinatorLink,
         outbox: Outbox,
@@ -83,7 +84,7 @@ class Rollouts:
         self.refusals: list[Refusal] = []
 
     async def run(self) -> None:
-        """Work until told to finish, or until the run is finished. Raises `RefusedByRun`, `NoDevice`."""
+        """Work until told to finish, or until the run is finished. Raises `RefusedByRun`, `EngineUnusable`."""
         while await self._allowed():
             self._follower.changed.clear()
             pause = await self._turn()
@@ -116,8 +117,8 @@ class Rollouts:
 
     async def _turn(self) -> float | None:
         """Leases of one version, worked off; or the seconds to wait before the next question."""
-        async with self._engine.turn():
-            held, serial = self._engine.held, self._records.serial
+        async with self._engine.exclusive():
+            held, serial = self._engine.current, self._records.serial
             if held is None or self._switch.idle or self._expired():
                 return 0.0
             try:
@@ -142,11 +143,13 @@ class Rollouts:
                 self.working = False
         return self._random.uniform(0.5, 1.5)
 
-    async def _ask(self, held: Held) -> Lease:
-        spec, device = self._records.trusted.runspec, self._engine.device
+    async def _ask(self, held: LoadedVersion) -> Lease:
+        spec, probed = self._records.trusted.runspec, self._engine.probed
         assert spec is not None
-        assert device is not None
-        ask = LeaseAsk(nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=device.engine)
+        assert probed is not None
+        ask = LeaseAsk(
+            nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=probed.engine_class
+        )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
         _log.debug("lease asked", version=held.version)
         verified = self._records.trusted.message(await self._link.call(LEASE, ask), "lease", Lease)
@@ -159,14 +162,14 @@ class Rollouts:
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
-    def _fitting(self, held: Held) -> Lease | None:
+    def _fitting(self, held: LoadedVersion) -> Lease | None:
         """What was kept over a pause, if it still binds the version held."""
         kept, self._kept = self._kept, None
         if kept is None or (kept.era, kept.version, kept.root) != (held.era, held.version, held.root):
             return None
         return kept if self._clock.now() < kept.expires else None
 
-    async def _work_and_ask(self, lease: Lease, held: Held) -> Lease | None:
+    async def _work_and_ask(self, lease: Lease, held: LoadedVersion) -> Lease | None:
         """Work a lease off; the next one, where it was asked for in time."""
         done = asyncio.Event()
         asking = asyncio.create_task(self._ask_ahead(held, done))
@@ -177,7 +180,7 @@ class Rollouts:
         finally:
             asking.cancel()
 
-    async def _ask_ahead(self, held: Held, done: asyncio.Event) -> Lease | None:
+    async def _ask_ahead(self, held: LoadedVersion, done: asyncio.Event) -> Lease | None:
         """The second half of rule 1. Whatever comes in between, the next turn asks anyway."""
         if self._once or self._ahead.wait is None:
             return None
@@ -202,9 +205,9 @@ class Rollouts:
                 samples = await self._engine.generate(job_of(lease, spec.value))
                 self._ahead.made(asyncio.get_running_loop().time() - began)
                 break
-            except EngineFailed as error:
-                raise Stale(f"the engine cannot work for this lease: {error}") from error
-            except EngineLost:
+            except ChildError as error:
+                raise Stale(f"the engine cannot work for this lease: {error.message}") from error
+            except ChildDied:
                 await self._engine.recover()
                 if self._clock.now() >= lease.expires:
                     raise Stale("the lease expired while the engine was down") from None

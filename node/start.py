@@ -95,12 +95,12 @@ def _found_nearby(config: NodeConfig) -> Invite:
 
 
 async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, once: bool) -> Exit:
+    from engines.process import EngineProcess
     from node.daemon import NodeDaemon
-    from node.hardware import ChildEngine
 
     key = load_or_create_key(config.home / "node.key", passphrase)
     daemon = NodeDaemon(
-        config, invite, key, network_of(config, invite, key), ChildEngine(config.gpu, threads=config.threads),
+        config, invite, key, network_of(config, invite, key), lambda: EngineProcess(threads=config.threads),
         local=unix_milliseconds, seed=secrets.randbits(64), once=once,
     )  # fmt: skip
     interrupted = False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engines import sampling_reference
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
-from engines.rollout import Rollout
+from engines.rollout_state import Rollout
 from tasks import registry
 from tasks.task import Score, sampled_mask
 from tasks.text import load as load_text
@@ -80,12 +80,12 @@ class BigramEngine:
             raise BadSnapshot("damaged")
         return self._hold(opened)
 
-    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         assert self._rolling is not None
         self._rolling.apply(payload, root, keep=keep)
         return self._hold(self._rolling.snapshot)
 
-    def go(self, root: bytes) -> Loaded:
+    def step_to(self, root: bytes) -> Loaded:
         assert self._rolling is not None
         while self._rolling.root != root:
             if root in self._rolling.behind():

@@ -22,12 +22,12 @@ from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened,
 from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
 from coordinator.learner.groups import TrainBatch, described, read
 from coordinator.setup import Run
-from engines.calls import PackedSample
-from engines.child import ChildDied, ChildError
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.messages import PackedSample
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
 from p2p.peer import Peer
+from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
 from tasks.text import char_tokenizer
 from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
@@ -165,26 +165,26 @@ class BigramScorer:
         self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
         self.poisoned: set[int] = set()
         self.renewed = 0
-        self._held: Loaded | None = None
+        self._loaded: Loaded | None = None
 
     @property
-    def held(self) -> Loaded | None:
-        return self._held
+    def loaded(self) -> Loaded | None:
+        return self._loaded
 
     async def load(self, model: Path, weights: Path) -> Loaded:
         return self._moved(lambda: self.engine.load(model, weights))
 
-    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        return self._moved(lambda: self.engine.forward(payload, root, keep))
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        return self._moved(lambda: self.engine.step_by(payload, root, keep))
 
-    async def go(self, root: bytes) -> Loaded:
-        return self._moved(lambda: self.engine.go(root))
+    async def step_to(self, root: bytes) -> Loaded:
+        return self._moved(lambda: self.engine.step_to(root))
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
-            self._held = None
+            self._loaded = None
             raise ChildDied("scorer", -9, "killed")
         if job.index in self.poisoned:
             raise ChildError("EngineError", "this prompt breaks it")
@@ -195,18 +195,18 @@ class BigramScorer:
 
     async def renew(self) -> None:
         self.renewed += 1
-        self._held = None
+        self._loaded = None
 
     def _moved(self, call: Callable[[], Loaded]) -> Loaded:
         """As the pipe has it: errors but a full disk come as `ChildError`, and what is then held is to be found out."""
-        self._held = None
+        self._loaded = None
         try:
-            self._held = call()
+            self._loaded = call()
         except DiskFull:
             raise
         except (EngineError, WeightsError, FileNotFoundError) as error:
             raise ChildError(type(error).__name__, str(error)) from error
-        return self._held
+        return self._loaded
 
 
 @dataclass

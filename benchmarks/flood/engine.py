@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.load.stub_learner import StubLearner
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from engines.calls import PackedSample
 from engines.engine import Job, Loaded, Sample, SampleScore
+from engines.messages import PackedSample
 from p2p.messages import Lease, Rollout, Segment, Submission
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot
@@ -81,21 +81,21 @@ class StandInScorer:
 
     def __init__(self, per_token: float) -> None:
         self._per_token, self._device = per_token, anyio.Lock()
-        self._held: Loaded | None = None
+        self._loaded: Loaded | None = None
         self.tokens = 0
 
     @property
-    def held(self) -> Loaded | None:
-        return self._held
+    def loaded(self) -> Loaded | None:
+        return self._loaded
 
     async def load(self, model: Path, weights: Path) -> Loaded:
         return await self._at(_root(weights), [], [])
 
-    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         held = self._holds()
         return await self._at(root, [held.root, *held.behind][:keep], [])
 
-    async def go(self, root: bytes) -> Loaded:
+    async def step_to(self, root: bytes) -> Loaded:
         held = self._holds()
         line = [*reversed(held.behind), held.root, *held.ahead]
         place = line.index(root)
@@ -113,16 +113,16 @@ class StandInScorer:
         return [[Sample(tokens=[job.eos], turns=[1], logprobs=[LOGPROB]) for _ in job.seeds] for job in jobs]
 
     async def renew(self) -> None:
-        self._held = None
+        self._loaded = None
 
     def _holds(self) -> Loaded:
-        assert self._held is not None, "forward, go and score come after load"
-        return self._held
+        assert self._loaded is not None, "step_by, step_to and score come after load"
+        return self._loaded
 
     async def _at(self, root: bytes, behind: list[bytes], ahead: list[bytes]) -> Loaded:
         await anyio.sleep(CHANGE)
-        self._held = Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
-        return self._held
+        self._loaded = Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
+        return self._loaded
 
 
 class StandInLearner:

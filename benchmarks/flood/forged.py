@@ -16,8 +16,8 @@ import anyio
 from benchmarks.flood.engine import StandInScorer
 from benchmarks.flood.keys import Key
 from benchmarks.flood.world import Setting, World, running
-from engines.calls import PackedSample
 from engines.engine import Job, Sample, SampleScore
+from engines.messages import PackedSample
 from p2p.messages import Lease, Rollout, Segment, Submission
 from tasks.text import CHAR_SIZE, EOS, char_tokenizer
 from weights.snapshot import Snapshot
@@ -49,7 +49,7 @@ class TimedScorer(StandInScorer):
     """Score with a real engine. `spent`: CPU seconds by the first seed of a group."""
 
     def __init__(self, model: Path) -> None:
-        from engines.transformers import TransformersEngine
+        from engines.transformers.engine import TransformersEngine
 
         super().__init__(0.0)
         self.engine: Any = TransformersEngine()
@@ -128,7 +128,7 @@ def _forged(world: World, sample: Sample) -> Sample:
 
 
 def _group(lease: Lease, samples: list[Sample]) -> Submission:
-    from engines.calls import float_bytes
+    from engines.messages import float_bytes
 
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [

@@ -9,9 +9,9 @@ from typing import Final
 
 from benchmarks.flood.engine import scored
 from benchmarks.load.stub_scorer import StubEngine, StubHost
-from engines.calls import ProbeCall, Probed
-from engines.child import Pipe
 from engines.engine import Job, Sample, SampleScore
+from engines.messages import ProbeCall, Probed
+from runtime.child import Pipe
 
 PER_TOKEN: Final = 0.4 / 166
 """Seconds: 0.4 for a group of 4 samples of 40 tokens, as commit 439044d needed."""
@@ -31,7 +31,7 @@ class JudgingHost(StubHost):
 
     def probe(self, call: ProbeCall) -> Probed:
         probed = super().probe(call)
-        self._held = JudgingEngine()
+        self._engine = JudgingEngine()
         return probed
 
 

@@ -5,7 +5,6 @@ spends is then what the coordinator spends, as long as requests are made before 
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,9 +16,10 @@ from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.processes import Scorer, ScorerChild, Supervised
+from coordinator.processes import Scorer, restarts
 from coordinator.setup import Run
-from engines.remote import python_path
+from engines.process import EngineProcess
+from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
@@ -160,9 +160,8 @@ async def until(condition: Callable[[], Any], seconds: float = 120.0) -> None:
 @asynccontextmanager
 async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer | None = None) -> AsyncIterator[Bare]:
     """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: in place of the stub."""
-    argv = [sys.executable, "-m", "benchmarks.load.stub_scorer"]
-    child = Supervised(argv, name="scorer", env=python_path({"OMP_NUM_THREADS": "1"}), clock=time.monotonic)
-    scorer = scorer or ScorerChild(child, device="cpu", dtype=run.config.run.compute_dtype)
+    stub = SupervisedEngine(lambda: EngineProcess(name="scorer", module="benchmarks.load.stub_scorer"), restarts())
+    scorer = scorer or stub
     learner, network = HeldLearner(), BareNetwork(run.peer_id)
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
@@ -180,4 +179,4 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            await child.stop()
+            await stub.stop()

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,13 +109,10 @@ def with_foreign_loopback() -> None:
 def with_stubs(scorer: str | None) -> None:
     """Let the daemon start the stubs in place of the model processes. `scorer`: another module than the stub."""
     names = vars(daemon)
-    real = names["Supervised"]
     stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
 
-    def supervised(argv: list[str], **named: Any) -> Any:
-        return real([stubs.get(part, part) for part in argv], **named)
-
-    names["Supervised"] = supervised
+    names["learner_process"] = partial(names["learner_process"], module=stubs["coordinator.learner.process"])
+    names["EngineProcess"] = partial(names["EngineProcess"], module=stubs["engines.host"])
 
 
 def measured(holds: Holds) -> dict[str, float]:

@@ -6,10 +6,10 @@ really stepped in place. Only the teacher-forced pass is left out.
 
 from pathlib import Path
 
-from engines.calls import ProbeCall, Probed
-from engines.child import Pipe
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.host import Host
+from engines.messages import ProbeCall, Probed
+from runtime.child import Pipe
 from weights.rolling import Rolling
 from weights.snapshot import Snapshot
 
@@ -26,12 +26,12 @@ class StubEngine:
         self._root = self._rolling.root if self._rolling else Snapshot(weights).root
         return self._loaded()
 
-    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         rolling = self._folder()
         rolling.apply(payload, root, keep=keep)
         return self._loaded()
 
-    def go(self, root: bytes) -> Loaded:
+    def step_to(self, root: bytes) -> Loaded:
         rolling = self._folder()
         while rolling.root != root:
             if root in rolling.behind():
@@ -50,7 +50,7 @@ class StubEngine:
         return [SampleScore(logprobs=one.logprobs, margins=[0.0] * len(one.logprobs)) for one in samples]
 
     def _folder(self) -> Rolling:
-        assert self._rolling is not None, "forward and go come after load"
+        assert self._rolling is not None, "step_by and step_to come after load"
         return self._rolling
 
     def _loaded(self) -> Loaded:
@@ -63,7 +63,7 @@ class StubHost(Host):
     """The host, which makes this engine."""
 
     def probe(self, call: ProbeCall) -> Probed:
-        self._held = StubEngine()
+        self._engine = StubEngine()
         return Probed(kind="cpu", name="none", why="a stub", engine_class="stub/float32/cpu")
 
 

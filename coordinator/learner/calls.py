@@ -1,4 +1,4 @@
-"""What main and the learner process say to each other, over engines.child frames.
+"""What main and the learner process say to each other, over runtime.child frames.
 
     main -> learner   open(Open) -> Opened            once, after every start of the process
     main -> learner   step(Batch) -> Stepped          draws are decided by main's buffer; one step a call

@@ -29,7 +29,7 @@ class Handlers:
         self._session: Session | None = None
 
     def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
-        """What `engines.child.Pipe.serve` asks for."""
+        """What `runtime.child.Pipe.serve` asks for."""
         return {
             "open": (Open, self.open),
             "step": (Batch, self.step),

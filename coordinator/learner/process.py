@@ -1,8 +1,8 @@
-"""`python -m coordinator.learner.process`: the learner behind a pipe to the daemon (`calls`, `engines.child`)."""
+"""`python -m coordinator.learner.process`: the learner behind a pipe to the daemon (`calls`, `runtime.child`)."""
 
 from typing import NoReturn
 
-from engines.child import Pipe
+from runtime.child import Pipe
 
 
 def main() -> NoReturn:

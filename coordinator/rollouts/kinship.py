@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from coordinator.admission import ENOUGH
-from engines.calls import PackedSample
 from engines.engine import Job
+from engines.messages import PackedSample
 
 HALF: Final = 0.5
 

@@ -34,9 +34,9 @@ from coordinator.admission import (
 from coordinator.processes import Scorer
 from coordinator.rollouts.kinship import Kinship, Known
 from coordinator.rollouts.waiting_groups import Undecided
-from engines.calls import PackedSample
-from engines.child import ChildDied, ChildError
 from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
+from runtime.child import ChildDied, ChildError
 
 
 class Looks:
@@ -79,7 +79,7 @@ class Looks:
     async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         """Ask for a score of each sample. A scorer that died between two passes was followed by one without weights:
         raises `ChildDied` instead of asking that one."""
-        if self._scorer.held is None:
+        if self._scorer.loaded is None:
             raise ChildDied("scorer", 0, "it went while a group was looked at")
         found = await self._scorer.score(job, samples)
         if len(found) != len(samples):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.held import Forward, Go, next_move
+from coordinator.held import StepBy, StepTo, next_move
 from engines.engine import Loaded
 from weights.documents import Edge
 
@@ -32,11 +32,11 @@ def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
 @pytest.mark.parametrize(
     ("held", "wanted", "move"),
     [
-        pytest.param(at(3, behind=2), 1, Go(LINE[1]), id="what is behind is gone back to"),
-        pytest.param(at(1, behind=1, ahead=2), 3, Go(LINE[3]), id="what was undone is made again"),
-        pytest.param(at(2), 5, Forward(EDGES[3], 2), id="versions are taken one by one, skips or not"),
-        pytest.param(at(1, ahead=2), 5, Go(LINE[3]), id="a payload comes after what was undone, which it would forget"),
-        pytest.param(at(4), 5, Forward(EDGES[5], 4), id="the steps down to the oldest are kept"),
+        pytest.param(at(3, behind=2), 1, StepTo(LINE[1]), id="what is behind is gone back to"),
+        pytest.param(at(1, behind=1, ahead=2), 3, StepTo(LINE[3]), id="what was undone is made again"),
+        pytest.param(at(2), 5, StepBy(EDGES[3], 2), id="versions are taken one by one, skips or not"),
+        pytest.param(at(1, ahead=2), 5, StepTo(LINE[3]), id="a payload comes after what was undone"),
+        pytest.param(at(4), 5, StepBy(EDGES[5], 4), id="the steps down to the oldest are kept"),
         pytest.param(at(3), 1, None, id="what is out of reach behind needs other weights"),
     ],
 )

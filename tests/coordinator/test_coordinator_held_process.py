@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +12,10 @@ import numpy as np
 import pytest
 
 from coordinator.held import ScorerWeights
-from coordinator.processes import ScorerChild, Supervised
-from engines.child import ChildDied
-from engines.remote import python_path
+from coordinator.processes import restarts
+from engines.process import EngineProcess
+from engines.supervisor import SupervisedEngine
+from runtime.child import ChildDied
 from tests.engines import tiny_model
 from weights.diff import encode
 from weights.documents import Edge
@@ -59,8 +58,8 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
         at_hand=lambda: edges, payload=lambda edge: edges.get(edge),
         steps_from=lambda root: [edge for edge in edges if edge.base_root == root],
     )  # fmt: skip
-    child = Supervised([sys.executable, "-m", "engines.host"], name="scorer", env=python_path(), clock=time.monotonic)
-    scorer, folder = ScorerChild(child, device="cpu", dtype="float32"), tmp_path / "scorer"
+    scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu")
+    folder = tmp_path / "scorer"
     weights = ScorerWeights(scorer, publisher, model=model.folder, folder=folder, oldest=lambda: (1, 0))
     rng = random.Random(3)
 
@@ -68,15 +67,15 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
         while True:
             wanted = rng.choice(line).root
             assert await weights.hold(wanted)
-            assert scorer.held is not None
-            assert scorer.held.root == wanted
+            assert scorer.loaded is not None
+            assert scorer.loaded.root == wanted
 
     async def killed() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wander)
             await anyio.sleep(rng.random() * 0.2)
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
+            assert scorer.pid is not None
+            os.kill(scorer.pid, signal.SIGKILL)
 
     try:
         assert await weights.hold(line[-1].root)
@@ -88,7 +87,7 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
             assert Snapshot(found.path).root == found.root
             assert {found.root, *found.behind(), *found.ahead()} == {one.root for one in line}
             assert await weights.hold(line[0].root)
-            assert scorer.held is not None
-            assert (scorer.held.behind, scorer.held.ahead) == ([], [one.root for one in line[1:]])
+            assert scorer.loaded is not None
+            assert (scorer.loaded.behind, scorer.loaded.ahead) == ([], [one.root for one in line[1:]])
     finally:
         await scorer.renew()

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from coordinator.learner.calls import Batch
-from coordinator.processes import DiedComputing, LearnerChild, Supervised
-from engines.child import ChildDied, ChildError
-from engines.remote import python_path
+from coordinator.processes import DiedComputing, LearnerChild, restarts
+from engines.supervisor import Supervisor
+from runtime.child import Child, ChildDied, ChildError, python_path
 
 CHILD = """
 import os, signal, sys, time
-from engines.child import Pipe
+from runtime.child import Pipe
 pipe = Pipe()
 from coordinator.learner.calls import BEGUN, Batch, Begun
 
@@ -36,7 +36,9 @@ pipe.serve({"step": (Batch, step)})
 @pytest.fixture
 async def learner() -> AsyncIterator[LearnerChild]:
     argv = [sys.executable, "-c", CHILD]
-    child = Supervised(argv, name="learner", env=python_path({}), clock=lambda: 1e6 * time.monotonic())
+    child = Supervisor(
+        lambda: Child(argv, name="learner", env=python_path()), restarts(), clock=lambda: 1e6 * time.monotonic()
+    )
     yield LearnerChild(child)
     await child.stop()
 

@@ -12,10 +12,10 @@ from coordinator.admission import Verdict
 from coordinator.rollouts.kinship import Kinship, Known
 from coordinator.rollouts.looks import Looks
 from coordinator.rollouts.waiting_groups import Undecided
-from engines.calls import PackedSample, packed
-from engines.child import ChildDied, ChildError
 from engines.engine import Job, Sample, SampleScore
+from engines.messages import PackedSample, packed
 from p2p.messages import Receipt
+from runtime.child import ChildDied, ChildError
 from tests.coordinator.books_world import ALICE, BOB, SPEC, World, group, opened, rollout
 
 SAMPLES = 8
@@ -31,7 +31,7 @@ class Engine:
         """Seeds of the samples of each call."""
         self.margins: Callable[[bytes, int], list[float]] = lambda seed, tokens: [0.0] * tokens
         self.left_out = 0
-        self.held: object | None = self
+        self.loaded: object | None = self
         self.dies = False
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
@@ -43,7 +43,7 @@ class Engine:
             for seed, tokens in zip(job.seeds, lengths, strict=True)
         ]
         if self.dies:
-            self.held = None
+            self.loaded = None
         return scores[self.left_out :]
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from coordinator import modelfolder, setup
 from coordinator.learner.calls import Import
-from engines.child import Child
+from runtime.child import Child, python_path
 from runtime.errors import LocalFault
 from tests.support.run_folders import NOW
 
 CHILD = """
-from engines.child import Pipe
+from runtime.child import Pipe
 from coordinator.learner.calls import Import
 def refuse(order): raise {fault}
 Pipe().serve({{"import_model": (Import, refuse)}})
@@ -36,7 +36,7 @@ def test_what_the_learner_cannot_make_is_told_in_its_words(
     fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [sys.executable, "-c", CHILD.format(fault=fault)]
-    monkeypatch.setattr(modelfolder, "Child", lambda _, name, env: Child(argv, name=name, env=env))
+    monkeypatch.setattr(modelfolder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
     with pytest.raises(LocalFault, match=sentence):
         asyncio.run(modelfolder._ask_learner("import_model", Import(folder=str(tmp_path))))
 

@@ -21,13 +21,13 @@ from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from coordinator.learner.handlers import Handlers
 from coordinator.processes import Learner
 from coordinator.setup import Run
-from engines.calls import PackedSample
-from engines.child import ChildError
 from engines.engine import Job, Loaded, Sample, SampleScore
+from engines.messages import PackedSample
 from p2p.envelope import peek
 from p2p.memory import MemoryNetwork
 from p2p.messages import Lease, LeaseAsk, Rollout, Segment, Submission, decode, encode
 from p2p.peer import Peer
+from runtime.child import ChildError
 from tests.node.fake_coordinator import until
 from weights.store import Store
 
@@ -66,15 +66,15 @@ class OwnLearner:
 class Believer:
     """coordinator.processes.Scorer that finds every group as it claims to be."""
 
-    held: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
+    loaded: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
 
     async def load(self, model: Path, weights: Path) -> Loaded:
         return self._at(b"")
 
-    async def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         return self._at(root)
 
-    async def go(self, root: bytes) -> Loaded:
+    async def step_to(self, root: bytes) -> Loaded:
         return self._at(root)
 
     def _at(self, root: bytes) -> Loaded:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.learner.calls import Hyper, Open, Opened, Stepped
-from engines.child import Child, ChildDied, ChildError
+from runtime.child import Child, ChildDied, ChildError
 from tests.coordinator_learner.tiny import ask, batch, store
 
 ARGV = [sys.executable, "-m", "coordinator.learner.process"]

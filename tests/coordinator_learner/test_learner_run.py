@@ -3,16 +3,16 @@
 import os
 import shutil
 import signal
-import sys
-import time
 from pathlib import Path
 
 import anyio
 import pytest
 
 from coordinator.daemon import Coordinator
-from coordinator.processes import LearnerChild, Supervised
+from coordinator.learner.launch import learner_process
+from coordinator.processes import LearnerChild, restarts
 from coordinator.setup import Run
+from engines.supervisor import Supervisor
 from tests.clock import run_fake
 from tests.coordinator_learner.real_learner import OwnLearner, coordinating, make_run
 from tests.node.fake_coordinator import until
@@ -112,8 +112,7 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
 ) -> None:
     """A process of its own behind its pipe; each SIGKILL comes a little later than the one before."""
     run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3)
-    argv = [sys.executable, "-m", "coordinator.learner.process"]
-    child = Supervised(argv, name="learner", env={"PYTHONPATH": str(repository)}, clock=time.monotonic)
+    child = Supervisor(learner_process, restarts())
     learner = LearnerChild(child)
     try:
         async with coordinating(run, learner) as coordinator:

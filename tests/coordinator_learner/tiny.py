@@ -13,7 +13,7 @@ from coordinator.learner.eras import next_era
 from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
-from engines.calls import float_bytes
+from engines.messages import float_bytes
 from p2p.messages import Lease, Rollout, Segment, Submission, encode
 from tasks.task import Score
 

@@ -4,7 +4,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, Qwen3Config
 
-from engines import kvcache
+from engines.transformers import kv_cache
 
 CONFIG = Qwen3Config(num_hidden_layers=2)
 
@@ -17,7 +17,7 @@ def states(generator: torch.Generator, rows: int, tokens: int) -> tuple[torch.Te
 def test_it_holds_what_the_librarys_own_cache_holds() -> None:
     """Prompt, repeat, tokens one by one and several at once, rows dropped and reordered in between, past the room."""
     generator = torch.Generator().manual_seed(0)
-    ours: Any = kvcache.growing_cache(CONFIG)
+    ours: Any = kv_cache.growing_cache(CONFIG)
     theirs: Any = DynamicCache(config=CONFIG)
     rows = 2
 
@@ -33,14 +33,14 @@ def test_it_holds_what_the_librarys_own_cache_holds() -> None:
     for cache in (ours, theirs):
         cache.batch_select_indices(torch.tensor([0, 0, 0, 1, 1]))
     rows = 5
-    for _ in range(2 * kvcache.ROOM):
+    for _ in range(2 * kv_cache.ROOM):
         feed(1)
     for kept in ([4, 0, 2], [1]):
         for cache in (ours, theirs):
             cache.batch_select_indices(torch.tensor(kept))
         rows = len(kept)
         feed(3)
-        feed(2 * kvcache.ROOM)
+        feed(2 * kv_cache.ROOM)
         feed(1)
     for cache in (ours, theirs):
         cache.batch_repeat_interleave(4)
@@ -50,7 +50,7 @@ def test_it_holds_what_the_librarys_own_cache_holds() -> None:
 
 def test_a_copy_grows_apart_from_its_original() -> None:
     generator = torch.Generator().manual_seed(0)
-    original: Any = kvcache.growing_cache(CONFIG)
+    original: Any = kv_cache.growing_cache(CONFIG)
     for layer in range(2):
         original.update(*states(generator, 1, 4), layer)
         original.update(*states(generator, 1, 1), layer)
@@ -65,11 +65,11 @@ def test_a_copy_grows_apart_from_its_original() -> None:
 
 def test_tokens_are_written_in_place_while_there_is_room() -> None:
     generator = torch.Generator().manual_seed(0)
-    cache: Any = kvcache.growing_cache(CONFIG)
+    cache: Any = kv_cache.growing_cache(CONFIG)
     cache.update(*states(generator, 1, 4), 0)
     cache.update(*states(generator, 1, 1), 0)
     place = cache.layers[0].keys.data_ptr()
-    for _ in range(kvcache.ROOM):
+    for _ in range(kv_cache.ROOM):
         cache.update(*states(generator, 1, 1), 0)
     assert cache.layers[0].keys.data_ptr() == place
     cache.update(*states(generator, 1, 1), 0)
@@ -83,5 +83,5 @@ def test_layers_that_are_not_full_attention_are_left_alone() -> None:
         sliding_window=4,
         use_sliding_window=True,
     )
-    kinds = [type(layer).__name__ for layer in kvcache.growing_cache(sliding).layers]
+    kinds = [type(layer).__name__ for layer in kv_cache.growing_cache(sliding).layers]
     assert kinds == ["DynamicSlidingWindowLayer", "_GrowingLayer"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from engines import packed
-from engines.packed import PackedLinear
+from engines.transformers import packed_linear
+from engines.transformers.packed_linear import PackedLinear
 
 
 class Model(nn.Module):
@@ -28,21 +28,21 @@ def model() -> Iterator[Model]:
     torch.set_num_threads(1)
     with torch.inference_mode():
         model = Model().requires_grad_(False)
-        if not packed.pack(Model()):
+        if not packed_linear.pack(Model()):
             pytest.skip("this processor or PyTorch packs no layers")
         yield model
 
 
 def products(model: Model, rows: Tensor) -> list[Tensor]:
     """Once those that are computed as plain layers do are over."""
-    return [[model.inner(rows), model.head(rows)] for _ in range(packed.PLAIN + 1)][-1]
+    return [[model.inner(rows), model.head(rows)] for _ in range(packed_linear.PLAIN + 1)][-1]
 
 
 @pytest.mark.parametrize("shape", [(1, 400), (8, 400), (333, 400), (3, 5, 400), (400,)])
 def test_products_are_those_of_the_plain_layers(model: Model, shape: tuple[int, ...]) -> None:
     rows = torch.randn(shape)
     plain = products(model, rows)
-    assert packed.pack(model) == 2
+    assert packed_linear.pack(model) == 2
     for one, other in zip(products(model, rows), plain, strict=True):
         assert one.shape == other.shape
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
@@ -50,7 +50,7 @@ def test_products_are_those_of_the_plain_layers(model: Model, shape: tuple[int, 
 
 def test_large_layers_are_packed_and_hold_the_parameters_they_had(model: Model) -> None:
     names, places = list(model.state_dict()), [tensor.data_ptr() for tensor in model.state_dict().values()]
-    packed.pack(model)
+    packed_linear.pack(model)
     assert [type(layer) for layer in (*model.inner, model.head)] == [PackedLinear, nn.Linear, PackedLinear]
     assert model.head.weight is model.embedding.weight
     assert list(model.state_dict()) == names
@@ -58,38 +58,38 @@ def test_large_layers_are_packed_and_hold_the_parameters_they_had(model: Model) 
 
 
 def test_weights_that_change_count_once_their_copy_is_forgotten(model: Model) -> None:
-    packed.pack(model)
+    packed_linear.pack(model)
     rows = torch.randn(8, 400)
     before = products(model, rows)
     for parameter in model.parameters():
         parameter *= 2
-    packed.forget(model)
+    packed_linear.forget(model)
     after = products(model, rows)
     torch.testing.assert_close(after[1], 2 * before[1])
     assert not torch.allclose(after[0], before[0])
 
 
 def test_a_version_that_is_used_twice_costs_no_copy(model: Model) -> None:
-    packed.pack(model)
+    packed_linear.pack(model)
     rows = torch.randn(8, 400)
     products(model, rows)
-    packed.forget(model)
+    packed_linear.forget(model)
     plain = torch.nn.functional.linear(rows, model.head.weight)
-    assert all(torch.equal(model.head(rows), plain) for _ in range(packed.PLAIN))
+    assert all(torch.equal(model.head(rows), plain) for _ in range(packed_linear.PLAIN))
     assert model.head._packed is None
     model.head(rows)
     assert model.head._packed is not None
 
 
 def test_nothing_is_packed_that_would_not_gain_or_fit(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert packed.pack(Model().to(torch.bfloat16)) == 0
-    assert packed.pack(nn.Sequential(nn.Linear(64, 64))) == 0
+    assert packed_linear.pack(Model().to(torch.bfloat16)) == 0
+    assert packed_linear.pack(nn.Sequential(nn.Linear(64, 64))) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(packed.platform, "machine", lambda: "arm64")
-        assert packed.pack(model) == 0
+        patch.setattr(packed_linear.platform, "machine", lambda: "arm64")
+        assert packed_linear.pack(model) == 0
     free = psutil.virtual_memory()._replace(available=2 * 4 * (400 * 400 + 400 * 1000) - 1)
-    monkeypatch.setattr(packed.psutil, "virtual_memory", lambda: free)
-    assert packed.pack(model) == 0
+    monkeypatch.setattr(packed_linear.psutil, "virtual_memory", lambda: free)
+    assert packed_linear.pack(model) == 0
     assert not [layer for layer in model.modules() if isinstance(layer, PackedLinear)]
 
 
@@ -110,4 +110,4 @@ def test_an_operation_that_is_not_there_or_errs_leaves_the_plain_layers(
     operation: object, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PackedLinear, "forward", operation)
-    assert packed.pack(model) == 0
+    assert packed_linear.pack(model) == 0

@@ -5,9 +5,10 @@ import msgspec
 import pytest
 import torch
 
-from engines import packed, sampling
+from engines import sampling
 from engines.engine import EngineError, Job, Sample
-from engines.transformers import TransformersEngine, _parts
+from engines.transformers import packed_linear
+from engines.transformers.engine import TransformersEngine, _parts
 from tasks import registry
 from tasks.task import Transcript, TranscriptLie, replay, sampled_mask
 from tests.engines import tiny_model
@@ -26,9 +27,9 @@ def layers(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "packed":
-            patch.setattr(packed, "LEAST", 1)
-            patch.setattr(packed, "PLAIN", 0)
-            if not packed.pack(torch.nn.Sequential(torch.nn.Linear(64, 64))):
+            patch.setattr(packed_linear, "LEAST", 1)
+            patch.setattr(packed_linear, "PLAIN", 0)
+            if not packed_linear.pack(torch.nn.Sequential(torch.nn.Linear(64, 64))):
                 pytest.skip("this processor or PyTorch packs no layers")
         yield
 
@@ -126,7 +127,7 @@ def test_prompts_of_several_lengths_come_back_in_the_order_asked(engine: Transfo
 def test_batches_are_cut_where_they_grow_too_large(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [job(index, samples=3) for index in range(5)]
     whole = engine.generate_many(jobs)
-    monkeypatch.setattr("engines.transformers.BATCH_LOGITS", 7 * 64)
+    monkeypatch.setattr("engines.transformers.engine.BATCH_LOGITS", 7 * 64)
     cut = engine.generate_many(jobs)
     assert [[s.tokens for s in group] for group in cut] == [[s.tokens for s in group] for group in whole]
     assert engine.generate_many([]) == []
@@ -299,17 +300,17 @@ def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what
     pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
     asked = job(1, limit=20)
     before = live.generate(asked)
-    stepped = live.forward(payload, new.root, 1)
+    stepped = live.step_by(payload, new.root, 1)
     loaded = fresh.load(new.folder, new.snapshot)
     assert (stepped.root, stepped.behind, stepped.ahead, loaded.root) == (new.root, [old.root], [], new.root)
     assert (tmp_path / "rolling" / "snapshot.safetensors").read_bytes() == new.snapshot.read_bytes()
     assert live.generate(asked) == fresh.generate(asked) != before
-    undone = live.go(old.root)
+    undone = live.step_to(old.root)
     assert (undone.root, undone.behind, undone.ahead) == (old.root, [], [new.root])
     assert live.generate(asked) == before
     with pytest.raises(WrongBase, match="leads to"):
-        live.go(bytes(32))
-    assert live.go(new.root) == stepped
+        live.step_to(bytes(32))
+    assert live.step_to(new.root) == stepped
     assert live.generate(asked) == fresh.generate(asked)
     assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
 
@@ -325,12 +326,12 @@ def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Pat
     elif fault == "a cut payload":
         payload.write_bytes(payload.read_bytes()[:-5])
     else:
-        live.forward(payload, new.root, 0)
+        live.step_by(payload, new.root, 0)
         held, error = new, WrongBase
     asked = job(1, limit=20)
     before = live.generate(asked)
     with pytest.raises(error):
-        live.forward(payload, root, 0)
+        live.step_by(payload, root, 0)
     assert live.generate(asked) == before
     assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == held.root
 
@@ -345,9 +346,9 @@ def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(
     def torn(*_: object) -> None:
         raise RuntimeError("the device went away")
 
-    monkeypatch.setattr("engines.transformers.patch", torn)
+    monkeypatch.setattr("engines.transformers.engine.patch", torn)
     with pytest.raises(RuntimeError):
-        live.forward(payload, new.root, 0)
+        live.step_by(payload, new.root, 0)
     with pytest.raises(EngineError, match="no weights"):
         live.generate(job(1))
     assert live.load(old.folder, tmp_path / "rolling").root == new.root
@@ -359,7 +360,7 @@ def test_a_file_of_its_own_does_not_step_and_a_damaged_folder_does_not_load(tmp_
     engine = TransformersEngine()
     engine.load(old.folder, old.snapshot)
     with pytest.raises(EngineError, match="does not step"):
-        engine.forward(payload, new.root, 0)
+        engine.step_by(payload, new.root, 0)
     Rolling.create(tmp_path / "rolling", Snapshot(old.snapshot))
     path = tmp_path / "rolling" / "snapshot.safetensors"
     data = bytearray(path.read_bytes())

@@ -16,8 +16,8 @@ import anyio
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engines.calls import float_bytes, floats
 from engines.engine import Job, Sample
+from engines.messages import float_bytes, floats
 from node.leasework import job_of, submission_of
 from p2p.envelope import Sealed, Signature, peek, seal
 from p2p.errors import P2PError
@@ -66,7 +66,7 @@ class Liar:
     one meanwhile."""
 
     def __init__(self, coordinator: Coordinator, network: ThreadedPeer, key: Ed25519PrivateKey, peer: str) -> None:
-        from engines.transformers import TransformersEngine
+        from engines.transformers.engine import TransformersEngine
 
         self._coordinator, self._network, self._peer, self.key = coordinator, network, peer, key
         self.invite = Invite.from_text(coordinator.invite())
@@ -261,7 +261,7 @@ def _other_weights(liar: Liar, lease: Lease, honest: Submission) -> Submission:
     import torch
 
     liar.engine.load(liar._coordinator.folder.model, liar.snapshot(lease))
-    held = liar.engine._held
+    held = liar.engine._live
     assert held is not None
     with torch.no_grad():
         for parameter in held.model.parameters():

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.processes import LearnerChild, Supervised
-from engines.remote import python_path
+from coordinator.learner.launch import learner_process
+from coordinator.processes import LearnerChild, restarts
+from engines.supervisor import Supervisor
 from p2p.memory import MemoryNetwork
 from p2p.peer import Peer
 from tests.coordinator_learner.tiny import group, store
@@ -36,9 +36,8 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
     chance = random.Random(7)
     run = setup.load_run(shutil.copytree(template, tmp_path / "run"), now=time.time_ns() // 1_000_000, env={})
     store(run.folder.database, [group(chance, f"g{number}", 0) for number in range(GROUPS)])
-    argv = [sys.executable, "-m", "coordinator.learner.process"]
     # A clock that runs a million times faster: every life was long, and no pause comes before the next.
-    child = Supervised(argv, name="learner", env=python_path({}), clock=lambda: 1e6 * time.monotonic())
+    child = Supervisor(learner_process, restarts(), clock=lambda: 1e6 * time.monotonic())
     learner = LearnerChild(child)
     async with AsyncExitStack() as stack:
         kept = stack.enter_context(Store(run.folder.store))

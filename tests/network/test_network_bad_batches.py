@@ -17,9 +17,9 @@ from coordinator import measures
 from coordinator.daemon import Coordinator
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from coordinator.rollouts.tokens import WINDOW
-from engines.child import ChildDied, ChildError
 from p2p.envelope import peek
 from p2p.messages import Receipt, decode
+from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
 from tasks.arithmetic import REVERSE
 from tasks.task import Score
@@ -394,7 +394,7 @@ def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run
                 poison.add(job.index)
             if job.index in poison:
                 await anyio.sleep(1)
-                swarm.scorer._held = None
+                swarm.scorer._loaded = None
                 raise ChildDied("scorer", -9, "out of memory")
             return await honest(job, samples)
 
@@ -420,7 +420,7 @@ def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
     async def tell(swarm: Swarm, learner: Failing) -> None:
         async def dies(jobs: Any, *, greedy: bool) -> Any:
             await anyio.sleep(1)
-            swarm.scorer._held = None
+            swarm.scorer._loaded = None
             raise ChildDied("scorer", -9, "out of memory")
 
         monkeypatch.setattr(swarm.scorer, "generate_many", dies)

@@ -168,9 +168,9 @@ def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Pa
         await anyio.sleep(100)
         before = view(swarm)
         async with working(late):
-            await until(lambda: late.daemon.engine.held, 120)
+            await until(lambda: late.daemon.engine.current, 120)
             await anyio.sleep(5)
-            assert late.daemon.engine.held.version == before.version  # type: ignore[union-attr]
+            assert late.daemon.engine.current.version == before.version  # type: ignore[union-attr]
             assert view(swarm) == before
         swarm.nodes.remove(late)
 
@@ -187,7 +187,7 @@ def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_p
             async with working(node):
                 await until(lambda: accepted(node) >= 2)
                 await coordinator.publish(1)
-                await until(lambda: node.daemon.engine.held.version == 1)  # type: ignore[union-attr]
+                await until(lambda: node.daemon.engine.current.version == 1)  # type: ignore[union-attr]
                 await anyio.sleep(5)
                 assert coordinator.asked["acknowledge"] == 2
                 assert coordinator.asked["hello"] == 1

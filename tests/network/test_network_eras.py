@@ -51,16 +51,16 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
                 era = at.era
                 had = accepted(alice)
                 await until(lambda: accepted(alice) > had + 4, 600)
-                assert (alice.daemon.engine.held.era, alice.daemon.engine.held.version > old) == (era, True)
-                assert bob.daemon.engine.held.era == 1
+                assert (alice.daemon.engine.current.era, alice.daemon.engine.current.version > old) == (era, True)
+                assert bob.daemon.engine.current.era == 1
                 swarm.network.heal()
                 had = accepted(bob)
-                await until(lambda: accepted(bob) > had + 2 and bob.daemon.engine.held.era == era, 600)
+                await until(lambda: accepted(bob) > had + 2 and bob.daemon.engine.current.era == era, 600)
                 await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 1)
                 carol = swarm.node("carol")
                 async with working(carol):
                     await until(lambda: accepted(carol) > 2, 600)
-                    assert carol.daemon.engine.held.era == era
+                    assert carol.daemon.engine.current.era == era
                 state, database = coordinator.painter.paint(), coordinator.books.database
                 Ledger(database).verify()
                 assert state.refused.keys() <= {"late"}, "leases of the old era are paid as usual"

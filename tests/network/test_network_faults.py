@@ -71,7 +71,7 @@ def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> N
         await steps(swarm, 8)  # far beyond the staleness limit
         assert accepted(lone) <= before + 4
         swarm.network.heal()
-        await until(lambda: lone.daemon.engine.held.version >= version(swarm) - 2, 120)
+        await until(lambda: lone.daemon.engine.current.version >= version(swarm) - 2, 120)
 
     story(tmp_path, tell, late=1)
 
@@ -145,7 +145,7 @@ def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> No
         late = swarm.node("late")
         async with working(late):
             await until(lambda: accepted(late) >= 3, 120)
-            assert late.daemon.engine.held.version >= version(swarm) - 4
+            assert late.daemon.engine.current.version >= version(swarm) - 4
         swarm.nodes.remove(late)
 
     story(tmp_path, tell)

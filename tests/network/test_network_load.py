@@ -14,8 +14,8 @@ import pytest
 
 from coordinator.control import Control
 from coordinator.daemon import Coordinator
-from engines.calls import PackedSample
 from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
 from p2p.envelope import seal
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode

@@ -24,7 +24,7 @@ def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_pat
             assert {file.version for file in store.payloads()} == set(range(1, latest + 1)), "all but the full one"
             late = swarm.node("late")
             async with working(late):
-                await until(lambda: late.daemon.engine.held and accepted(late) >= 1, 600)
+                await until(lambda: late.daemon.engine.current and accepted(late) >= 1, 600)
             made = {file.hash: file.path.read_bytes() for file in store.payloads()}
             again = made.keys() - kept
             assert {before[digest] for digest in again & before.keys()} == {made[d] for d in again & before.keys()}

@@ -68,7 +68,7 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
 
             for harm in (rotten, without_journals, gone, from_elsewhere):
                 harm()
-                swarm.scorer._held = None
+                swarm.scorer._loaded = None
                 for version in (oldest, publisher.line[-1]):
                     assert await weights.hold(version.root), harm.__name__
                     assert Snapshot(Rolling(folder).path).root == version.root
@@ -81,7 +81,7 @@ def test_a_coordinator_that_comes_back_goes_on_with_the_weights_as_they_stood(tm
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating():
             await _at_version(swarm, 3)
-        swarm.scorer._held = None
+        swarm.scorer._loaded = None
         folder = swarm.run.folder.scorer / "held"
         made = (folder / "snapshot.safetensors").stat().st_ino
         async with swarm.coordinating():

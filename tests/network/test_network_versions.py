@@ -20,7 +20,7 @@ def test_a_full_payload_on_top_of_a_loaded_version_is_what_the_engine_then_compu
                 coordinator.edges.clear()
                 await coordinator.publish(1, table_seed=5)  # with no version before: a full edge alone
                 coordinator.snapshots[0] = honest
-                await until(lambda: node.daemon.engine.held.version == 1)
+                await until(lambda: node.daemon.engine.current.version == 1)
                 assert node.engine.engine.held.root == coordinator.published[1].root
                 before = accepted(node)
                 await until(lambda: accepted(node) >= before + 4)
@@ -41,7 +41,7 @@ def test_nothing_is_generated_under_a_version_on_the_way(tmp_path: Path) -> None
                 for version in (1, 2, 3, 4):
                     await coordinator.publish(version)
                 network.heal()
-                await until(lambda: node.daemon.engine.held.version == 4, 120)
+                await until(lambda: node.daemon.engine.current.version == 4, 120)
                 await until(lambda: max(lease.version for lease in coordinator.leases.values()) == 4)
                 assert {lease.version for lease in coordinator.leases.values()} == {0, 4}
 

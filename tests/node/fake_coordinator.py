@@ -10,15 +10,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engines.engine import Job, Loaded, Sample
+from engines.engine import Job
+from engines.messages import Probed
+from engines.process import EngineProcess
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
-from node.engine import Device, EngineFailed, EngineLost
 from p2p.chunks import manifest_of
 from p2p.envelope import document_hash, open_sealed, peek, seal
 from p2p.identity import generate_key, peer_id, public_bytes
@@ -52,12 +53,14 @@ from p2p.messages import (
     encode,
 )  # fmt: skip
 from p2p.peer import Peer
+from runtime.child import ChildDied, ChildError
 from tests.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from weights.diff import encode as encode_diff
 from weights.documents import Edge, EdgeIndex, Version
 from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 
+T = TypeVar("T")
 START = 1_700_000_000_000
 """The world's wall clock when its loop's clock stands at the fake clock's beginning, in ms."""
 HEAD_LIFE = 60_000
@@ -329,53 +332,53 @@ class FakeCoordinator:
         return seal("receipt", self.run, encode(Receipt(**fields | changes)), self.keys.ledger)
 
 
-class InProcessEngine:
-    """An `EngineHandle` over `BigramEngine`, without a process. `seconds`: what a group takes on the loop's clock.
-    `crashes`: how many of the next generations end in a crash. `log`: what was done, in order."""
+class InProcessEngine(EngineProcess):
+    """An engine's process without a process, over `BigramEngine`; it may be started again and again. `seconds`: what a
+    group takes on the loop's clock. `crashes`: how many of the next generations end in a crash. `log`: what was done,
+    in order."""
 
     def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
+        super().__init__()
         self.seconds, self.crashes, self._class = seconds, 0, gpu
         self.engine: BigramEngine | None = None
         self.log: list[str] = []
         self.generated = 0
 
-    async def start(self, dtype: str) -> Device:
-        self.engine = BigramEngine()
-        self.log.append(f"start {dtype}")
-        return Device(engine=self._class, device="a table", reason="it is a test")
+    async def start(self) -> None:
+        self.engine, self.probed, self.loaded = BigramEngine(), None, None
 
-    async def load(self, model: Path, weights: Path) -> Loaded:
-        self.log.append("load")
-        return self._tried(lambda engine: engine.load(model, weights))
-
-    async def forward(self, payload: Path, root: bytes) -> Loaded:
-        self.log.append("forward")
-        return self._tried(lambda engine: engine.forward(payload, root, 0))
-
-    async def generate(self, job: Job) -> list[Sample]:
+    async def call(self, method: str, body: Any, type_: type[T], *, timeout: float | None = None) -> T:
         engine = self._running()
+        self.log.append(f"start {body.dtype}" if method == "probe" else method)
+        answer: Any = None
+        if method == "probe":
+            answer = Probed(kind="cpu", name="a table", why="it is a test", engine_class=self._class)
+            return answer  # type: ignore[no-any-return]
+        if method == "generate":
+            await self._generating(engine)
+        try:
+            answer = body.run(engine)
+        except WeightsError as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        return answer  # type: ignore[no-any-return]
+
+    async def stop(self, grace: float = 5.0) -> int:
+        self.log.append("stop")
+        self.engine = None
+        return 0
+
+    async def _generating(self, engine: BigramEngine) -> None:
         await anyio.sleep(self.seconds)
         if self.crashes:
             self.crashes -= 1
             self.engine = None
         if self.engine is not engine:
-            raise EngineLost("the engine ended with -9: killed")
+            raise ChildDied("engine", -9, "killed")
         self.generated += 1
-        return engine.generate(job)
-
-    async def stop(self) -> None:
-        self.log.append("stop")
-        self.engine = None
-
-    def _tried(self, call: Callable[[BigramEngine], Loaded]) -> Loaded:
-        try:
-            return call(self._running())
-        except WeightsError as error:
-            raise EngineFailed(type(error).__name__, str(error)) from error
 
     def _running(self) -> BigramEngine:
         if self.engine is None:
-            raise EngineLost("the engine does not run")
+            raise ChildDied("engine", -9, "the engine does not run")
         return self.engine
 
 
@@ -405,7 +408,7 @@ def make_node(
     peer = Peer(network.transport(own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
-    daemon = NodeDaemon(settings, invite, key, peer, engine, local=local, seed=7)
+    daemon = NodeDaemon(settings, invite, key, peer, lambda: engine, local=local, seed=7)
     return Node(daemon, engine, own, home)
 
 

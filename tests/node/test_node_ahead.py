@@ -94,7 +94,7 @@ def test_a_newer_version_waits_for_one_group_more_at_most_and_costs_no_lease(tmp
             await coordinator.publish(version)
             await until(lambda: node.daemon.engine.wanted)
             began = wall()
-            await until(lambda v=version: node.daemon.engine.held.version == v)
+            await until(lambda v=version: node.daemon.engine.current.version == v)
             assert wall() - began <= 1000 + 2 * TRIP * 1000 + 100, "a group, what is asked ahead, this test's own looks"
             await anyio.sleep(0.37 * version)
         assert len(coordinator.unworked()) <= 2

@@ -29,7 +29,7 @@ def test_a_slow_line_is_no_stalled_one(tmp_path: Path, monkeypatch: pytest.Monke
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
                 began = anyio.current_time()
-                await until(lambda: node.daemon.engine.held, 10 * FETCH_PATIENCE)
+                await until(lambda: node.daemon.engine.current, 10 * FETCH_PATIENCE)
                 assert anyio.current_time() - began > 2.5 * FETCH_PATIENCE
                 assert node.daemon.follower.refused == []
 
@@ -50,7 +50,7 @@ def test_a_payload_that_nobody_sends_is_given_up_and_the_reason_named(tmp_path: 
                 assert f"no chunk of the payload for version 0 ({edge.length} bytes)" in reason
                 assert "from 1 connected peers" in reason
                 await peer.share(_manifest(coordinator), path)
-                await until(lambda: node.daemon.engine.held, 2 * FETCH_PATIENCE)
+                await until(lambda: node.daemon.engine.current, 2 * FETCH_PATIENCE)
                 await until(lambda: not node.daemon.follower.trouble)
 
     run_fake(main)
@@ -72,7 +72,7 @@ def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_i
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
                 node.daemon.switch.pause(None)
                 peer.publish = nothing  # type: ignore[method-assign]
                 for version in (1, 2):
@@ -92,7 +92,7 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
                 await until(lambda: node.daemon.follower.newest is None and node.daemon.contacts.link.peer)
                 assert (await node.daemon.report.status({}))["lag"] is None
                 await coordinator.publish(0)
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
                 status = await node.daemon.report.status({})
                 assert (status["version"], status["newest"], status["lag"]) == (0, 0, 0)
                 kept = [edge.length for _, edge, _ in coordinator.edges]
@@ -106,7 +106,7 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
                 peer.share = share  # type: ignore[method-assign]
                 for _, edge, path in coordinator.edges[1:]:
                     await peer.share(manifest_of_edge(edge), path)
-                await until(lambda: node.daemon.engine.held.version == 2, 2 * FETCH_PATIENCE)
+                await until(lambda: node.daemon.engine.current.version == 2, 2 * FETCH_PATIENCE)
                 status = await node.daemon.report.status({})
                 lengths = [edge.length for _, edge, _ in coordinator.edges]
                 assert (status["lag"], status["payload_bytes"]) == (0, sum(lengths))
@@ -143,7 +143,7 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
             async with working(node):
                 for version in range(20):
                     await coordinator.publish(version)
-                    await until(lambda: node.daemon.engine.held and node.daemon.engine.held.version == version)  # noqa: B023
+                    await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
 
     run_fake(main)
     twice = len(asked) - len(set(asked))
@@ -165,7 +165,7 @@ def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
                 for version in range(21):
                     del coordinator.edges[1:-3]
                     await coordinator.publish(version)
-                    await until(lambda: node.daemon.engine.held and node.daemon.engine.held.version == version)  # noqa: B023
+                    await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
                 # The newest version's tidying may still be under way; that of the one before is done.
                 held = {file.hash for file in node.daemon._store.payloads()}
                 assert len(held) <= 8

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from node.engine import EngineLost
 from node.held import BadChain, HeldWeights
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.identity import generate_key
@@ -29,20 +28,21 @@ class Dying(InProcessEngine):
         super().__init__()
         self.when = when
 
-    async def forward(self, payload, root):  # type: ignore[no-untyped-def]
-        when, self.when = self.when, ""
+    async def call(self, method, body, type_, *, timeout=None):  # type: ignore[no-untyped-def]
+        when = ""
+        if method == "step_by":
+            when, self.when = self.when, ""
         if when == "before":
             self.engine = None
-            raise EngineLost("killed")
-        loaded = await super().forward(payload, root)
+        answer = await super().call(method, body, type_, timeout=timeout)
         if when == "behind":
             self.engine = None
-            raise EngineLost("killed")
-        return loaded
+            self._running()
+        return answer
 
 
 def holds(node: Node, version: int) -> bool:
-    held = node.daemon.engine.held
+    held = node.daemon.engine.current
     return held is not None and held.version == version
 
 
@@ -55,11 +55,11 @@ def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_p
             engine = Dying(when)
             node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
             async with working(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
                 await coordinator.publish(1)
                 await until(lambda: holds(node, 1))
-                assert engine.log.count("forward") == 1
-                assert node.daemon.engine.restarts == 1
+                assert engine.log.count("step_by") == 1
+                assert node.daemon.engine.deaths == 1
                 assert node.daemon.follower.refused == []
                 accepted = node.daemon.outbox.counts().get("accepted", 0)
                 await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
@@ -76,13 +76,13 @@ def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(tmp_pa
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite(), key=key, engine=engine)
             async with working(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
                 await coordinator.publish(1)
-                await until(lambda: "forward" in engine.log)
-        assert node.daemon.engine.held.version == 0
+                await until(lambda: "step_by" in engine.log)
+        assert node.daemon.engine.current.version == 0
         again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
         again.daemon.follower.resume()
-        assert again.daemon.engine.held.version == 1
+        assert again.daemon.engine.current.version == 1
         again.daemon.close()
 
     run_fake(main)
@@ -96,7 +96,7 @@ def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_pa
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with working(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
             coordinator.snapshots.clear()
             coordinator.edges.clear()
             await coordinator.publish(5, 3)
@@ -105,7 +105,7 @@ def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_pa
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with working(again):
                 await until(lambda: holds(again, 7))
-                assert "forward" not in again.engine.log
+                assert "step_by" not in again.engine.log
                 accepted = again.daemon.outbox.counts().get("accepted", 0)
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
             folders = sorted(path.name for path in (tmp_path / "node").rglob("weights/*"))

@@ -29,7 +29,7 @@ async def holding(tmp_path: Path, version: int = 1) -> AsyncIterator[tuple[FakeC
         node = make_node(network, tmp_path / "node", coordinator.invite())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
-            await until(lambda: node.daemon.engine.held and node.daemon.engine.held.version == version)
+            await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)
             yield coordinator, node, network
             tasks.cancel_scope.cancel()
 
@@ -119,14 +119,14 @@ def test_a_lie_about_weights_leaves_the_node_at_the_version_it_holds(tmp_path: P
 
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):
-            held = node.daemon.engine.held
+            held = node.daemon.engine.current
             await tell(coordinator)
             heard = lambda: [s for s in node.daemon.follower.refused if said in s]  # noqa: E731
             if said:
                 await until(heard)
             else:
                 await anyio.sleep(90)
-            assert node.daemon.engine.held == held
+            assert node.daemon.engine.current == held
             worked = node.daemon.rollouts.done
             await until(lambda: node.daemon.rollouts.done > worked)
 
@@ -142,7 +142,7 @@ def test_a_node_recovers_as_soon_as_the_truth_is_told_again(tmp_path: Path) -> N
             coordinator.sealed_edge = honest  # type: ignore[method-assign]
             del coordinator.edges[-1], coordinator.snapshots[2], coordinator.published[2]
             await coordinator.publish(3)
-            await until(lambda: node.daemon.engine.held.version == 3)
+            await until(lambda: node.daemon.engine.current.version == 3)
 
     run_fake(main)
 
@@ -246,7 +246,7 @@ def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: P
                 await liar.ready()
                 await liar.dial([f"/memory/0/p2p/{node.peer_id}"])
                 await coordinator.publish(2)
-                await until(lambda: node.daemon.engine.held.version == 2)
+                await until(lambda: node.daemon.engine.current.version == 2)
                 await node.daemon.follower.search()
                 assert any("liar" in s for s in node.daemon.follower.refused)
                 tasks.cancel_scope.cancel()

@@ -31,7 +31,7 @@ async def at_work(*nodes: Node) -> AsyncIterator[None]:
 
 
 def holds(node: Node, version: int) -> bool:
-    held = node.daemon.engine.held
+    held = node.daemon.engine.current
     return held is not None and held.version == version
 
 
@@ -84,7 +84,7 @@ def test_an_engine_that_crashes_generates_the_same_lease_again(tmp_path: Path) -
             async with at_work(node):
                 await until(lambda: node.daemon.rollouts.done >= 2)
                 node.engine.crashes = 3
-                await until(lambda: node.daemon.engine.restarts == 3 and node.engine.crashes == 0)
+                await until(lambda: node.daemon.engine.deaths == 3 and node.engine.crashes == 0)
                 await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 5)
                 assert "refused" not in node.daemon.outbox.counts()
                 unworked = set(coordinator.leases) - set(coordinator.submitted)
@@ -125,7 +125,7 @@ def test_a_pause_frees_the_device_at_once_and_loses_no_lease(tmp_path: Path) -> 
                 assert node.engine.engine is None
                 assert len(coordinator.leases) == 1
                 await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= 1)
-                assert node.daemon.engine.restarts == 0
+                assert node.daemon.engine.deaths == 0
 
     run_fake(main)
 
@@ -213,8 +213,8 @@ def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_
             async with at_work(again):
                 await until(lambda: set(made) <= set(coordinator.submitted))
                 assert {lease: coordinator.submitted[lease] for lease in made} == made
-                assert again.daemon.engine.held.version == 1
-                assert "forward" not in again.engine.log
+                assert again.daemon.engine.current.version == 1
+                assert "step_by" not in again.engine.log
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 2)
 
     run_fake(main)
@@ -295,12 +295,12 @@ def test_weights_pass_from_node_to_node(tmp_path: Path) -> None:
             one = make_node(network, tmp_path / "one", coordinator.invite())
             two = make_node(network, tmp_path / "two", coordinator.invite())
             async with at_work(one, two):
-                await until(lambda: all(n.daemon.engine.held for n in (one, two)))
+                await until(lambda: all(n.daemon.engine.current for n in (one, two)))
                 await until(lambda: len(network.transports[one.peer_id].peers()) == 2)
                 network.partition([coordinator.peer_id], [two.peer_id])
                 await coordinator.publish(1)
                 await until(lambda: holds(two, 1), 200)
-                assert one.daemon.engine.held.version == 1
+                assert one.daemon.engine.current.version == 1
 
     run_fake(main)
 
@@ -313,13 +313,13 @@ def test_a_node_that_was_away_catches_up_by_a_chain_of_edges(tmp_path: Path) -> 
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
             for version in range(1, 9):
                 await coordinator.publish(version)
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(again):
                 await until(lambda: holds(again, 8))
-                assert again.engine.log.count("forward") == 8
+                assert again.engine.log.count("step_by") == 8
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 3)
             assert len(list((tmp_path / "node").rglob("snapshot*.safetensors"))) == 1
 
@@ -334,7 +334,7 @@ def test_a_snapshot_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
             (snapshot,) = (tmp_path / "node").rglob("held/snapshot.safetensors")
             data = bytearray(snapshot.read_bytes())
             data[-1] ^= 1

@@ -62,7 +62,7 @@ def test_a_node_passes_no_head_on_that_is_no_newer_than_what_it_heard(tmp_path: 
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
-                await until(lambda: node.daemon.engine.held)
+                await until(lambda: node.daemon.engine.current)
                 follower = node.daemon.follower
                 assert not await follower.hear("stranger", coordinator.head)
                 assert not await follower.hear("stranger", coordinator.head)

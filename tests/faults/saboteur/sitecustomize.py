@@ -8,7 +8,7 @@ if "engines.host" in sys.orig_argv:
     import msgspec
 
     from engines.engine import Job, Sample
-    from engines.transformers import TransformersEngine
+    from engines.transformers.engine import TransformersEngine
 
     honest = TransformersEngine.generate
     turns = itertools.chain(("drift-median", "incomplete"), itertools.repeat("ok"))  # a third lie suspends its key

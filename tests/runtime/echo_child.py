@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from engines.child import Pipe
+from runtime.child import Pipe
 from runtime.errors import DiskFull
 
 

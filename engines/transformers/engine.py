@@ -2,18 +2,19 @@
 
 1. Log-probabilities are exact: log softmax of the logits that the token was chosen from, in float32.
 2. A prompt is computed once, and its keys and values are repeated for the group. Rollouts of a batch have one length
-   (engines.rollout, rule 1); a finished one drops out.
+   (engines.rollout_state, rule 1); a finished one drops out.
 3. Scoring is teacher-forced: one pass over prompt and one over all samples of a group, the head on
    `HEAD_ROWS` positions at a time.
 4. Weights are computed with in float32 unless told otherwise: bf16 snapshots are cast up, without loss. In fp32 a
    decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch. On a CPU the products of
-   large layers are oneDNN's (engines.packed).
+   large layers are oneDNN's (engines.transformers.packed_linear).
 5. A step of the version is made on disk first, then in the live tensors, by the same list of changes. Where the second
    fails nothing is held any more: what is on disk is whole, and is loaded again.
 6. No code comes with a model: config.json names an architecture of the installed library.
 """
 
 import copy
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -24,10 +25,11 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from engines import packed, sampling
-from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
-from engines.kvcache import growing_cache
-from engines.rollout import Rollout
+from engines import sampling
+from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
+from engines.rollout_state import Rollout
+from engines.transformers import packed_linear
+from engines.transformers.kv_cache import growing_cache
 from tasks import registry
 from tasks.task import Text, sampled_mask
 from tasks.text import load as load_text
@@ -44,10 +46,8 @@ BATCH_LOGITS = 2**23
 PASS_TOKENS = 2**14
 """Most tokens of one teacher-forced pass."""
 
-Dtype = Literal["float32", "bfloat16"]
 
-
-class _Held(NamedTuple):
+class _Live(NamedTuple):
     model: Any  # transformers.PreTrainedModel, whose methods carry no types
     folder: Path
     rolling: Rolling | None
@@ -62,7 +62,7 @@ class TransformersEngine:
         self._dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
-        self._held: _Held | None = None
+        self._live: _Live | None = None
         self._texts: dict[int, Text] = {}
 
     def load(self, model: Path, weights: Path) -> Loaded:
@@ -71,23 +71,23 @@ class TransformersEngine:
         opened = Snapshot(rolling.path if rolling else weights)
         if rolling and rolling.root != opened.root:
             raise BadSnapshot(f"{rolling.path} is damaged: its bytes are not of root {rolling.root.hex()[:16]}")
-        self._held = None
+        self._live = None
         with _translated():
             built = _build(model, self._dtype).to(self._device)
             load_into(built, opened)
-            packed.pack(built)
+            packed_linear.pack(built)
             _check_head(built)
         self._texts = {}
-        self._held = _Held(built, model, rolling, _loaded(built, opened.root, rolling))
-        return self._held.loaded
+        self._live = _Live(built, model, rolling, _loaded(built, opened.root, rolling))
+        return self._live.loaded
 
-    def forward(self, payload: Path, root: bytes, keep: int) -> Loaded:
+    def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
         """Rule 5."""
         rolling = self._rolling()
         rolling.apply(payload, root, keep=keep)
         return self._step_live(rolling, rolling.stepped())
 
-    def go(self, root: bytes) -> Loaded:
+    def step_to(self, root: bytes) -> Loaded:
         """Rule 5, step by step."""
         rolling = self._rolling()
         back = root in rolling.behind()
@@ -136,10 +136,10 @@ class TransformersEngine:
                 scores.update(zip(part, self._score_part(model, cache, first, seeded), strict=True))
         return [scores[index] for index in range(len(samples))]
 
-    def _loaded(self) -> _Held:
-        if self._held is None:
+    def _loaded(self) -> _Live:
+        if self._live is None:
             raise EngineError("no weights are loaded")
-        return self._held
+        return self._live
 
     def _rolling(self) -> Rolling:
         rolling = self._loaded().rolling
@@ -148,12 +148,12 @@ class TransformersEngine:
         return rolling
 
     def _step_live(self, rolling: Rolling, changes: Iterable[Change]) -> Loaded:
-        held, self._held = self._loaded(), None
+        live, self._live = self._loaded(), None
         with _translated():
-            patch(held.model, changes, rolling.snapshot.aliases)
-            packed.forget(held.model)
-        self._held = held._replace(loaded=_loaded(held.model, rolling.root, rolling))
-        return self._held.loaded
+            patch(live.model, changes, rolling.snapshot.aliases)
+            packed_linear.forget(live.model)
+        self._live = live._replace(loaded=_loaded(live.model, rolling.root, rolling))
+        return self._live.loaded
 
     def _text(self, eos: int) -> Text:
         if eos not in self._texts:
@@ -242,6 +242,12 @@ class TransformersEngine:
             logprobs += logprob.tolist()
             margins += gap.tolist()
         return logprobs, margins
+
+
+def create(device: str, dtype: Dtype) -> TransformersEngine:
+    """Make the engine for engines.registry, on as many threads as the environment says."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    return TransformersEngine(device, dtype)
 
 
 def _build(folder: Path, dtype: torch.dtype) -> Any:

@@ -1,4 +1,4 @@
-"""The one mechanism for child processes: engine, scorer and learner are all started, called and ended here.
+"""A child process of framed calls: engine, scorer and learner are all started, called and ended here.
 
 Rules
 1. A frame is a u32 (big-endian) length and that many bytes of msgpack, at most `MAX_FRAME`. Frames go down the
@@ -22,6 +22,7 @@ import sys
 import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ import structlog
 
 from runtime.errors import DiskFull
 
+ROOT = Path(__file__).resolve().parent.parent
 MAX_FRAME = 256 * 2**20  # bytes: above any message of ours; tensors travel as files
 STDERR_KEPT = 64 * 2**10  # bytes: enough for a traceback
 READ_AHEAD = 2**20  # bytes that are read before they are asked for: a long answer is not taken in sips
@@ -95,6 +97,13 @@ def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body:
     if len(data) > MAX_FRAME:
         raise ValueError(f"{method}: a message of {len(data)} bytes is above the limit of {MAX_FRAME}")
     return _LENGTH.pack(len(data)) + data
+
+
+def python_path(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return `env` with a PYTHONPATH by which a child finds these packages wherever the daemon was started."""
+    given = dict(env or {})
+    path = given.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), path]))}
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.child import MAX_FRAME, Child, ChildDied, ChildError
+from runtime.child import MAX_FRAME, Child, ChildDied, ChildError
 from runtime.errors import DiskFull
 from tests.support.paths import ROOT
 
-ARGV = [sys.executable, str(ROOT / "tests/engines/echo_child.py")]
+ARGV = [sys.executable, str(ROOT / "tests/runtime/echo_child.py")]
 ENV = {"PYTHONPATH": str(ROOT)}
 
 
@@ -75,10 +75,10 @@ async def test_a_large_message_passes_both_ways() -> None:
 
 async def test_a_message_above_the_bound_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as child:
-        monkeypatch.setattr("engines.child.MAX_FRAME", 1000)
+        monkeypatch.setattr("runtime.child.MAX_FRAME", 1000)
         with pytest.raises(ValueError, match="above the limit"):
             await child.call("echo", Text("x" * 1000), Text)
-        monkeypatch.setattr("engines.child.MAX_FRAME", MAX_FRAME)
+        monkeypatch.setattr("runtime.child.MAX_FRAME", MAX_FRAME)
         assert (await child.call("echo", Text("still there"), Text)).text == "still there"
 
 
@@ -207,7 +207,7 @@ async def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     program = textwrap.dedent(
         f"""
         import asyncio, msgspec
-        from engines.child import Child
+        from runtime.child import Child
         class Text(msgspec.Struct):
             text: str
         async def main():

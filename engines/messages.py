@@ -1,0 +1,187 @@
+"""The calls of an engine's process, parent -> child. A class is a row: name on the pipe, fields, answer, and what it
+has the engine do. A call that is added here reaches the engine: `engines.process` and `engines.host` serve all alike.
+
+    probe          ProbeCall         -> Probed              first: picks engine and device
+    load           LoadCall          -> Loaded
+    step_by        StepByCall        -> Loaded
+    step_to        StepToCall        -> Loaded
+    generate       GenerateCall      -> list[Sample]
+    generate_many  GenerateManyCall  -> list[list[Sample]]
+    score          ScoreCall         -> list[PackedScore]
+
+Errors but a full disk come back as runtime.child.ChildError; its `kind` is the name of a class of engines.engine,
+engines.devices, engines.registry, weights.errors or tasks. Paths are absolute.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engines.engine import Dtype, Engine, Job, Loaded, Sample, SampleScore
+
+A = TypeVar("A")
+
+
+class ProbeCall(msgspec.Struct, frozen=True, kw_only=True):
+    """`engine`: a name of engines.registry, or auto. `device`: as engines.devices.choose takes it. `dtype`: the type
+    that weights are computed with."""
+
+    engine: str = "auto"
+    device: str = "auto"
+    dtype: Dtype = "float32"
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind`, `name`, `why`: as in engines.devices.Device. `engine_class`: "<engine>/<dtype>/<device kind>",
+    for example transformers/float32/cpu: RunSpecs admit these, and each has a Calibration of its own."""
+
+    kind: str
+    name: str
+    why: str
+    engine_class: str
+
+    @property
+    def hardware(self) -> str:
+        """The hardware's name, as a greeting may carry it."""
+        return self.name[:200] or self.kind
+
+    def sentence(self) -> str:
+        """Return one line for people: what generates, and why."""
+        return f"generating on {self.hardware} ({self.engine_class}): {self.why}"
+
+
+class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+    """One call. `method`: its name on the pipe. `answer`: the type A, as msgspec decodes it."""
+
+    method: ClassVar[str]
+    answer: ClassVar[Any]
+
+    def run(self, engine: Engine) -> A:
+        """Have `engine` do it, in the child."""
+        raise NotImplementedError
+
+
+class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
+    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot file, or folder of weights.rolling."""
+
+    method: ClassVar[str] = "load"
+    answer: ClassVar[Any] = Loaded
+    model: str
+    weights: str
+
+    def run(self, engine: Engine) -> Loaded:
+        return engine.load(Path(self.model), Path(self.weights))
+
+
+class StepByCall(EngineCall[Loaded], frozen=True, kw_only=True):
+    """`payload`: file. `root`: content root that must come out, 32 bytes. `keep`: steps that can then be undone."""
+
+    method: ClassVar[str] = "step_by"
+    answer: ClassVar[Any] = Loaded
+    payload: str
+    root: bytes
+    keep: int = 0
+
+    def run(self, engine: Engine) -> Loaded:
+        return engine.step_by(Path(self.payload), self.root, self.keep)
+
+
+class StepToCall(EngineCall[Loaded], frozen=True, kw_only=True):
+    """`root`: content root within reach, 32 bytes."""
+
+    method: ClassVar[str] = "step_to"
+    answer: ClassVar[Any] = Loaded
+    root: bytes
+
+    def run(self, engine: Engine) -> Loaded:
+        return engine.step_to(self.root)
+
+
+class GenerateCall(EngineCall[list[Sample]], frozen=True, kw_only=True):
+    method: ClassVar[str] = "generate"
+    answer: ClassVar[Any] = list[Sample]
+    job: Job
+
+    def run(self, engine: Engine) -> list[Sample]:
+        return engine.generate(self.job)
+
+
+class GenerateManyCall(EngineCall[list[list[Sample]]], frozen=True, kw_only=True):
+    method: ClassVar[str] = "generate_many"
+    answer: ClassVar[Any] = list[list[Sample]]
+    jobs: list[Job]
+    greedy: bool = False
+
+    def run(self, engine: Engine) -> list[list[Sample]]:
+        return engine.generate_many(self.jobs, greedy=self.greedy)
+
+
+class PackedSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A `Sample` whose parent need not read it. `packed`: token ids as MessagePack. `logprobs`: float32
+    little-endian."""
+
+    packed: msgspec.Raw
+    turns: list[int]
+    logprobs: bytes
+
+    def sample(self) -> Sample:
+        """Return the sample with its values as Python's."""
+        tokens = msgspec.msgpack.decode(self.packed, type=list[int])
+        return Sample(tokens=tokens, turns=self.turns, logprobs=floats(self.logprobs).tolist())
+
+
+class PackedScore(msgspec.Struct, frozen=True, kw_only=True):
+    """A `SampleScore` whose values are float32 little-endian."""
+
+    logprobs: bytes
+    margins: bytes
+
+    @classmethod
+    def of(cls, score: SampleScore) -> Self:
+        """Pack the values."""
+        return cls(logprobs=float_bytes(score.logprobs), margins=float_bytes(score.margins))
+
+    def score(self) -> SampleScore:
+        """Return the values as arrays."""
+        return SampleScore(logprobs=floats(self.logprobs), margins=floats(self.margins))
+
+
+class ScoreCall(EngineCall[list[PackedScore]], frozen=True, kw_only=True):
+    method: ClassVar[str] = "score"
+    answer: ClassVar[Any] = list[PackedScore]
+    job: Job
+    samples: list[PackedSample]
+
+    def run(self, engine: Engine) -> list[PackedScore]:
+        return [PackedScore.of(score) for score in engine.score(self.job, [one.sample() for one in self.samples])]
+
+
+CALLS: Final[tuple[type[EngineCall[Any]], ...]] = (
+    LoadCall, StepByCall, StepToCall, GenerateCall, GenerateManyCall, ScoreCall,
+)  # fmt: skip
+MOVES: Final = (LoadCall, StepByCall, StepToCall)
+"""Calls that change the weights loaded."""
+
+
+def packed(samples: Sequence[Sample]) -> list[PackedSample]:
+    """Pack samples for the pipe."""
+    return [
+        PackedSample(
+            packed=msgspec.Raw(msgspec.msgpack.encode(one.tokens)), turns=one.turns, logprobs=float_bytes(one.logprobs)
+        )
+        for one in samples
+    ]
+
+
+def floats(data: bytes) -> NDArray[np.float32]:
+    """Read float32 little-endian, as on the wire."""
+    return np.frombuffer(data, "<f4")
+
+
+def float_bytes(values: Sequence[float] | NDArray[np.float32]) -> bytes:
+    """Write float32 little-endian, as on the wire."""
+    return np.asarray(values, "<f4").tobytes()

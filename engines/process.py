@@ -1,0 +1,103 @@
+"""An engine in a child process, seen from a daemon's event loop: engines.engine.Engine with `await`.
+
+Any call raises runtime.child.ChildError (the engine refused), runtime.errors.DiskFull, or runtime.child.ChildDied (the
+process is gone: start a new one, as engines.supervisor does).
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engines.engine import Dtype, Job, Loaded, Sample, SampleScore
+from engines.messages import (
+    MOVES,
+    EngineCall,
+    GenerateCall,
+    GenerateManyCall,
+    LoadCall,
+    PackedSample,
+    ProbeCall,
+    Probed,
+    ScoreCall,
+    StepByCall,
+    StepToCall,
+)
+from runtime.child import Child, python_path
+
+A = TypeVar("A")
+HOST = "engines.host"
+
+
+class EngineClient:
+    """The calls of an engine as methods, for any object that can pass one on."""
+
+    async def ask(self, call: EngineCall[A]) -> A:
+        """Pass a call on to the engine and return its answer."""
+        raise NotImplementedError
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        """See `Engine.load`."""
+        return await self.ask(LoadCall(model=_absolute(model), weights=_absolute(weights)))
+
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        """See `Engine.step_by`."""
+        return await self.ask(StepByCall(payload=_absolute(payload), root=root, keep=keep))
+
+    async def step_to(self, root: bytes) -> Loaded:
+        """See `Engine.step_to`."""
+        return await self.ask(StepToCall(root=root))
+
+    async def generate(self, job: Job) -> list[Sample]:
+        """See `Engine.generate`."""
+        return await self.ask(GenerateCall(job=job))
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
+        """See `Engine.generate_many`."""
+        return await self.ask(GenerateManyCall(jobs=jobs, greedy=greedy))
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        """See `Engine.score`; the values are arrays."""
+        return [one.score() for one in await self.ask(ScoreCall(job=job, samples=samples))]
+
+
+class EngineProcess(Child, EngineClient):
+    """One life of an engine's process, `python -m engines.host`. `async with EngineProcess() as engine:` starts and
+    ends it. `probed`: the engine and device that it took; `loaded`: its weights. Each None where there is none yet;
+    `loaded` also after a move that failed: the process then holds old or new weights, and a load shows which."""
+
+    def __init__(self, *, name: str = "engine", threads: int = 1, module: str = HOST) -> None:
+        """`threads`: CPU threads that it computes on. Stands in the environment before torch is imported."""
+        env = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+        super().__init__([sys.executable, "-m", module], name=name, env=python_path(env))
+        self.probed: Probed | None = None
+        self.loaded: Loaded | None = None
+
+    async def __aenter__(self) -> "EngineProcess":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def probe(self, device: str = "auto", dtype: Dtype = "float32", *, engine: str = "auto") -> Probed:
+        """Take an engine and a device: the first call."""
+        self.probed = await self.call("probe", ProbeCall(engine=engine, device=device, dtype=dtype), Probed)
+        return self.probed
+
+    async def ask(self, call: EngineCall[A]) -> A:
+        """See `EngineClient`."""
+        if not isinstance(call, MOVES):
+            return await self._answer(call)
+        self.loaded = None
+        answer: Any = await self._answer(call)
+        self.loaded = answer
+        return answer  # type: ignore[no-any-return]
+
+    async def _answer(self, call: EngineCall[A]) -> A:
+        answer: A = await self.call(call.method, call, call.answer)
+        return answer
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)

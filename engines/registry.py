@@ -1,0 +1,107 @@
+"""Engines by name. An engine is one module and one row.
+
+1. `auto` takes the first row whose packages are installed here; an engine that is named is taken or refused, never
+   replaced. Which device it then computes on, engines.devices says.
+2. A row names its factory by text and is read without importing it: the daemons know the rows, and load no torch.
+3. The classes of engines that a RunSpec admits begin with a row's name, so a name, once used, keeps its meaning.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from engines.devices import Inventory
+from engines.engine import Dtype, Engine
+
+AUTO: Final = "auto"
+
+
+class UnknownEngine(LookupError):
+    """No such engine, or one that cannot be used as asked; the message names the fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRow:
+    """`name`: the first part of its engine classes. `factory`: "module:name" of a callable (device kind, dtype) ->
+    Engine. `finder`: "module:name" of a callable that looks for the devices it could use -> Inventory. `devices`:
+    kinds that it computes on: cpu, cuda, mps. `dtypes`: types that it computes with. `packages`: import names that
+    must be there; `install`: the command that brings them. `sampling`: the rule by which it chooses tokens from their
+    seeds, exactly, so that a scorer of the same rule can check each token: what a RunSpec states as its sampling."""
+
+    name: str
+    factory: str
+    finder: str
+    devices: tuple[str, ...]
+    dtypes: tuple[Dtype, ...]
+    packages: tuple[str, ...]
+    install: str
+    sampling: str
+
+    def missing(self) -> list[str]:
+        """Return the packages that are not installed here."""
+        return [name for name in self.packages if importlib.util.find_spec(name) is None]
+
+    def check(self, dtype: Dtype) -> None:
+        """Check that it can compute with `dtype`. Raises UnknownEngine."""
+        if dtype not in self.dtypes:
+            raise UnknownEngine(f"engine {self.name} computes in {', '.join(self.dtypes)}, not in {dtype}")
+
+    def inventory(self) -> Inventory:
+        """Look for devices: in the engine's process only."""
+        inventory: Inventory = _named(self.finder)()
+        return inventory
+
+    def make(self, device: str, dtype: Dtype) -> Engine:
+        """Make the engine: in its process only."""
+        engine: Engine = _named(self.factory)(device, dtype)
+        return engine
+
+    def engine_class(self, device: str, dtype: Dtype) -> str:
+        """Return "<engine>/<dtype>/<device kind>"."""
+        return f"{self.name}/{dtype}/{device.partition(':')[0]}"
+
+
+TRANSFORMERS: Final = EngineRow(
+    name="transformers",
+    factory="engines.transformers.engine:create",
+    finder="engines.devices:inventory",
+    devices=("cuda", "mps", "cpu"),
+    dtypes=("float32", "bfloat16"),
+    packages=("torch", "transformers"),
+    install="pip install echo2",
+    sampling="gumbel-splitmix64/1",
+)
+_ROWS: dict[str, EngineRow] = {TRANSFORMERS.name: TRANSFORMERS}
+
+
+def register(row: EngineRow) -> None:
+    """Add an engine, after those that are there. Raises ValueError for a name that is taken, or that is no name."""
+    if row.name in _ROWS or row.name == AUTO or not row.name or "/" in row.name:
+        raise ValueError(f"an engine cannot be named {row.name!r}: it is taken, or no name of an engine")
+    _ROWS[row.name] = row
+
+
+def known() -> list[str]:
+    """Return the names of all engines of this build, in the order in which `auto` tries them."""
+    return list(_ROWS)
+
+
+def choose(name: str = AUTO) -> EngineRow:
+    """Return the row of engine `name`, whose packages are here (rule 1). Raises UnknownEngine."""
+    if name != AUTO and name not in _ROWS:
+        raise UnknownEngine(f"engine {name} is not in this build, which has {', '.join(known())}")
+    rows = [row for row in _ROWS.values() if name in (AUTO, row.name)]
+    for row in rows:
+        if not row.missing():
+            return row
+    lacks = "; ".join(f"{row.name} needs {', '.join(row.missing())} ({row.install})" for row in rows)
+    raise UnknownEngine(f"no engine can be used here: {lacks}")
+
+
+def _named(text: str) -> Callable[..., Any]:
+    """Import the object that "module:name" names."""
+    module, _, name = text.partition(":")
+    target: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return target

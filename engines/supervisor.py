@@ -1,0 +1,161 @@
+"""Keeps a child process running: the node's engine, the coordinator's scorer, and its learner.
+
+Rules
+1. A process is started when it is first called, and again after it died. A crash costs the work in progress and nothing
+   else: the call under way raises `ChildDied`, and the next one finds a new process.
+2. A process that dies again and again is started after a pause that doubles (`Restarts`). An end that was asked for by
+   `stop` is no crash.
+3. Parents pass paths and small messages, never tensors.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from engines.engine import Dtype, Loaded
+from engines.messages import EngineCall, Probed
+from engines.process import EngineClient, EngineProcess
+from runtime.backoff import Backoff
+from runtime.child import Child, ChildDied
+
+A = TypeVar("A")
+P = TypeVar("P", bound=Child)
+
+
+class Restarts:
+    """The pause before a process is started again, in seconds: `backoff`, for its ends in a row. After a life longer
+    than `healthy` it is 0, and the count begins anew. `failures`: ends in a row. Pure."""
+
+    def __init__(self, backoff: Backoff, *, healthy: float = float("inf"), seed: int = 0) -> None:
+        self._backoff, self._healthy, self._random = backoff, healthy, random.Random(seed)
+        self.failures = 0
+
+    def pause(self, lived: float) -> float:
+        """Count the end of a process that lived so long; return the pause before the next one."""
+        self.failures = 0 if lived > self._healthy else self.failures + 1
+        return self._backoff.delay(self.failures, self._random.random())
+
+    def worked(self) -> None:
+        """Begin to count anew: the process did what it is for."""
+        self.failures = 0
+
+
+class Supervisor(Generic[P]):
+    """`make`: a process that is not started yet. `on_death(death, pause)`: told of each crash. `on_event`: takes the
+    notifications of every life. `deaths`: crashes so far."""
+
+    def __init__(
+        self,
+        make: Callable[[], P],
+        restarts: Restarts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+    ) -> None:
+        """`clock`: seconds from any moment."""
+        self._make, self._clock, self._on_death = make, clock, on_death
+        self.restarts = restarts
+        self.on_event: Callable[[str, bytes], None] | None = None
+        self.deaths = 0
+        self._process: P | None = None
+        self._starting = asyncio.Lock()
+        self._pause, self._began = 0.0, 0.0
+
+    @property
+    def process(self) -> P | None:
+        """The process that runs, or died unnoticed; None between two."""
+        return self._process
+
+    @property
+    def pid(self) -> int | None:
+        """Of that process."""
+        return self._process.pid if self._process is not None else None
+
+    async def use(self, call: Callable[[P], Awaitable[A]]) -> A:
+        """Make a call to the process, which is started where there is none (rule 1)."""
+        process = await self.running()
+        try:
+            return await call(process)
+        except ChildDied as death:
+            self._lost(process, death)
+            raise
+
+    async def running(self) -> P:
+        """Return the process, started where there is none, and prepared."""
+        async with self._starting:
+            if self._process is None:
+                await self.rest_of_pause()
+                process = self._make()
+                if self.on_event is not None:
+                    process.events(self.on_event)
+                await process.start()
+                self._process, self._began = process, self._clock()
+            process = self._process
+            try:
+                await self._prepare(process)
+            except ChildDied as death:
+                self._lost(process, death)
+                raise
+            return process
+
+    async def rest_of_pause(self) -> None:
+        """Wait until the next process may be started (rule 2)."""
+        await asyncio.sleep(self._pause)
+        self._pause = 0.0
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End the process, if there is one, within `grace` seconds."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop(grace)
+
+    async def renew(self) -> None:
+        """Let this process go; the next call finds a new one. Counts as its end, so that renewing pauses too."""
+        if self._process is not None:
+            self._pause = self.restarts.pause(self._clock() - self._began)
+        await self.stop()
+
+    async def _prepare(self, process: P) -> None:
+        """Make `process` ready for calls, if it is not; for subclasses."""
+
+    def _lost(self, process: P, death: ChildDied) -> None:
+        if self._process is process:
+            self._process = None
+            self.deaths += 1
+            self._pause = self.restarts.pause(self._clock() - self._began)
+            self._on_death(death, self._pause)
+
+
+class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
+    """An engine whose process is started, given a device, and called. `probed`: what computes, known after the first
+    start. `dtype` may be changed while no process runs."""
+
+    def __init__(
+        self,
+        make: Callable[[], EngineProcess],
+        restarts: Restarts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[ChildDied, float], None] = lambda death, pause: None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+    ) -> None:
+        super().__init__(make, restarts, clock=clock, on_death=on_death)
+        self._device = device
+        self.dtype: Dtype = dtype
+        self.probed: Probed | None = None
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """What the process has loaded; None where that is to be loaded, as after a crash or an error."""
+        return self._process.loaded if self._process is not None else None
+
+    async def ask(self, call: EngineCall[A]) -> A:
+        """See `EngineClient`."""
+        return await self.use(lambda process: process.ask(call))
+
+    async def _prepare(self, process: EngineProcess) -> None:
+        if process.probed is None:
+            self.probed = await process.probe(self._device, self.dtype)

@@ -1,0 +1,1 @@
+"""The engine on PyTorch and transformers: any CPU or GPU, no compiler."""

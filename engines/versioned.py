@@ -1,0 +1,194 @@
+"""The engine as a node uses it: for one part of the daemon at a time, with the node's version loaded whenever it runs.
+
+Rules
+1. A part that wants the engine takes it with `exclusive`, in the order asked. A lease is generated within the block in
+   which it was asked for, so that a version never changes under it.
+2. The engine is started, and the current version loaded into it, when a block begins: after a crash as after a pause.
+3. The weights are a folder that the engine steps in place (weights.rolling). An engine that dies within a step leaves
+   it before or behind that step; its successor finds out which.
+4. `MOST_CRASHES` in a row, with nothing done between, end the node: raises `EngineUnusable`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from engines.engine import EngineUnusable, Job, Sample
+from engines.messages import Probed
+from engines.process import EngineProcess
+from engines.supervisor import Restarts, SupervisedEngine
+from runtime.backoff import Backoff
+from runtime.child import ChildDied, ChildError
+
+MOST_CRASHES: Final = 6
+RESTART: Final = Backoff(0.5, 60.0, jitter=0.5)
+_CORRUPT: Final = ("BadSnapshot", "StoreCorrupt", "FileNotFoundError")
+"""Errors of a load that speak of the weights."""
+
+_log = structlog.get_logger("node")
+
+
+class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """The version that rollouts are made under, and the folder of its weights."""
+
+    era: int
+    version: int
+    root: bytes
+    weights: Path
+
+
+class VersionedEngine(SupervisedEngine):
+    """`current`: the version that rollouts are made under; loaded again after a crash. `model`: folder of the model's
+    files, to be set before a version is. `context`: most tokens of a sequence of the model, None where that is not
+    known or not bounded. `on_corrupt`: told of weights that are not what they should be; `current` is then None.
+    Every call may raise `ChildError` where the engine itself refuses, `runtime.errors.DiskFull`, and
+    `EngineUnusable`."""
+
+    def __init__(self, make: Callable[[], EngineProcess], *, device: str = "auto", seed: int) -> None:
+        """`device`: auto, cpu, mps, cuda or cuda:N. `seed`: of the pauses."""
+        restarts = Restarts(RESTART, seed=seed)
+        super().__init__(make, restarts, on_death=self._died, device=device)
+        self.model: Path | None = None
+        self.context: int | None = None
+        self.current: LoadedVersion | None = None
+        self.on_corrupt: Callable[[LoadedVersion], None] = lambda version: None
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+        self._target: LoadedVersion | None = None
+        """Where a step leads that is under way."""
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._death = ""
+
+    async def start(self) -> Probed:
+        """Start the engine where it does not run. Raises `EngineUnusable`."""
+        while self.restarts.failures <= MOST_CRASHES:
+            try:
+                await self.running()
+            except ChildDied:
+                continue
+            except ChildError as error:
+                raise EngineUnusable(error.message) from error
+            except OSError as error:
+                raise EngineUnusable(f"cannot start the engine's process: {error.strerror}") from error
+            assert self.probed is not None
+            return self.probed
+        raise EngineUnusable(f"the engine died {self.restarts.failures} times in a row: {self._death}")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether some part waits for the engine."""
+        return self._waiting > 0
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """The engine for this caller alone, running, with the current version loaded. Waits while the engine rests."""
+        self._waiting += 1
+        try:
+            await self._acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            await self.recover()
+            yield
+        finally:
+            self._lock.release()
+
+    async def advance(self, payload: Path, to: LoadedVersion) -> None:
+        """Within a block, with a current version: step to `to` by a diff (rule 3). After a crash it is done again where
+        it was not done. After a `ChildError` the weights are looked through before the next block."""
+        self._target = to
+        try:
+            while self.current is not None and self.current.root != to.root:
+                try:
+                    await self.step_by(payload, to.root, keep=0)
+                    self.restarts.worked()
+                    self.current = to
+                except ChildDied:
+                    await self.recover()
+        finally:
+            self._target = None
+
+    async def hold(self, version: LoadedVersion) -> None:
+        """Within a block: the current version is `version` from now on, by other weights than before or by the same."""
+        if self.current is None or version.root != self.current.root:
+            self._forget()
+        self.current = version
+        await self.recover()
+
+    async def generate(self, job: Job) -> list[Sample]:
+        """Within a block. Raises `ChildDied` after a crash (see `recover`)."""
+        samples = await super().generate(job)
+        self.restarts.worked()
+        return samples
+
+    async def recover(self) -> None:
+        """Within a block, also after `ChildDied`: have the engine up, with the current version loaded."""
+        while True:
+            await self.rest_of_pause()
+            await self._awake.wait()
+            await self.start()
+            if self.loaded is not None or self.current is None or self.model is None:
+                return
+            try:
+                loaded = await self.load(self.model, self.current.weights)
+            except ChildDied:
+                continue
+            except ChildError as error:
+                if error.kind not in _CORRUPT:
+                    why = f"the engine cannot load version {self.current.version}: {error.message}"
+                    raise EngineUnusable(why) from error
+                self._give_up()
+                continue
+            if self._target is not None and loaded.root == self._target.root:
+                self.current = self._target
+            if loaded.root == self.current.root:
+                return
+            self._give_up()
+
+    async def rest(self, patience: float) -> None:
+        """Free the device: after the block that runs, but within `patience` seconds. None begins until `wake`."""
+        self._awake.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience), self._lock:
+                await self.stop()
+                return
+        await self.stop()
+
+    def wake(self) -> None:
+        """Let blocks begin again."""
+        self._awake.set()
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """End the process at once: it keeps nothing that a kill could harm, and its memory is wanted back."""
+        await super().stop(grace)
+
+    async def _acquire(self) -> None:
+        """Take the lock, once the engine is awake: a caller that came to it as the engine went to rest goes back."""
+        while True:
+            await self._awake.wait()
+            await self._lock.acquire()
+            if self._awake.is_set():
+                return
+            self._lock.release()
+
+    def _give_up(self) -> None:
+        version, self.current = self.current, None
+        self._forget()
+        assert version is not None
+        self.on_corrupt(version)
+
+    def _forget(self) -> None:
+        """Have the weights loaded again before they are used."""
+        if self._process is not None:
+            self._process.loaded = None
+
+    def _died(self, death: ChildDied, pause: float) -> None:
+        self._death = str(death)
+        if self.restarts.failures <= MOST_CRASHES:
+            _log.error("engine died, restarting", error=str(death), seconds=round(pause, 1))

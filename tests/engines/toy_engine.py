@@ -1,0 +1,35 @@
+"""An engine of a toy kind, added through engines.registry alone: `python -m tests.engines.toy_engine` hosts it."""
+
+import sys
+
+from engines import host, registry
+from engines.devices import Inventory
+from engines.engine import Dtype
+from engines.registry import EngineRow
+from tests.bigram import BigramEngine
+
+TOY = EngineRow(
+    name="toy",
+    factory="tests.engines.toy_engine:create",
+    finder="tests.engines.toy_engine:inventory",
+    devices=("cpu",),
+    dtypes=("float32",),
+    packages=("numpy",),
+    install="pip install numpy",
+    sampling=registry.TRANSFORMERS.sampling,
+)
+
+
+def create(device: str, dtype: Dtype) -> BigramEngine:
+    """A table is an engine, wherever it stands."""
+    return BigramEngine()
+
+
+def inventory() -> Inventory:
+    """This machine, as an engine without torch sees it."""
+    return Inventory(cpu="a processor, with torch" if "torch" in sys.modules else "a processor")
+
+
+if __name__ == "__main__":
+    registry.register(TOY)
+    host.main()
