@@ -59,7 +59,7 @@ def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | Non
     home = swarm.folder / name
     home.mkdir()
     config = NodeConfig(home=home, via=via)
-    daemon = NodeDaemon(config, invite, key, ways, engine, local=lambda: int(wall() * 1000), seed=7)
+    daemon = NodeDaemon(config, invite, key, ways, lambda: engine, local=lambda: int(wall() * 1000), seed=7)
     return Node(daemon, engine, own, home)
 
 
