@@ -3,7 +3,7 @@
 Rules
 1. Where this process was stopped, its machine suspended, or the wall clock set forward, open leases get that time back
    before the first answer after it, as after a restart. An event loop that was only busy gives no lease more time:
-   `ran` tells the two apart (runtime/witness.py).
+   `ran` tells the two apart (runtime/running_time.py).
 2. Where the wall clock was set back, leases from ahead begin anew.
 """
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from runtime.cli_errors import print_error, report_errors
+from runtime.closed_pipe import exit_on_closed_pipe
 from runtime.exit_codes import Exit
-from runtime.output import piped
 from runtime.units import unix_milliseconds
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Sets = Annotated[
 
 def main() -> None:
     """The entry point."""
-    with piped(Exit.CLOSED_PIPE):
+    with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 
 

@@ -61,8 +61,8 @@ from p2p.network import Network
 from p2p.relay import RelayLimits
 from runtime import descriptors
 from runtime.files import writing
+from runtime.running_time import RunningTime
 from runtime.units import DAY, MBIT, bytes_per_second
-from runtime.witness import Witness
 from tasks.task import Text
 from weights.store import Store
 
@@ -131,8 +131,8 @@ class Coordinator:
         self.feeding = self._feeding()
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Connections with the page that were refused, by the limit."""
-        self._witness = Witness()
-        self.absence = Absence(self.books.leases, self._witness)
+        self._running_time = RunningTime()
+        self.absence = Absence(self.books.leases, self._running_time)
         self._control = Control(
             run, self.books, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
@@ -154,7 +154,7 @@ class Coordinator:
     async def run(self) -> None:
         """Serve until cancelled."""
         try:
-            with self.books.database.group_commits() as commits, self._witness:
+            with self.books.database.group_commits() as commits, self._running_time:
                 await self._work(commits)
         finally:
             self.history.close()

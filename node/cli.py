@@ -12,8 +12,8 @@ import typer
 
 from node.errors import own_code
 from runtime.cli_errors import report_errors
+from runtime.closed_pipe import exit_on_closed_pipe
 from runtime.exit_codes import Exit
-from runtime.output import piped
 
 PROGRAM: Final = "echo2-node"
 errors_reported = report_errors(PROGRAM, own_code)
@@ -225,7 +225,7 @@ def config_get(
 
 def main() -> None:
     """Entry point of the distribution."""
-    with piped(Exit.CLOSED_PIPE):
+    with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 
 

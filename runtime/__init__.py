@@ -1,1 +1,1 @@
-"""The ground of every process: descriptors, files, child processes. Imports no other package of ours."""
+"""What any process stands on: files, locks, errors, logs, settings, exit codes, sockets. Imports no package of ours."""

@@ -4,7 +4,7 @@ Rules
 1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
 2. Connections are fitted to the limit: `RESERVED` descriptors stay free of them, for files, pipes and listeners.
 3. A want of descriptors ends nothing: the call that met it is tried again. It is counted, and said in the log rarely
-   (runtime/seldom.py).
+   (runtime/log_throttle.py).
 """
 
 import errno
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from runtime.seldom import Seldom
+from runtime.log_throttle import LogThrottle
 
 MOST: Final = 65_536
 FALLBACKS: Final = (10_240, 4_096, 1_024)
@@ -65,7 +65,7 @@ class Shortages(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic seconds."""
         super().__init__()
-        self._met = Seldom(clock)
+        self._met = LogThrottle(clock)
 
     @property
     def count(self) -> int:

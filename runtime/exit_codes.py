@@ -25,4 +25,4 @@ class Exit(IntEnum):
     INTERRUPTED = 130
     """Ctrl-C, after a clean drain."""
     CLOSED_PIPE = 141
-    """Standard output was closed by its reader, as by `| head`: no fault (runtime/output.py)."""
+    """Standard output was closed by its reader, as by `| head`: no fault (runtime/closed_pipe.py)."""

@@ -204,7 +204,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
                 clock=anyio.current_time,
                 entropy=np.random.default_rng(setting.seed).bytes,
             )
-            coordinator.absence.ran = anyio.current_time  # the witness of real time knows nothing of this clock
+            coordinator.absence.ran = anyio.current_time  # real running time knows nothing of this clock
             world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from p2p.limits.origin import SubnetOf
-from runtime.seldom import Seldom
+from runtime.log_throttle import LogThrottle
 
 log = logging.getLogger("p2p")
 
@@ -76,7 +76,7 @@ class TurnedAway:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock`: monotonic seconds."""
-        self._refused = Seldom(clock)
+        self._refused = LogThrottle(clock)
 
     def count(self, limit: str, why: str) -> None:
         """Count one connection refused for `limit` (a word). `why`: one sentence, with what to do about it."""

@@ -63,10 +63,10 @@ def test_a_command_whose_reader_went_away_ends_in_silence(words: str, home: Path
 
 def test_a_log_that_nobody_reads_ends_no_node(repository: Path) -> None:
     program = (
-        "from runtime.output import piped\n"
+        "from runtime.closed_pipe import exit_on_closed_pipe\n"
         "from runtime.logs import set_up_logging, to_stream\n"
         "import structlog, sys\n"
-        "with piped(141):\n"
+        "with exit_on_closed_pipe(141):\n"
         "    set_up_logging(to_stream())\n"
         "    for number in range(3): structlog.get_logger('node').info('group accepted', number=number)\n"
         "    raise SystemExit(7)\n"

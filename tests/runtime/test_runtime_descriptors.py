@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from runtime.descriptors import RESERVED, Shortages, fitted, raise_limit
-from runtime.seldom import QUIET
+from runtime.log_throttle import QUIET
 
 PRINT = "from runtime.descriptors import raise_limit; print(raise_limit())"
 

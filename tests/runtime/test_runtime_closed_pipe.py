@@ -9,8 +9,8 @@ from tests.children import child, into_a_closed_pipe
 
 PROGRAM = """
 import os, sys
-from runtime.output import piped
-with piped(141):
+from runtime.closed_pipe import exit_on_closed_pipe
+with exit_on_closed_pipe(141):
     {body}
 """
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 
 @contextmanager
-def piped(code: int) -> Iterator[None]:
+def exit_on_closed_pipe(code: int) -> Iterator[None]:
     """Keep the rules within the block. Raises SystemExit with `code` where standard output is closed."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _guarded(sys.stdout, code), _guarded(sys.stderr, None)

@@ -1,4 +1,4 @@
-"""Say rarely what happens often: one log line per subject and `QUIET` seconds, with the number of times since."""
+"""Count what happens often, and log it rarely: one line per subject and `QUIET` seconds, with the number since."""
 
 import math
 import threading
@@ -10,7 +10,7 @@ from typing import Final
 QUIET: Final = 60.0
 
 
-class Seldom:
+class LogThrottle:
     """Count events by subject. Safe in any thread. Subjects are few: each is remembered."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, quiet: float = QUIET) -> None:

@@ -1,4 +1,4 @@
-"""How long this process ran: told by a second thread, so that busy work is not taken for absence.
+"""Measure how long this process ran, by a second thread, so that busy work is not taken for absence.
 
 Rules
 1. The thread looks at the monotonic clock every `EVERY` seconds. What lies between two looks counts as time in which
@@ -21,12 +21,12 @@ GAP: Final = 4.0
 would look alike; ours keep it for milliseconds."""
 
 
-class Witness:
+class RunningTime:
     """Call it for the seconds that this process ran. `clock`: monotonic seconds. The thread lives within `with`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
         self._ran, self._last = 0.0, clock()
 
     def __call__(self) -> float:
@@ -39,12 +39,12 @@ class Witness:
             return self._ran
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._watch, name="witness", daemon=True).start()
+        threading.Thread(target=self._watch, name="running time", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._over.wait(EVERY):
+        while not self._stopped.wait(EVERY):
             self()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.absence import STOPPED, Absence
-from runtime.witness import GAP, Witness
+from runtime.running_time import GAP, RunningTime
 from tests.coordinator.books_world import ALICE, World
 
 
@@ -19,15 +19,15 @@ class Clock:
 
 def test_short_times_between_two_looks_count_and_long_ones_do_not() -> None:
     clock = Clock()
-    ran = Witness(clock)
+    ran = RunningTime(clock)
     for seconds, counted in ((1.0, 1.0), (GAP - 0.5, GAP + 0.5), (GAP + 30.0, GAP + 0.5), (0.25, GAP + 0.75)):
         clock.now += seconds
         assert ran() == pytest.approx(counted)
 
 
 def test_the_thread_ends_with_the_block() -> None:
-    with Witness():
-        (thread,) = [one for one in threading.enumerate() if one.name == "witness"]
+    with RunningTime():
+        (thread,) = [one for one in threading.enumerate() if one.name == "running time"]
     thread.join(10)
     assert not thread.is_alive()
 
