@@ -68,6 +68,10 @@ class Claimed:
         """The token ids. Raises `Malformed` for what is no list of them."""
         return unpacked(bytes(self.packed))
 
+    def pack(self) -> None:
+        """Drop the array of token ids, which is made again when somebody looks at them."""
+        self.__dict__.pop("tokens", None)
+
 
 class Group(msgspec.Struct, frozen=True):
     """A submission, its rollouts `Claimed`."""

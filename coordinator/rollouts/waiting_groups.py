@@ -5,8 +5,12 @@ Rules
    a trigger takes the row away in the transaction in which the lease leaves the state `received`.
 2. Every question is answered from an index: it reads as much whether ten groups wait or a hundred thousand.
 3. Within a visit to one version the parties are served by `fair_order`.
+4. A group stays in memory as it was decoded at receipt until a visit takes it, for up to `MOST_BYTES` of submissions;
+   beyond these the oldest are forgotten. What is not in memory, as after a restart, is read from run.sqlite. The table
+   alone says which groups wait: one in memory without a row is never taken, and the next under its lease replaces it.
 """
 
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
@@ -16,6 +20,7 @@ from coordinator.turns import Waiting
 from p2p.messages import Lease, decode
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
+MOST_BYTES: Final = 32 << 20
 _FIRST: Final = (-1, b"")
 """Before every group: (at, lease)."""
 
@@ -28,15 +33,46 @@ class Undecided(NamedTuple):
     at: int
 
 
+class Decoded:
+    """Groups as they were decoded at receipt (rule 4)."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most, self._bytes = most, 0
+        self._groups: OrderedDict[bytes, tuple[Undecided, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def put(self, group: Undecided) -> None:
+        """Keep a group, and forget the oldest beyond the bound. Its token ids stay packed."""
+        nbytes = 0
+        for rollout in group.submission.rollouts:
+            rollout.pack()
+            nbytes += len(bytes(rollout.packed)) + len(rollout.logprobs)
+        self.pop(group.lease.id)
+        self._groups[group.lease.id] = group, nbytes
+        self._bytes += nbytes
+        while self._bytes > self._most:
+            self.pop(next(iter(self._groups)))
+
+    def pop(self, lease: bytes) -> Undecided | None:
+        """Hand a group out, if it is here, and forget it."""
+        group, nbytes = self._groups.pop(lease, (None, 0))
+        self._bytes -= nbytes
+        return group
+
+
 class WaitingGroups:
     """The table."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._order = FairOrder()
+        self._decoded = Decoded()
 
     def put(self, lease: Lease, group: Group, at: int) -> None:
         """Let a group wait that was received at `at`, ms. Part of the caller's transaction."""
+        self._decoded.put(Undecided(lease, group, at))
         cost = len(lease.prompt) + sum(sum(rollout.turns) for rollout in group.rollouts)
         self._database.do(
             "INSERT INTO undecided SELECT era, version, party, ?, id, ? FROM leases WHERE id = ?", (at, cost, lease.id)
@@ -52,7 +88,7 @@ class WaitingGroups:
 
     def visit(self, under: Waiting) -> "Visit":
         """Begin to take what waits under one version."""
-        return Visit(self._database, self._order, under)
+        return Visit(self._database, self._decoded, self._order, under)
 
     def all(self, most: int) -> list[Undecided]:
         """Return at most `most` groups, oldest version first, then in the order of receipt."""
@@ -63,8 +99,8 @@ class WaitingGroups:
 class Visit:
     """The groups that wait under one version, with those that come meanwhile. None is taken twice."""
 
-    def __init__(self, database: Database, order: FairOrder, under: Waiting) -> None:
-        self._database, self._order = database, order
+    def __init__(self, database: Database, decoded: Decoded, order: FairOrder, under: Waiting) -> None:
+        self._database, self._decoded, self._order = database, decoded, order
         self._under = under.era, under.version
         self._taken: dict[str, tuple[int, bytes]] = {}
         """By party, the last group taken: (at, lease)."""
@@ -75,7 +111,7 @@ class Visit:
         if head is None:
             return None
         self._taken[head.party] = head.at, head.lease
-        return read(self._database, head.lease)
+        return self._decoded.pop(head.lease) or read(self._database, head.lease)
 
     def _oldest(self, party: str) -> Head | None:
         """Return a party's group that follows the last one taken."""

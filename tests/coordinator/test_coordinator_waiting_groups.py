@@ -1,15 +1,17 @@
 """Groups that wait for the scorer: by version and party, at a cost that does not grow with what waits."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.waiting_groups import Undecided, Visit
+from coordinator.rollouts import groups
+from coordinator.rollouts.waiting_groups import Decoded, Undecided, Visit
 from coordinator.turns import Waiting
 from p2p.limits.origin import Origin
-from p2p.messages import Lease
+from p2p.messages import Lease, decode, encode
 from tests.coordinator.books_world import T0, World, group, honest_scores, opened
 from tests.coordinator.test_coordinator_growth import instructions
 
@@ -101,3 +103,70 @@ def test_a_look_at_what_waits_reads_as_much_beside_a_thousand_groups(world: Worl
         received(world, f"party {number % 50}", node=key(number))
     after = instructions(world, look)
     assert after <= 1.5 * before + 20, f"{10 * before} instructions beside 4 groups, {10 * after} beside 1,004"
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The submissions that the main process decodes, in order."""
+    seen = list[bytes]()
+
+    def counting(data: bytes, type_: type[object]) -> object:
+        seen.append(data)
+        return decode(data, type_)
+
+    monkeypatch.setattr(groups, "decode", counting)
+    return seen
+
+
+def test_a_submission_is_decoded_once_from_its_receipt_to_its_verdict(world: World, decodes: list[bytes]) -> None:
+    lease = received(world, "a")
+    (under,) = world.books.waiting()
+    (one,) = taken(world.books.visit(under))
+    world.decide(one, honest_scores(one.submission))
+    assert (one.lease.id, len(decodes)) == (lease, 1)
+    assert world.books.waiting() == []
+
+
+def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, decodes: list[bytes]) -> None:
+    received(world, "a")
+    (under,) = world.books.waiting()
+    (first,) = taken(world.books.visit(under))
+    (second,) = taken(world.books.visit(under))
+    assert [len(decodes), bytes(second.submission.rollouts[0].packed)] == [
+        2,
+        bytes(first.submission.rollouts[0].packed),
+    ]
+    assert (second.lease, second.at, second.submission.rollouts[0].logprobs) == (
+        first.lease, first.at, first.submission.rollouts[0].logprobs,
+    )  # fmt: skip
+    world.reopen()
+    (again,) = taken(world.books.visit(under))
+    assert (again.lease, len(decodes)) == (first.lease, 3)
+
+
+def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: World) -> None:
+    for _ in range(3):
+        received(world, "a")
+    waiting = world.books.undecided()
+    size = sum(len(bytes(one.packed)) + len(one.logprobs) for one in waiting[0].submission.rollouts)
+    kept = Decoded(most=2 * size)
+    for one in [*waiting, waiting[1]]:
+        kept.put(one)
+    assert (len(kept), kept.pop(waiting[0].lease.id)) == (2, None)
+    assert kept.pop(waiting[1].lease.id) is waiting[1]
+    assert "tokens" not in vars(waiting[1].submission.rollouts[0])
+    kept.put(waiting[0])
+    assert len(kept) == 2
+
+
+def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) -> None:
+    answer = world.books.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
+    assert isinstance(answer, bytes)
+    lease: Lease = opened("lease", answer, Lease)
+    with contextlib.suppress(RuntimeError), world.books.database.transaction():
+        world.books.intake.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
+        raise RuntimeError
+    assert world.books.waiting() == []
+    world.books.intake.submit(key(0), encode(group(lease, ["333", "444"])), world.now)
+    (one,) = taken(world.books.visit(world.books.waiting()[0]))
+    assert len(one.submission.rollouts[0].tokens) == 4
