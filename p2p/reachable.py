@@ -14,6 +14,7 @@ import anyio
 
 from p2p.errors import Busy
 from p2p.limits.subnets import subnet_of
+from p2p.limits.token_bucket import TokenBuckets
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.multiaddr import address_of
 from p2p.transport import Transport
@@ -25,7 +26,6 @@ PORTS = 4
 TIMEOUT = 3.0
 AT_ONCE = 16
 PAUSE = 2.0
-_KNOWN = 1024
 
 
 class DialBack:
@@ -33,7 +33,7 @@ class DialBack:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._next: dict[str, float] = {}
+        self._questions = TokenBuckets(1 / PAUSE, 1)
         self._attempts = 0
         """Under way."""
 
@@ -58,12 +58,11 @@ class DialBack:
     def _turn(self, ip: str, attempts: int) -> None:
         """Rule 2. Raises `Busy`."""
         now, place = anyio.current_time(), subnet_of(ip) or ip
-        if self._next.get(place, now) > now:
+        if self._questions.delay(place, now) > 0:
             raise Busy(f"one question in {PAUSE:g} s is answered")
         if self._attempts + attempts > AT_ONCE:
             raise Busy("too many ports are being tried")
-        self._next = {one: at for one, at in self._next.items() if at > now} if len(self._next) > _KNOWN else self._next
-        self._next[place] = now + PAUSE
+        self._questions.consume(place, now)
 
 
 async def _try(ip: str, port: int, open_ports: list[int]) -> None:

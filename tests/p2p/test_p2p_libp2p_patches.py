@@ -4,6 +4,7 @@ test fails once upstream has repaired the thing: then the patch goes."""
 import ast
 import importlib.util
 import inspect
+import re
 import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
+from p2p import libp2p_patches
 from p2p.libp2p_foreign import ForeignConn
 from p2p.libp2p_patches import STREAM_NEWS, Muxers, patch_host, patch_pubsub, patch_streams
 from tests.support.paths import ROOT
@@ -239,11 +241,13 @@ OUR_OWN = {"arrived", "doubled", "fault", "shield"}
 
 def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:
     found = {}
-    for path in (ROOT / "p2p").glob("libp2p*.py"):
-        assigned = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
-        found[path.name] = {
+    for path in (ROOT / "p2p").rglob("*.py"):
+        text = path.read_text()
+        assigned = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
+        found[str(path)] = {
             node.attr for node in assigned
-            if isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+            if re.search(r"^(from|import) libp2p\b", text, re.MULTILINE)
+            and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= found.pop("libp2p_patches.py")
+    assert {"_notify", "counter", "get_remote_address"} <= found.pop(libp2p_patches.__file__)
     assert set().union(*found.values()) <= OUR_OWN
