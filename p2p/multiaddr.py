@@ -13,9 +13,8 @@
 """
 
 import ipaddress
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Final, Literal, get_args
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, get_args
 
 from multiaddr import Multiaddr
 from multiaddr.protocols import PROTOCOLS
@@ -34,20 +33,23 @@ OVER_HTTPS: Final = "https/"
 CIRCUIT: Final = "/p2p-circuit"
 """Parts a relay from the peer behind it."""
 _HAS_VALUE: Final = {protocol.name: protocol.codec is not None for protocol in PROTOCOLS}
+_IP_KINDS: Final[dict[str, type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]]] = {
+    "ip4": ipaddress.IPv4Address,
+    "ip6": ipaddress.IPv6Address,
+}
 _NAMED_HOSTS: Final = ("dns", "dns4", "dns6")
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """A multiaddress that was read. `text`: as it was written. `components`: (name, value), "" for no value."""
 
     text: str
     components: tuple[tuple[str, str], ...]
 
-    @cached_property
+    @property
     def route(self) -> Way:
         """The way by which the address leads."""
-        names = [name for name, _ in self.components]
+        names = dict(self.components)
         return "relay" if "p2p-circuit" in names else "https" if "https" in names else "direct"
 
     @property
@@ -65,12 +67,12 @@ class Address:
         """The relay's peer ID, "" where it has none; None for an address without a relay."""
         return self.before_circuit.peer if self.route == "relay" else None
 
-    @cached_property
+    @property
     def before_circuit(self) -> "Address":
         """The relay's own address; the whole one where there is no relay."""
         return self._up_to("p2p-circuit")
 
-    @cached_property
+    @property
     def endpoint(self) -> str:
         """The text before the first peer ID: the host and port that are dialled."""
         return self._up_to("p2p").text
@@ -85,32 +87,30 @@ class Address:
         """The value of the first component: an IP address or a name; "" for none."""
         return self.components[0][1] if self.components else ""
 
-    @cached_property
+    @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         """The host, where it is an IP address of the kind that it says, with its zone."""
-        if self.kind not in ("ip4", "ip6"):
-            return None
+        kind, host = self.components[0] if self.components else ("", "")
+        read = _IP_KINDS.get(kind)
         try:
-            found = ipaddress.ip_address(self.host)
+            return read(host) if read is not None else None
         except ValueError:
             return None
-        return found if self.kind == f"ip{found.version}" else None
 
-    @cached_property
+    @property
     def port(self) -> int | None:
         """The TCP port, where it directly follows the host and is one."""
-        if len(self.components) < 2 or self.components[1][0] != "tcp":
+        name, text = self.components[1] if len(self.components) > 1 else ("", "")
+        if name != "tcp" or len(text) > 5 or not (text.isascii() and text.isdecimal()):
             return None
-        text = self.components[1][1]
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 1 << 16
-        return number if number < 1 << 16 else None
+        return number if (number := int(text)) < 1 << 16 else None
 
     @property
     def is_listening(self) -> bool:
         """Whether one can listen there: /ip4/HOST/tcp/PORT or /ip6/HOST/tcp/PORT, and nothing else."""
         return len(self.components) == 2 and self.ip is not None and self.port is not None
 
-    @cached_property
+    @property
     def https_url(self) -> str | None:
         """The origin of an HTTPS address, without a slash at the end; None where it is none."""
         is_host = self.is_named or (self.kind in ("ip4", "ip6") and self.host != "")
@@ -149,18 +149,19 @@ def parse(text: str) -> Address:
     """Read an address by rule 1. Raises `Malformed`."""
     if len(text) > LONGEST:
         raise Malformed(f"a multiaddress of {len(text)} characters")
-    begin, *words = text.split("/")
-    if begin or not words:
+    words = text.split("/")
+    if words[0] or len(words) < 2:
         raise Malformed(f"{text[:80]!r} is no multiaddress: one begins with a slash")
-    components, rest = [], iter(words)
-    for name in rest:
+    components, place = [], 1
+    while place < len(words):
+        name = words[place]
         has_value = _HAS_VALUE.get(name)
         if has_value is None:
             raise Malformed(f"{text[:80]!r} is no multiaddress: there is no component {name[:40]!r}")
-        value = next(rest, None) if has_value else ""
-        if value is None:
+        if has_value and place + 1 == len(words):
             raise Malformed(f"{text[:80]!r} is no multiaddress: {name} has no value")
-        components.append((name, value))
+        components.append((name, words[place + 1] if has_value else ""))
+        place += 1 + has_value
     return Address(text, tuple(components))
 
 

@@ -16,6 +16,7 @@ Pure. Times are milliseconds on the coordinator's clock, as everywhere.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -78,16 +79,16 @@ def over(known: Known, now: int) -> bool:
     return now >= known.issued + LIFE
 
 
+@lru_cache(maxsize=4096)
 def dials(address: str, peer: str) -> bool:
     """Whether an address is of a kind that is dialled (rule 2), and leads to `peer`."""
     found = address_of(address)
-    if found.peer != peer or not _is_open(found.port):
-        return False
-    match [name for name, _ in found.components[2:]]:
-        case ["p2p"]:
-            return _is_machine(found)
-        case ["p2p", "p2p-circuit", "p2p"]:
-            return found.relay not in ("", peer) and (found.is_named or _is_machine(found))
+    match found.components:
+        case (_, _, ("p2p", end)):
+            return end == peer and _is_open(found.port) and _is_machine(found)
+        case (_, _, ("p2p", relay), ("p2p-circuit", _), ("p2p", end)):
+            ends = end == peer and relay not in ("", peer)
+            return ends and _is_open(found.port) and (found.is_named or _is_machine(found))
     return False
 
 

@@ -22,6 +22,7 @@ from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
 from p2p.multiaddr import WAYS, Way
 from p2p.peer import Peer
 from p2p.ways import Ways
+from runtime.backoff import Backoff
 from runtime.control_socket import socket_path
 from tests.https import server_beside, shown
 from tests.node.fake_coordinator import InProcessEngine, Node, until
@@ -118,7 +119,7 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
 
 
 async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
-    monkeypatch.setattr("node.link.BETTER_AFTER", 0.2)
+    monkeypatch.setattr("node.link.BETTER", Backoff(0.2, 300.0))
     monkeypatch.setattr("node.link.PATIENCE", 0.5)
     swarm.network.patience = 0.2
     async with AsyncExitStack() as stack:
