@@ -42,9 +42,10 @@ from coordinator.leases import Again, Entropy, Seal, Terms
 from coordinator.operator_socket import OperatorSocket
 from coordinator.picture import Painter
 from coordinator.presence import Presence
-from coordinator.processes import Learner, LearnerChild, Scorer, on_death, restarts
+from coordinator.processes import Learner, LearnerChild, on_death, restarts
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
+from coordinator.rollouts.scorer import Scorer
 from coordinator.run.sealing import Sealer
 from coordinator.setup import Run, read_again
 from coordinator.state import LinksView

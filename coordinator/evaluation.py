@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from coordinator.processes import Scorer
+from coordinator.rollouts.scorer import Scorer
 from coordinator.state import Evaluation
 from engines.engine import Job, Sample
 from tasks.task import Task, TaskFault, Text, Transcript, begun, prompt_of, replay

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import anyio.to_thread
 import structlog
 
-from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
+from coordinator.rollouts.scorer import Scorer
 from engines.engine import Loaded
 from runtime.child import ChildError
 from weights.documents import Edge

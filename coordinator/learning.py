@@ -14,9 +14,10 @@ from coordinator.evaluation import Exam
 from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.learner.calls import Hyper
-from coordinator.processes import Learner, Scorer
+from coordinator.processes import Learner
 from coordinator.publisher import Publisher
 from coordinator.rollouts.looks import Looks
+from coordinator.rollouts.scorer import Scorer
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from coordinator.supervision.watch import Watch

@@ -31,9 +31,9 @@ from coordinator.evaluation import Exam, evaluate
 from coordinator.held import ScorerWeights
 from coordinator.history import History
 from coordinator.leases import Terms
-from coordinator.processes import Scorer
 from coordinator.publisher import Publisher
 from coordinator.rollouts.looks import Looks
+from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.waiting_groups import Undecided, Visit
 from coordinator.turns import VISIT, Waiting, pick
 from runtime.child import ChildDied, ChildError

@@ -17,7 +17,6 @@ import math
 from typing import Annotated, Final, Literal, Self, get_args
 
 import msgspec
-from blake3 import blake3
 
 from weights.errors import BadPayload
 
@@ -149,8 +148,3 @@ def check_table(tensors: list[TensorEntry], aliases: dict[str, str]) -> None:
     for alias, target in aliases.items():
         if alias in names or target not in names:
             raise BadPayload(f"alias {alias!r} -> {target!r} does not fit the tensor table")
-
-
-def table_hash(tensors: list[TensorEntry], aliases: dict[str, str]) -> bytes:
-    """BLAKE3 (32 bytes) of a tensor table's canonical bytes."""
-    return blake3(b"echo2/tensor-table/1\0" + _ENCODER.encode([tensors, aliases])).digest()

@@ -151,16 +151,6 @@ def writing_snapshot(path: Path, tensors: Sequence[TensorEntry], aliases: dict[s
         yield SnapshotWriter(file, tensors, aliases)
 
 
-def tensor_table(snapshot: Snapshot) -> list[TensorEntry]:
-    """The tensors of a snapshot in canonical order, as `Version` lists them."""
-    return list(snapshot.tensors)
-
-
-def content_root(snapshot: Snapshot) -> bytes:
-    """The 32 bytes that name these weights. See rule 3."""
-    return snapshot.root
-
-
 def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Sequence[bytes]) -> bytes:
     """Content root from the BLAKE3 of each tensor's bytes. Every field is preceded by its length or count."""
     hasher = blake3(_ROOT_DOMAIN + struct.pack("<I", len(tensors)))

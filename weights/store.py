@@ -241,9 +241,6 @@ class Store(StoreReader):
                 self._database.execute("ROLLBACK")
                 raise
 
-    def drop_document(self, digest: bytes) -> None:
-        self._write("DELETE FROM documents WHERE hash = ?", (digest,))
-
     def forget_documents(
         self,
         kinds: Collection[str],

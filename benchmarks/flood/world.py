@@ -30,7 +30,7 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.processes import Scorer
+from coordinator.rollouts.scorer import Scorer
 from coordinator.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork

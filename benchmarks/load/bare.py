@@ -16,7 +16,8 @@ from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.processes import Scorer, restarts
+from coordinator.processes import restarts
+from coordinator.rollouts.scorer import Scorer
 from coordinator.setup import Run
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine

@@ -31,8 +31,8 @@ from coordinator.admission import (
     sampled_tokens,
     wrong_tokens,
 )
-from coordinator.processes import Scorer
 from coordinator.rollouts.kinship import Kinship, Known
+from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample

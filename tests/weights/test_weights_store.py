@@ -61,7 +61,7 @@ def test_documents_are_kept_under_their_hash(store: Store) -> None:
     store.put_document("version", 1, 1, b"older")
     store.put_document("edge", 1, 2, b"other kind")
     assert [document.sealed for document in store.documents("version")] == [b"older", b"sealed"]
-    store.drop_document(digest)
+    assert store.forget_documents(["version"], before=(1, 3), keep=[(1, 1)], spare=[]) == 1
     assert store.document(digest) is None
 
 
@@ -274,11 +274,11 @@ def test_cut_at_any_moment_a_store_holds_what_it_held_before_or_behind(tmp_path:
                     yield shelves(store)
                     put_snapshot(store, number, content(number))
                     yield shelves(store)
-                    document = store.put_document("version", 1, number, b"%d" % number)
+                    store.put_document("version", 1, number, b"%d" % number)
                     yield shelves(store)
                 store.collect({(1, 3)}, 30_000)
                 yield shelves(store)
-                store.drop_document(document)
+                store.forget_documents(["version"], before=(1, 4), keep=[(1, 1), (1, 2)], spare=[])
                 yield shelves(store)
             with Store(folder / "store") as store:
                 yield shelves(store)
