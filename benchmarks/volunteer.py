@@ -27,7 +27,6 @@ from anyio.from_thread import start_blocking_portal
 
 from benchmarks.bench import Candidate, Measured, cpu_of
 from coordinator import modelfolder, setup
-from coordinator.absence import Absence
 from coordinator.admission import sampled_tokens
 from coordinator.books import Books
 from coordinator.control import Asked, Control
@@ -44,6 +43,7 @@ from coordinator.leases import Progress
 from coordinator.processes import restarts
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
+from coordinator.rollouts.absence import Absence
 from coordinator.scoring import Scoring
 from coordinator.setup import Run
 from engines.process import EngineProcess

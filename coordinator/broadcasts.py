@@ -15,8 +15,8 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from coordinator.metrics.statistics import quantile
 from coordinator.state import BroadcastView, FeedView, TakeView
-from coordinator.statistics import quantile
 from p2p.messages import Acknowledgement, Sender
 
 VERSIONS = 8

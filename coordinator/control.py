@@ -16,7 +16,7 @@ Rules, in order
    hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
 8. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
    from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
-9. Open leases get the time of an absence back before any of this (coordinator/absence.py). A submission wakes the
+9. Open leases get the time of an absence back before any of this (rollouts/absence.py). A submission wakes the
    scorer.
 
 Everything but `serve` is plain code with the time as an argument.
@@ -30,13 +30,13 @@ from typing import NamedTuple
 import blake3
 import msgspec
 
-from coordinator.absence import Absence
 from coordinator.accounts.standing import Standing, minute
 from coordinator.admission import submission_limit
 from coordinator.books import Books
 from coordinator.history import History
 from coordinator.leases import admitted
 from coordinator.publisher import Publisher
+from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.setup import Run
 from p2p.envelope import open_sealed, peek

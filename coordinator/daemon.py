@@ -25,7 +25,6 @@ import anyio.to_thread
 import structlog
 
 from coordinator import keys, modelfolder, status
-from coordinator.absence import Absence
 from coordinator.accounts import parties, remarks
 from coordinator.authority import ends_soon
 from coordinator.books import Books
@@ -45,6 +44,7 @@ from coordinator.presence import Presence
 from coordinator.processes import Learner, LearnerChild, on_death, restarts
 from coordinator.prompts import TaskPrompts
 from coordinator.publisher import Publisher, Signing
+from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.sealing import Sealer
 from coordinator.setup import Run, read_again

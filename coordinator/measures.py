@@ -10,7 +10,7 @@ import msgspec
 from coordinator.accounts.standing import SERVED
 from coordinator.capacity import Measured
 from coordinator.database import Database
-from coordinator.statistics import quantile, union
+from coordinator.metrics.statistics import quantile, union
 
 _GROUPS = 64
 _LEASES = 20

@@ -25,11 +25,11 @@ from coordinator.learner.age import age
 from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped
 from coordinator.learner.eras import FIRST_ERA, next_era
 from coordinator.leases import Progress
+from coordinator.metrics.statistics import smoothed
 from coordinator.processes import DiedComputing, Learner
 from coordinator.publisher import Published, Publisher
 from coordinator.replay import Drawn
 from coordinator.state import StepPoint, VersionRow
-from coordinator.statistics import smoothed
 from coordinator.supervision.waiting import LOOK
 from coordinator.supervision.watch import Watch
 from runtime.child import ChildDied, ChildError

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from coordinator.statistics import quantile
+from coordinator.metrics.statistics import quantile
 from runtime.units import DAY
 
 ENOUGH: Final = 3

@@ -7,7 +7,7 @@ is no slow one."""
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
-from coordinator.statistics import union
+from coordinator.metrics.statistics import union
 
 SAMPLE: Final = 20
 LOOKED_AT: Final = 4 * SAMPLE

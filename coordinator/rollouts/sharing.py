@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
+from coordinator.metrics.statistics import quantile
 from coordinator.rollouts.budgets import Budgets
 from coordinator.rollouts.lifetime import ENOUGH, REMEMBERED, TRY_AGAIN, Bounds, Fleet, Life, life, too_slow
 from coordinator.rollouts.record import Record, record_of
 from coordinator.rollouts.shares import WAITS, Asker, No, Room, Share, Shares
-from coordinator.statistics import quantile
 from p2p.limits.origin import Origin
 
 VERDICTS: Final = 64

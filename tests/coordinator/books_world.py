@@ -16,7 +16,6 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import measures
-from coordinator.absence import Absence
 from coordinator.admission import judge
 from coordinator.books import Books
 from coordinator.capacity import Measured, view
@@ -24,6 +23,7 @@ from coordinator.control import Control
 from coordinator.database import Database
 from coordinator.leases import Entropy, Progress, Terms
 from coordinator.prompts import TaskPrompts
+from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.state import CapacityView, NodeRow
 from coordinator.web import node_rows

@@ -1,8 +1,8 @@
-"""coordinator/statistics.py: small statistics over measurements of the run."""
+"""coordinator/metrics/statistics.py: small statistics over measurements of the run."""
 
 import pytest
 
-from coordinator import statistics
+from coordinator.metrics import statistics
 
 
 def test_measurements_are_smoothed() -> None:

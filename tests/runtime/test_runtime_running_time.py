@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.absence import STOPPED, Absence
+from coordinator.rollouts.absence import STOPPED, Absence
 from runtime.running_time import GAP, RunningTime
 from tests.coordinator.books_world import ALICE, World
 

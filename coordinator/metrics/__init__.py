@@ -1,0 +1,1 @@
+"""Measure the run: history, capacity, broadcasts, and the views that people see."""
