@@ -178,7 +178,7 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
         absence = Absence(books.leases, time.monotonic)
         control = Measuring(run, books, publisher, history, asyncio.Event(), absence, _now)
         scoring = _scoring(run, scorer, books, publisher, history, control.delivered)
-        control.serve(network)
+        control.serve(network.handlers, network.origin)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(network.run())]
             await network.ready()
@@ -241,7 +241,16 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
         return dialable(await network.addresses(), run.peer_id)
 
     signing = Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial)
-    return Publisher(signing, store, network, head_file=run.folder.path / "head", addresses=addresses, clock=time.time)
+    return Publisher(
+        signing,
+        store,
+        network.handlers,
+        network,
+        network,
+        head_file=run.folder.path / "head",
+        addresses=addresses,
+        clock=time.time,
+    )
 
 
 def _scoring(

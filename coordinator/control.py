@@ -41,6 +41,7 @@ from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.setup import Run
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature, Malformed, Stale
+from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.messages import (
@@ -58,7 +59,6 @@ from p2p.messages import (
 )
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.multiaddr import Way, way_of_asker
-from p2p.network import Network
 from p2p.records import Known, opened
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
@@ -140,14 +140,14 @@ class Control:
         self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
         self.told = (chain[-1].issued or 0) + TOLD
 
-    def serve(self, network: Network) -> None:
-        """Answer on a network."""
+    def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
+        """Answer what nodes ask. `origin_of`: see `p2p.network.Inbound`."""
         names = [method.name for method in SEALED]
-        queue = RequestQueue(self._clock, lambda: network.unanswered(names))
+        queue = RequestQueue(self._clock, lambda: handlers.unanswered(names))
         for method in SEALED:
 
             async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
-                origin = network.origin(peer)
+                origin = origin_of(peer)
                 later = await queue.enter(method, origin.party)
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
@@ -156,7 +156,7 @@ class Control:
                 return answer
 
             room = submission_limit(self._spec) if method is SUBMIT else 0
-            network.serve(method.name, handle, limit=method.limit + room)
+            handlers.serve(method.name, handle, limit=method.limit + room)
 
     def answer(self, method: str, data: bytes, now: int, way: Way = "direct", origin: Origin = NOWHERE) -> bytes:
         """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""

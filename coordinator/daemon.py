@@ -19,7 +19,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import anyio.to_thread
 import structlog
@@ -58,7 +58,7 @@ from p2p.https_door import Limits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
-from p2p.network import Network
+from p2p.network import AnyPeer, Network, Uplink
 from p2p.relay import RelayLimits
 from runtime import descriptors
 from runtime.files import writing
@@ -106,11 +106,13 @@ class Coordinator:
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
         self.books = books_of(run, database, text, sealer, entropy, sealer.again)
-        self.presence = Presence(run, network, self.books.roster.records, self._now)
+        self.presence = Presence(run, network.links, network.inbound, self.books.roster.records, self._now)
         self.publisher = Publisher(
             signing_of(run),
             store,
-            network,
+            network.handlers,
+            network.gossip,
+            network.exchange,
             head_file=run.folder.path / "head",
             addresses=self.presence.addresses,
             clock=clock,
@@ -137,12 +139,16 @@ class Coordinator:
         self._control = Control(
             run, self.books, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
-        self._control.serve(network)
+        self._control.serve(network.handlers, network.inbound.origin)
 
     def _feeding(self) -> Feeding:
         uplink = self._run.config.network.uplink
+        network = self._network
         return Feeding(
-            self._network,
+            network.handlers,
+            network.rpc,
+            network.links,
+            network.exchange,
             uplinks=self.books.broadcasts.uplinks,
             record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
             load=self.publisher.load,
@@ -166,10 +172,10 @@ class Coordinator:
             log.info("back again", away_seconds=round(away / 1000, 1))
         async with asyncio.TaskGroup() as group:
             group.create_task(commits.failed(), name="commits")
-            group.create_task(self._network.run(), name="network")
-            await self._network.ready()
+            group.create_task(self._network.host.run(), name="network")
+            await self._network.host.ready()
             for asset in self._run.runspec.assets:
-                await self._network.share(asset.manifest, self._run.folder.model / asset.name)
+                await self._network.exchange.share(asset.manifest, self._run.folder.model / asset.name)
             group.create_task(self.publisher.run(), name="publisher")
             group.create_task(self.publisher.remake(), name="remake")
             group.create_task(self.learning.run(), name="learning")
@@ -223,7 +229,7 @@ class Coordinator:
                 tidied = _elapsed()
                 budget = self._run.config.store
                 await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
-                self._network.keep_places(parties.with_work(self.books.database))
+                self._network.inbound.keep_places(parties.with_work(self.books.database))
             await self._forget()
             await asyncio.sleep(TICK)
 
@@ -244,7 +250,7 @@ class Coordinator:
 
     async def _look_at_network(self) -> None:
         """Show the painter who is connected, who was refused, and what was relayed."""
-        peers, traffic = await self._network.peers(), await self._network.traffic()
+        peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
         self.painter.connected = {*peers, *self.books.roster.sightings.over_https(self._now())}
         self.painter.invite = await self.invite()
         self.painter.relayed = traffic.relayed
@@ -298,7 +304,7 @@ async def serve(run: Run) -> None:
     peer = ThreadedPeer(
         run.keys.network, listenable(reach.listen), relay=relay, uplink=up, downlink=down, limits=limits
     )
-    network = with_https(peer, run, peer.turn if up is not None else None, https_limits)
+    network = with_https(peer, run, peer if up is not None else None, https_limits)
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         web = run.config.web
@@ -338,21 +344,19 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
     )
 
 
-def with_https(
-    network: Network,
-    run: Run,
-    turn: Callable[[str, int], Awaitable[None]] | None = None,
-    limits: Limits | None = None,
-) -> Network:
-    """`network`, and HTTPS beside it where the settings say so. `turn`, `limits`: see `HttpsServer`. Raises
-    `LocalFault`."""
+def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: Limits | None = None) -> Network:
+    """Return the network of `peer`, with HTTPS beside it where the settings say so. `uplink`, `limits`: see
+    `HttpsServer`. Raises `LocalFault`."""
     from p2p.certificate import server_context
+    from p2p.https_pair import PeerAndHttps
     from p2p.https_server import HttpsServer
 
     if not run.config.https.listen:
-        return network
+        return Network.of(peer)
     context = server_context(run.folder.https_certificate, run.folder.https_key, keys.passphrase())
-    return HttpsServer(network, listenable(run.config.https.listen), context, limits, turn=turn)
+    listen = listenable(run.config.https.listen)
+    server = HttpsServer(peer.peer_id, peer.handlers, listen, context, limits, uplink=uplink)
+    return PeerAndHttps(peer, server).network
 
 
 def signing_of(run: Run) -> Signing:

@@ -27,9 +27,10 @@ import anyio.to_thread
 import structlog
 
 from p2p.errors import P2PError, Unreachable
+from p2p.handlers import Handlers
 from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of, way_of_asker
-from p2p.network import Network
+from p2p.network import Links, PayloadExchange, Rpc
 from p2p.plan import LATENCY, UPLINK, Line, Load
 from p2p.records import Known
 from p2p.replan import Planner
@@ -70,7 +71,10 @@ class Feeding:
 
     def __init__(
         self,
-        network: Network,
+        handlers: Handlers,
+        rpc: Rpc,
+        links: Links,
+        exchange: PayloadExchange,
         *,
         uplinks: Callable[[], Mapping[str, float]],
         record: Callable[[str], Known | None],
@@ -80,24 +84,25 @@ class Feeding:
         clock: Callable[[], float],
         seed: int,
     ) -> None:
-        self._network, self._uplinks, self._load, self._clock = network, uplinks, load, clock
+        self._rpc, self._links, self._exchange = rpc, links, exchange
+        self._uplinks, self._load, self._clock = uplinks, load, clock
         self._record = record
         self._limit, self._enabled = math.inf if uplink is None else uplink, enabled
-        self._planner = Planner(network.peer_id, seed)
+        self._planner = Planner(links.peer_id, seed)
         self._nodes: dict[str, _Node] = {}
         self._shown: dict[str, float] = {}
-        self._believed = {network.peer_id: SOURCE_UPLINK if uplink is None else uplink}
+        self._believed = {links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
         """Uplinks, bytes per second."""
         self._made_at = self._due = -math.inf
         self._making = asyncio.Lock()
-        PLAN.serve(network, self.answer)
+        PLAN.serve(handlers, self.answer)
 
     async def run(self) -> None:
         """Rule 4, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(LOOK)
-                left = self._nodes.keys() - set(await self._network.peers())
+                left = self._nodes.keys() - set(await self._links.peers())
                 if left and self._clock() >= self._due:
                     async with self._making:
                         await self._make()
@@ -130,7 +135,7 @@ class Feeding:
 
     async def _tell(self, peer: str, node: _Node) -> None:
         try:
-            await FOLLOW.ask(self._network, peer, self._place(peer, node), timeout=PATIENCE)
+            await FOLLOW.ask(self._rpc, peer, self._place(peer, node), timeout=PATIENCE)
         except P2PError as error:
             log.debug("a node was not told of its place", node=peer, reason=str(error))
         finally:
@@ -148,7 +153,7 @@ class Feeding:
             await self._make()
 
     async def _make(self) -> None:
-        connected, now = set(await self._network.peers()), self._clock()
+        connected, now = set(await self._links.peers()), self._clock()
         self._nodes = {peer: node for peer, node in self._nodes.items() if peer in connected}
         self._believe(dict(self._uplinks()))
         for node in self._nodes.values():
@@ -156,19 +161,19 @@ class Feeding:
         lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
         apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
         load = self._load() or Load(1 << 20, 1 << 14)
-        uplink = min(self._believed[self._network.peer_id], self._limit)
+        uplink = min(self._believed[self._links.peer_id], self._limit)
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
         self._due = self._made_at + max(SETTLE, (self._made_at - now) / SHARE)
-        source = self._network.peer_id
-        await self._network.follow((), [peer for peer, parents in plan.parents.items() if source in parents])
+        source = self._links.peer_id
+        await self._exchange.follow((), [peer for peer, parents in plan.parents.items() if source in parents])
         log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
 
     def _believe(self, shown: dict[str, float]) -> None:
         """Rule 2. What was shown before is no news."""
         plan = self._planner.plan
         fed = Counter(up for ups in plan.parents.values() for up in ups)
-        for peer in (self._network.peer_id, *self._nodes):
+        for peer in (self._links.peer_id, *self._nodes):
             believed = self._believed.setdefault(peer, UPLINK)
             rate = shown.get(peer)
             if rate is None or rate == self._shown.get(peer):
@@ -177,7 +182,7 @@ class Feeding:
                 self._believed[peer] = rate
             elif rate < ENOUGH * fed[peer] * plan.rate / plan.stripes:
                 self._believed[peer] = max(rate, FADE * believed)
-        here = {self._network.peer_id, *self._nodes}
+        here = {self._links.peer_id, *self._nodes}
         self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
 

@@ -20,7 +20,7 @@ from p2p import mdns
 from p2p.errors import Unreachable
 from p2p.invite import Invite
 from p2p.multiaddr import peer_of
-from p2p.network import Network
+from p2p.network import Inbound, Links
 from p2p.records import Known
 from p2p.strangers import Strangers
 from runtime.errors import LocalFault
@@ -37,20 +37,26 @@ class Presence:
     """`known`: records of nodes that were here, as of a time. `now`: milliseconds since the Unix epoch."""
 
     def __init__(
-        self, run: Run, network: Network, known: Callable[[int], Sequence[Known]], now: Callable[[], int]
+        self,
+        run: Run,
+        links: Links,
+        inbound: Inbound,
+        known: Callable[[int], Sequence[Known]],
+        now: Callable[[], int],
     ) -> None:
-        self._run, self._network, self._known, self._now = run, network, known, now
+        self._run, self._links, self._inbound = run, links, inbound
+        self._known, self._now = known, now
         self._reached: list[str] | None = None
         self._invited: tuple[list[str] | None, str] = (None, "")
 
     async def addresses(self) -> list[str]:
         """Where nodes reach this coordinator."""
-        return https.reached(self._run.config, self._run.peer_id, await self._network.addresses())
+        return https.reached(self._run.config, self._run.peer_id, await self._inbound.addresses())
 
     async def invite(self) -> str:
         """The invite with the addresses of this moment. It is shown every second, and spelled when they change."""
         if (reached := await self.addresses()) != self._invited[0]:
-            self._invited = (reached, self._run.invite(await self._network.addresses()))
+            self._invited = (reached, self._run.invite(await self._inbound.addresses()))
         return self._invited[1]
 
     async def moved(self) -> bool:
@@ -69,10 +75,10 @@ class Presence:
             group.create_task(self._announce(), name="announce")
 
     async def _redial(self) -> None:
-        strangers = Strangers(self._network, self._run.id, self._now)
+        strangers = Strangers(self._links, self._run.id, self._now)
         for wait in REDIALS:
             await asyncio.sleep(wait)
-            connected = set(await self._network.peers())
+            connected = set(await self._links.peers())
             for known in self._known(self._now()):
                 if known.peer not in connected:
                     await strangers.find(known.addresses)
@@ -84,7 +90,7 @@ class Presence:
         while waiting:
             for relay, addresses in list(waiting.items()):
                 try:
-                    await self._network.reserve(addresses)
+                    await self._inbound.reserve(addresses)
                     del waiting[relay]
                     log.info("reachable through a relay", relay=relay)
                 except Unreachable as error:

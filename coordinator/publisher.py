@@ -37,9 +37,10 @@ from p2p import chunks
 from p2p.chunks import bare
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature, PeerFault
+from p2p.handlers import Handlers
 from p2p.identity import public_bytes
 from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, decode, encode, head_topic
-from p2p.network import Manifest, Network
+from p2p.network import Gossip, Manifest, PayloadExchange
 from p2p.plan import Load
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
@@ -107,7 +108,9 @@ class Publisher:
         self,
         signing: Signing,
         store: Store,
-        network: Network,
+        handlers: Handlers,
+        gossip: Gossip,
+        exchange: PayloadExchange,
         *,
         head_file: Path,
         addresses: Callable[[], Awaitable[list[str]]],
@@ -117,7 +120,8 @@ class Publisher:
     ) -> None:
         """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
         before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, by its serial."""
-        self._signing, self._store, self._network = signing, store, network
+        self._signing, self._store = signing, store
+        self._gossip, self._exchange = gossip, exchange
         self._head_file, self._addresses, self._clock = head_file, addresses, clock
         self._announcing, self._roots = announcing, roots
         self._step = 0
@@ -129,10 +133,10 @@ class Publisher:
         self.line = self._restored_line()
         """The first version of the era, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
-        self._remaking = Remaking(store, network, edges=lambda: list(self._edges.values()), clock=clock)
+        self._remaking = Remaking(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
         self._edges, self.line = self._sealed_anew()
-        HEAD.serve(network, self._answer_head, limit=HEAD.at_coordinator)
-        DOCUMENTS.serve(network, self._answer_documents)
+        HEAD.serve(handlers, self._answer_head, limit=HEAD.at_coordinator)
+        DOCUMENTS.serve(handlers, self._answer_documents)
 
     @property
     def latest(self) -> Published | None:
@@ -213,7 +217,7 @@ class Publisher:
         self.sealed_head = sealed
         self._changed.set()
         log.info("head out", version=latest.version, sequence=self._head.sequence)
-        await self._network.publish(head_topic(signing.run), sealed)
+        await self._gossip.publish(head_topic(signing.run), sealed)
 
     def _next_sequence(self, now: int) -> int:
         """Rule 3."""
@@ -221,8 +225,7 @@ class Publisher:
         return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
 
     async def run(self) -> None:
-        """Share what is held, and keep the Head fresh until cancelled (rule 4)."""
-        await self._network.ready()
+        """Share what is held, and keep the Head fresh until cancelled (rule 4). Starts once the network is ready."""
         await self._offer(list(self._edges.values()))
         while True:
             await self.announce()
@@ -246,7 +249,7 @@ class Publisher:
             since, recent = (window[0].era, window[0].version), self._remaking.recent()
             for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, way):
                 if file.path.parent.name == "payloads":
-                    await self._network.unshare(file.hash)
+                    await self._exchange.unshare(file.hash)
 
     def _window(self, oldest: tuple[int, int]) -> list[Published]:
         """The newest `WINDOW` versions, and those back to `oldest`."""
@@ -413,7 +416,7 @@ class Publisher:
         opened."""
         path = self._store.payload(manifest.hash)
         if path is not None:
-            await self._network.share(manifest, path)
+            await self._exchange.share(manifest, path)
 
     def _restored_edges(self) -> dict[bytes, Edge]:
         keys = self._signing.policies

@@ -15,8 +15,8 @@ from typing import Final
 import anyio.to_thread
 import structlog
 
+from p2p.handlers import Handlers
 from p2p.messages import DocumentsAsk
-from p2p.network import Network
 from protocol.methods import REMAKE
 from runtime.errors import DiskFull
 from weights.documents import Edge
@@ -34,13 +34,13 @@ class Remaking:
     """Answers "remake". `edges`: all that were signed."""
 
     def __init__(
-        self, store: Store, network: Network, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
+        self, store: Store, handlers: Handlers, *, edges: Callable[[], Iterable[Edge]], clock: Callable[[], float]
     ) -> None:
         self._store, self._edges, self._clock = store, edges, clock
         self._wanted: dict[bytes, Edge] = {}
         self._made: dict[bytes, float] = {}
         self._asked = asyncio.Event()
-        REMAKE.serve(network, self._answer)
+        REMAKE.serve(handlers, self._answer)
 
     def possible(self) -> set[bytes]:
         """Hashes of the payloads that could be made: both ends are here."""

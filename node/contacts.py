@@ -59,23 +59,25 @@ class Contacts:
         seed: int,
     ) -> None:
         """`folder`: of this run. `seed`: of waits and choices among peers."""
-        self._config, self._invite, self._network = config, invite, network
+        self._config, self._invite, self._peer_id = config, invite, network.links.peer_id
         self._records, self._engine, self._follower = records, engine, follower
         self._tasks: TaskGroup | None = None
-        strangers = Strangers(network, invite.run, clock.now)
-        self.neighbours = Neighbours(network, strangers, folder / "peers", seed)
+        strangers = Strangers(network.links, invite.run, clock.now)
+        self.neighbours = Neighbours(network.links, strangers, folder / "peers", seed)
         self.link = CoordinatorLink(
-            network, key, records, clock,
+            network.rpc, network.links, key, records, clock,
             run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
             hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed,
             search=self.search, learn=follower.search,
         )  # fmt: skip
         self.reach = Reach(
-            network, relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
+            network.rpc, network.links, network.inbound,
+            relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
             changed=self.link.lost, own=Own(key, invite.run), now=clock.now,
         )  # fmt: skip
         self.parents = Parents(
-            network, strangers, uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
+            network.handlers, network.rpc, network.links, network.exchange, strangers,
+            uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
             connected=self.link.connected,
         )  # fmt: skip
 
@@ -102,7 +104,7 @@ class Contacts:
         return Hello(
             protocols=(PROTOCOL, PROTOCOL),
             software=f"echo2/{_software()}",
-            name=self._config.name or self._network.peer_id[-8:],
+            name=self._config.name or self._peer_id[-8:],
             engine=probed.engine_class,
             device=probed.hardware,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],

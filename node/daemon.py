@@ -86,13 +86,16 @@ class NodeDaemon:
         self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
         clock = RunClock(local)
         library = Library(
-            network, self._store, self._records, seed=seed, coordinator=self._coordinator, now=clock.now
+            network.handlers, network.rpc, network.links, self._store, self._records,
+            seed=seed, coordinator=self._coordinator, now=clock.now,
         )  # fmt: skip
         self.acknowledger = Acknowledger(self._tell)
-        self.payloads = Payloads(network, self._store, self.acknowledger, coordinator=self._coordinator)
+        self.payloads = Payloads(
+            network.exchange, network.rpc, network.links, self._store, self.acknowledger, coordinator=self._coordinator
+        )
         self.follower = Follower(
-            network, self._records, self._store, HeldWeights(self._folder / "weights"), self.payloads, library,
-            self.engine, clock,
+            network.gossip, network.exchange, self._records, self._store, HeldWeights(self._folder / "weights"),
+            self.payloads, library, self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
         self.contacts = Contacts(
@@ -105,8 +108,8 @@ class NodeDaemon:
             node=public_bytes(key), seed=seed, once=once,
         )  # fmt: skip
         self.report = Report(
-            config, network, self._records, self.engine, self.follower, self.payloads, link, self.rollouts,
-            self.outbox, self.switch, self.contacts.reach,
+            config, network.links, network.exchange, self._records, self.engine, self.follower, self.payloads,
+            link, self.rollouts, self.outbox, self.switch, self.contacts.reach,
         )  # fmt: skip
         self._control = ControlServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None
@@ -139,9 +142,9 @@ class NodeDaemon:
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as self._tasks:
-                for part in (self._network.run, self._control.run, self._rest_while_paused):
+                for part in (self._network.host.run, self._control.run, self._rest_while_paused):
                     self._tasks.start_soon(part)
-                await self._network.ready()
+                await self._network.host.ready()
                 await self.switch.unless_finishing(self._start(self._tasks))
                 await self.rollouts.run()
                 await self._drain()

@@ -39,7 +39,7 @@ from node.trust import NotSigned, RootExpired, order
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
 from p2p.messages import Asset, Head, head_topic
-from p2p.network import Network
+from p2p.network import Gossip, PayloadExchange
 from runtime.backoff import Backoff
 from runtime.child import ChildError
 from weights.documents import Edge, Version
@@ -67,7 +67,8 @@ class Follower:
 
     def __init__(
         self,
-        network: Network,
+        gossip: Gossip,
+        exchange: PayloadExchange,
         records: Records,
         store: Store,
         weights: HeldWeights,
@@ -83,7 +84,7 @@ class Follower:
         seed: int,
     ) -> None:
         """`disk`: bytes that weights and payloads may take."""
-        self._network, self._records, self._store = network, records, store
+        self._exchange, self._records, self._store = exchange, records, store
         self._weights, self._payloads, self._acknowledger = weights, payloads, acknowledger
         self._library, self._engine, self._clock = library, engine, clock
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
@@ -99,7 +100,7 @@ class Follower:
         self.changed = asyncio.Event()
         self.trouble = "no version is held yet"
         self.refused: list[str] = []
-        network.subscribe(head_topic(run), self.hear)
+        gossip.subscribe(head_topic(run), self.hear)
         engine.on_corrupt = self._spoiled
 
     @property
@@ -175,7 +176,7 @@ class Follower:
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}: no plain file of a model")
-            await self._network.fetch(asset.manifest, folder / asset.name, last=self._coordinator())
+            await self._exchange.fetch(asset.manifest, folder / asset.name, last=self._coordinator())
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:

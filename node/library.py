@@ -22,8 +22,9 @@ import structlog
 from node.records import Records
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
+from p2p.handlers import Handlers
 from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk
-from p2p.network import Network
+from p2p.network import Links, Rpc
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
 from weights.store import Store
@@ -42,7 +43,9 @@ class Library:
 
     def __init__(
         self,
-        network: Network,
+        handlers: Handlers,
+        rpc: Rpc,
+        links: Links,
         store: Store,
         records: Records,
         *,
@@ -50,12 +53,12 @@ class Library:
         now: Callable[[], int],
         seed: int,
     ) -> None:
-        self._network, self._store, self._records = network, store, records
+        self._rpc, self._links, self._store, self._records = rpc, links, store, records
         self._coordinator, self._now = coordinator, now
         self._random = random.Random(seed)
         self._sought = -SEEK_AGAIN
-        DOCUMENTS.serve(network, self._answer_documents)
-        HEAD.serve(network, self._answer_head)
+        DOCUMENTS.serve(handlers, self._answer_documents)
+        HEAD.serve(handlers, self._answer_head)
 
     async def get(self, hashes: list[bytes], *, hint: str | None = None) -> dict[bytes, bytes]:
         """Documents by hash. `hint`: a peer that should have them. Raises `Unreachable` when one is nowhere."""
@@ -92,7 +95,7 @@ class Library:
     async def _head_of(self, peer: str) -> bytes | None:
         ask = HeadAsk(root_serial=self._records.serial)
         try:
-            answer = await HEAD.ask(self._network, peer, ask, timeout=PATIENCE)
+            answer = await HEAD.ask(self._rpc, peer, ask, timeout=PATIENCE)
         except (PeerFault, Unreachable):
             return None
         try:
@@ -104,14 +107,14 @@ class Library:
 
     async def _sources(self, hint: str | None) -> list[str]:
         last = self._coordinator()
-        others = [peer for peer in await self._network.peers() if peer not in (hint, last)]
+        others = [peer for peer in await self._links.peers() if peer not in (hint, last)]
         chosen = self._random.sample(others, min(_STRANGERS, len(others)))
         # Who told of a version has its documents, or will soon; the coordinator otherwise comes last.
         return list(dict.fromkeys(peer for peer in (hint, *chosen, last) if peer is not None))
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
         try:
-            answer = await DOCUMENTS.ask(self._network, peer, DocumentsAsk(hashes=hashes), timeout=PATIENCE)
+            answer = await DOCUMENTS.ask(self._rpc, peer, DocumentsAsk(hashes=hashes), timeout=PATIENCE)
         except P2PError:
             return {}
         pairs = zip(hashes, answer.documents, strict=False)

@@ -33,7 +33,7 @@ from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
 from p2p.multiaddr import WAYS, Way, peer_of, way_of
-from p2p.network import Network
+from p2p.network import Links, Rpc
 from protocol import refusals
 from protocol.authority import WrongRoot
 from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
@@ -80,7 +80,8 @@ class CoordinatorLink:
 
     def __init__(
         self,
-        network: Network,
+        rpc: Rpc,
+        links: Links,
         key: Ed25519PrivateKey,
         records: Records,
         clock: RunClock,
@@ -98,7 +99,8 @@ class CoordinatorLink:
         """`via`: ways to go, the first one first. `hello` makes the greeting; `reconsider` says whether another one is
         worth a try after a refusal; `welcomed` takes the answer once its Root and RunSpec hold; `search` asks other
         peers for news while the line is down; `learn` asks a few and the coordinator for Heads and Roots."""
-        self._network, self._key, self._records, self._clock, self._run = network, key, records, clock, run
+        self._rpc, self._links = rpc, links
+        self._key, self._records, self._clock, self._run = key, records, clock, run
         self._invited, self._hello, self._reconsider = addresses, hello, reconsider
         self._welcomed, self._search, self._learn = welcomed, search, learn
         self._random, self._via = random.Random(seed), list(via)
@@ -189,7 +191,7 @@ class CoordinatorLink:
         return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
     async def _answer(self, peer: str, method: str, sealed: bytes) -> Answer:
-        return decode(await self._network.request(peer, method, sealed, timeout=PATIENCE), Answer)
+        return decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Answer)
 
     def _sealed(self, method: str, body: bytes, verdicts: VerdictsAsk | None = None) -> bytes:
         expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
@@ -237,7 +239,7 @@ class CoordinatorLink:
         """A greeting by the better way shows that it carries; the other one stands until then."""
         way = way_of(better[0])
         try:
-            peer = await self._network.dial(better)
+            peer = await self._links.dial(better)
             if await self._greet(peer):
                 self.failures.pop(way, None)
         except P2PError as error:
@@ -245,7 +247,7 @@ class CoordinatorLink:
 
     async def _better(self) -> list[str]:
         """Addresses by ways before the one by which the coordinator is reached."""
-        way = await self._network.way(self.peer) if self.peer else None
+        way = await self._links.way(self.peer) if self.peer else None
         at = self._via.index(way) if way in self._via else 0
         return [address for address in self._candidates() if self._via.index(way_of(address)) < at]
 
@@ -256,15 +258,15 @@ class CoordinatorLink:
         self.failures[way] = reason
 
     async def _connect(self) -> bool:
-        known, candidates = set(await self._network.peers()), self._candidates()
+        known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
             self.trouble = f"no address of the coordinator leads by {', '.join(self._via)}: ask for a new invite"
         for address in candidates:
             expected = peer_of(address)
             try:
-                peer = expected if expected in known else await self._network.dial([address])
+                peer = expected if expected in known else await self._links.dial([address])
                 if await self._greet(peer):
-                    self.failures.pop(await self._network.way(peer) or "", None)
+                    self.failures.pop(await self._links.way(peer) or "", None)
                     return True
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}; echo2-node doctor knows more"
@@ -299,7 +301,7 @@ class CoordinatorLink:
         self._down.clear()
         self._up.set()
         await self._welcomed(peer, welcome)
-        _log.info("connected to the coordinator", peer=peer, way=await self._network.way(peer))
+        _log.info("connected to the coordinator", peer=peer, way=await self._links.way(peer))
         return True
 
 

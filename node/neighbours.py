@@ -27,7 +27,7 @@ import structlog
 from p2p.errors import P2PError
 from p2p.limits.subnets import subnet_of
 from p2p.multiaddr import address_of, peer_of
-from p2p.network import Network
+from p2p.network import Links
 from p2p.records import Known, dials, trusted
 from p2p.strangers import Strangers
 from runtime.files import writing
@@ -49,8 +49,8 @@ class _Remembered(msgspec.Struct, frozen=True):
 class Neighbours:
     """`seed`: of the choice."""
 
-    def __init__(self, network: Network, strangers: Strangers, path: Path, seed: int) -> None:
-        self._network, self._strangers, self._path = network, strangers, path
+    def __init__(self, links: Links, strangers: Strangers, path: Path, seed: int) -> None:
+        self._links, self._strangers, self._path = links, strangers, path
         self._random = random.Random(seed)
         self._anchors: list[str] = []
         self._read()
@@ -72,8 +72,8 @@ class Neighbours:
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
     async def _meet(self, known: Iterable[Known]) -> None:
-        connected = await self._network.peers()
-        avoid = {*connected, self._network.peer_id}
+        connected = await self._links.peers()
+        avoid = {*connected, self._links.peer_id}
         for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):
             try:
                 await self._strangers.dial(address)

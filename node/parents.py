@@ -17,9 +17,10 @@ import anyio
 import structlog
 
 from p2p.errors import Malformed, P2PError
+from p2p.handlers import Handlers
 from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of
-from p2p.network import Network
+from p2p.network import Links, PayloadExchange, Rpc
 from p2p.strangers import Strangers
 from protocol.methods import FOLLOW, PLAN
 
@@ -39,7 +40,10 @@ class Parents:
 
     def __init__(
         self,
-        network: Network,
+        handlers: Handlers,
+        rpc: Rpc,
+        links: Links,
+        exchange: PayloadExchange,
         strangers: Strangers,
         *,
         uplink: int | None,
@@ -47,19 +51,20 @@ class Parents:
         connected: Callable[[], Awaitable[str]],
     ) -> None:
         """`connected`: waits for the line to the coordinator."""
-        self._network, self._strangers, self._connected = network, strangers, connected
+        self._rpc, self._links, self._exchange = rpc, links, exchange
+        self._strangers, self._connected = strangers, connected
         self._uplink, self._downlink = uplink, downlink
         self._waited: deque[float] = deque(maxlen=TIMED)
         self._coordinator = ""
         self.parents: list[str] = []
-        FOLLOW.serve(network, self._told)
+        FOLLOW.serve(handlers, self._told)
 
     async def run(self) -> None:
         """Until cancelled."""
         failed: list[str] = []
         while True:
             self._coordinator = coordinator = await self._connected()
-            if await self._network.way(coordinator) != "https":
+            if await self._links.way(coordinator) != "https":
                 try:
                     await self._ask(coordinator, failed[:FAILED_MOST])
                 except P2PError as error:
@@ -74,7 +79,7 @@ class Parents:
             failed=failed,
         )
         asked = anyio.current_time()
-        answer = await PLAN.ask(self._network, coordinator, ask, timeout=PATIENCE)
+        answer = await PLAN.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
         self._waited.append(anyio.current_time() - asked)
         await self._take(answer)
 
@@ -89,13 +94,13 @@ class Parents:
         if answer.parents != self.parents:
             self.parents = answer.parents
             _log.debug("plan", parents=self.parents)
-            await self._network.follow(self.parents)
+            await self._exchange.follow(self.parents)
 
     async def _watch(self, coordinator: str) -> list[str]:
         """Dial parents that are not there; returns when it is time to ask again, with those that cannot be dialled."""
         until = anyio.current_time() + ASK_EVERY
         while anyio.current_time() < until:
-            here = set(await self._network.peers())
+            here = set(await self._links.peers())
             if coordinator not in here:
                 await asyncio.sleep(LOOK)
                 return []

@@ -24,7 +24,7 @@ from node.acknowledge import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
 from p2p.messages import DocumentsAsk
-from p2p.network import Fetched, Network
+from p2p.network import Fetched, Links, PayloadExchange, Rpc
 from protocol.methods import REMAKE
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
@@ -49,14 +49,17 @@ class Payloads:
 
     def __init__(
         self,
-        network: Network,
+        exchange: PayloadExchange,
+        rpc: Rpc,
+        links: Links,
         store: Store,
         acknowledger: Acknowledger,
         *,
         coordinator: Callable[[], str | None],
     ) -> None:
         """`coordinator`: its peer id, or None; it is asked last."""
-        self._network, self._store, self._coordinator = network, store, coordinator
+        self._exchange, self._rpc, self._links = exchange, rpc, links
+        self._store, self._coordinator = store, coordinator
         self._acknowledger = acknowledger
         self.taken: dict[tuple[int, int], int] = {}
         self.taken_bytes = 0
@@ -68,11 +71,20 @@ class Payloads:
         if held is not None:
             return held
         incoming = self._store.incoming(edge.payload_hash)
-        self._acknowledger.fetched(edge.payload_hash, await self._fetch(edge, incoming))
+        before = (await self._exchange.traffic()).received
+        fetch = self._exchange.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
+        fetching = asyncio.ensure_future(fetch)
+        try:
+            await self._while_it_moves(fetching, edge, before)
+            fetched = fetching.result()
+        finally:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+        self._acknowledger.fetched(edge.payload_hash, fetched)
         path = await anyio.to_thread.run_sync(
             self._store.put_payload, edge.era, edge.version, edge.payload_hash, incoming
         )
-        await self._network.share(manifest_of_edge(edge), path)
+        await self._exchange.share(manifest_of_edge(edge), path)
         self._count(edge)
         _log.debug("payload fetched", version=edge.version, nbytes=edge.length)
         return path
@@ -83,7 +95,7 @@ class Payloads:
             path = self._store.payload(edge.payload_hash)
             if path is not None:
                 try:
-                    await self._network.share(manifest_of_edge(edge), path)
+                    await self._exchange.share(manifest_of_edge(edge), path)
                 except LocalFault as fault:
                     _log.warning("payload not served", version=edge.version, reason=str(fault))
 
@@ -100,37 +112,29 @@ class Payloads:
     async def _collect(self, keep: set[tuple[int, int]], most: int, **which: Any) -> None:
         collect = partial(self._store.collect, keep, most, **which)
         for file in await anyio.to_thread.run_sync(collect):
-            await self._network.unshare(file.hash)
+            await self._exchange.unshare(file.hash)
 
-    async def _fetch(self, edge: Edge, incoming: Path) -> Fetched:
-        """Rules 1 and 2."""
-        before = (await self._network.traffic()).received
-        fetch = self._network.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
-        fetching = asyncio.ensure_future(fetch)
-        try:
-            done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
-            if not done and (await self._network.traffic()).received == before:
-                await self._ask(edge)
-            while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
-                received = (await self._network.traffic()).received
-                if received == before:
-                    peers = len(await self._network.peers())
-                    raise Stalled(
-                        f"no chunk of the payload for version {edge.version} ({edge.length} bytes) came for "
-                        f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
-                    )
-                before = received
-            return await fetching
-        finally:
-            fetching.cancel()
-            await asyncio.gather(fetching, return_exceptions=True)
+    async def _while_it_moves(self, fetching: asyncio.Future[Fetched], edge: Edge, before: int) -> None:
+        """Wait until a fetch is done (rules 1 and 2). `before`: bytes received when it began. Raises `Stalled`."""
+        done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
+        if not done and (await self._exchange.traffic()).received == before:
+            await self._ask(edge)
+        while not (await asyncio.wait({fetching}, timeout=FETCH_PATIENCE))[0]:
+            received = (await self._exchange.traffic()).received
+            if received == before:
+                peers = len(await self._links.peers())
+                raise Stalled(
+                    f"no chunk of the payload for version {edge.version} ({edge.length} bytes) came for "
+                    f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
+                )
+            before = received
 
     async def _ask(self, edge: Edge) -> None:
         coordinator = self._coordinator()
         if coordinator is not None:
             with contextlib.suppress(P2PError):  # without it, the fetch goes on all the same
                 ask = DocumentsAsk(hashes=[edge.payload_hash])
-                await REMAKE.ask(self._network, coordinator, ask, timeout=PATIENCE)
+                await REMAKE.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
 
     def _count(self, edge: Edge) -> None:
         place = (edge.era, edge.version)

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from engines.devices import gpu_present
 from node import doctor
@@ -26,13 +26,14 @@ from p2p.invite import Invite
 from p2p.local_addresses import listenable, machine_addresses
 from p2p.messages import Head, HeadAsk, ReachableAsk, decode
 from p2p.multiaddr import peer_of, way_of
-from p2p.network import Network
+from p2p.network import Host, Links, Rpc
 from p2p.reachable import ports_of
 from p2p.threaded import ThreadedPeer
 from protocol.methods import HEAD, REACHABLE
 from runtime.errors import LocalFault
 from runtime.units import unix_milliseconds
 
+SomeHost = TypeVar("SomeHost", bound=Host)
 PATIENCE: Final = 10.0
 """Seconds for one attempt."""
 AT_ONCE: Final = 8
@@ -69,7 +70,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
     going = [one.address for one in attempts if one.seconds is not None]
     over_libp2p = [address for address in going if way_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
-        asked = network if over_libp2p else https
+        asked: ThreadedPeer | HttpsClient | None = network if over_libp2p else https
         if asked is not None and going:
             peer = await asked.dial(over_libp2p or going)
             rows.append(doctor.clock(await _head(asked, peer), unix_milliseconds()))
@@ -79,7 +80,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
 
 
 @contextlib.asynccontextmanager
-async def _up(network: Network) -> AsyncIterator[Network]:
+async def _up(network: SomeHost) -> AsyncIterator[SomeHost]:
     """A network while it is looked through. Raises `LocalFault`."""
     task = asyncio.create_task(network.run())
     try:
@@ -93,7 +94,7 @@ async def _up(network: Network) -> AsyncIterator[Network]:
 
 
 @contextlib.asynccontextmanager
-async def _https(invite: Invite) -> AsyncIterator[Network | None]:
+async def _https(invite: Invite) -> AsyncIterator[HttpsClient | None]:
     if invite.https_key is None:
         yield None
         return
@@ -118,26 +119,26 @@ async def _attempts(invite: Invite) -> list[Attempt]:
     return list(await asyncio.gather(*map(attempt, invite.addresses)))
 
 
-async def _attempt(network: Network, address: str) -> Attempt:
+async def _attempt(links: Links, address: str) -> Attempt:
     began, way = time.monotonic(), way_of(address)
     try:
         async with asyncio.timeout(PATIENCE):
-            await network.dial([address])
+            await links.dial([address])
     except (P2PError, TimeoutError) as error:
         return Attempt(way=way, address=address, trouble=str(error) or f"no answer within {PATIENCE:g} s")
     return Attempt(way=way, address=address, seconds=time.monotonic() - began)
 
 
-async def _head(network: Network, peer: str) -> int | None:
+async def _head(rpc: Rpc, peer: str) -> int | None:
     """When the coordinator signed its newest Head, as it says; nothing is believed of it here."""
     try:
-        answer = await HEAD.ask(network, peer, HeadAsk(), timeout=PATIENCE)
+        answer = await HEAD.ask(rpc, peer, HeadAsk(), timeout=PATIENCE)
         return decode(peek(answer.head).payload, Head).issued if answer.head is not None else None
     except P2PError:
         return None
 
 
-async def _incoming(network: Network, direct: list[str]) -> Row:
+async def _incoming(network: ThreadedPeer, direct: list[str]) -> Row:
     ports = ports_of(await network.addresses())
     if not direct:
         return doctor.reachable(None, ports, None)

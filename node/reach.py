@@ -20,7 +20,7 @@ from p2p.errors import Busy, P2PError, Unreachable
 from p2p.local_addresses import dialable
 from p2p.messages import ReachableAsk
 from p2p.multiaddr import peer_of, tcp, way_of
-from p2p.network import Network
+from p2p.network import Inbound, Links, Rpc
 from p2p.reachable import ports_of
 from p2p.records import Own
 from protocol.methods import REACHABLE
@@ -41,7 +41,9 @@ class Reach:
 
     def __init__(
         self,
-        network: Network,
+        rpc: Rpc,
+        links: Links,
+        inbound: Inbound,
         *,
         relays: list[str],
         coordinator: Callable[[], str | None],
@@ -53,7 +55,7 @@ class Reach:
         """`relays`: addresses that the owner named. `coordinator`: its peer id while the line stands. `candidates`:
         addresses of whom to ask for a reservation, the coordinator's first. `changed`: told that `addresses` did.
         `now`: the run's clock, milliseconds."""
-        self._network, self._named = network, relays
+        self._rpc, self._links, self._inbound, self._named = rpc, links, inbound, relays
         self._coordinator, self._candidates, self._changed = coordinator, candidates, changed
         self._own, self._now = own, now
         self._external: list[str] = []
@@ -64,10 +66,10 @@ class Reach:
 
     async def addresses(self) -> list[str]:
         """Where others can dial this node; the most promising first."""
-        own = await self._network.addresses()
+        own = await self._inbound.addresses()
         circuits = [address for address in own if way_of(address) == "relay"]
         direct = [address for address in own if way_of(address) != "relay"]
-        self._announced = dialable([*circuits, *self._external, *direct], self._network.peer_id)
+        self._announced = dialable([*circuits, *self._external, *direct], self._links.peer_id)
         return self._announced
 
     async def record(self) -> bytes:
@@ -81,8 +83,8 @@ class Reach:
         asked_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            peer, listening = self._coordinator(), await self._network.addresses()
-            here = dialable([one for one in listening if way_of(one) != "relay"], self._network.peer_id)
+            peer, listening = self._coordinator(), await self._inbound.addresses()
+            here = dialable([one for one in listening if way_of(one) != "relay"], self._links.peer_id)
             if peer is not None and (here != self._asked_about or loop.time() >= asked_at + AGAIN):
                 self._asked_about, asked_at = here, loop.time()
                 await self._find_out(peer)
@@ -92,11 +94,11 @@ class Reach:
     async def _find_out(self, coordinator: str) -> None:
         """Rules 2 and 3."""
         try:
-            ports = ports_of(await self._network.addresses())
-            remote = await self._network.remote(coordinator)
-            answer = await REACHABLE.ask(self._network, coordinator, ReachableAsk(ports=ports), timeout=PATIENCE)
+            ports = ports_of(await self._inbound.addresses())
+            relayed = await self._links.way(coordinator) == "relay"
+            answer = await REACHABLE.ask(self._rpc, coordinator, ReachableAsk(ports=ports), timeout=PATIENCE)
             seen = answer.observed
-            own = [tcp(seen, port, self._network.peer_id) for port in answer.ports] if seen else []
+            own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
             self._asked_about = None
             self.found = f"not known yet: the coordinator is asked again ({busy})"
@@ -105,7 +107,6 @@ class Reach:
             self.found = f"not known: the coordinator does not say ({error})"
             return
         self._external = own
-        relayed = way_of(remote or "") == "relay"
         if own:
             self.found = f"directly, at {', '.join(own)}"
             await self._release()
@@ -122,7 +123,7 @@ class Reach:
         peers = list(dict.fromkeys(map(peer_of, candidates)))
         for peer in peers[: 1 + _PEERS]:
             addresses = [address for address in candidates if peer_of(address) == peer]
-            if peer != self._network.peer_id and (reason := await self._reserve(addresses)) is None:
+            if peer != self._links.peer_id and (reason := await self._reserve(addresses)) is None:
                 self._relay, self.found = peer, f"through the relay {peer}: {why}"
                 return
             reasons.append(reason)
@@ -131,7 +132,7 @@ class Reach:
     async def _reserve(self, addresses: list[str]) -> str | None:
         """Why not, or None."""
         try:
-            await self._network.reserve(addresses)
+            await self._inbound.reserve(addresses)
         except Unreachable as error:
             _log.info("no relay", reason=str(error))
             return str(error)
@@ -141,7 +142,7 @@ class Reach:
     async def _release(self) -> None:
         """A reservation that is no longer needed."""
         if self._relay is not None:
-            await self._network.release(self._relay)
+            await self._inbound.release(self._relay)
             self._relay = None
 
     async def _tell(self) -> None:

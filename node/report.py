@@ -16,7 +16,7 @@ from node.reach import Reach
 from node.records import Records
 from node.rollout import STARTING, Rollouts
 from node.switch import Switch
-from p2p.network import Network
+from p2p.network import Links, PayloadExchange
 
 
 class Report:
@@ -25,7 +25,8 @@ class Report:
     def __init__(
         self,
         config: NodeConfig,
-        network: Network,
+        links: Links,
+        exchange: PayloadExchange,
         records: Records,
         engine: VersionedEngine,
         follower: Follower,
@@ -36,7 +37,8 @@ class Report:
         switch: Switch,
         reach: Reach,
     ) -> None:
-        self._config, self._network, self._records, self._engine = config, network, records, engine
+        self._config, self._links, self._exchange = config, links, exchange
+        self._records, self._engine = records, engine
         self._follower, self._payloads, self._link, self._rollouts = follower, payloads, link, rollouts
         self._outbox, self._switch, self._reach = outbox, switch, reach
 
@@ -55,12 +57,12 @@ class Report:
         of, None before both are known and where they are of two eras. `payloads`: fetched for the last versions."""
         trusted, held, probed = self._records.trusted, self._engine.current, self._engine.probed
         newest = self._follower.newest
-        traffic = await self._network.traffic()
+        traffic = await self._exchange.traffic()
         return {
             "state": self._state(),
             "blocked": self._blocked(),
             "run": trusted.runspec.value.name if trusted.runspec else None,
-            "node": self._network.peer_id,
+            "node": self._links.peer_id,
             "name": self._config.name,
             "device": probed.hardware if probed else None,
             "engine": probed.engine_class if probed else None,
@@ -69,10 +71,10 @@ class Report:
             "newest": newest.version if newest else None,
             "lag": newest.version - held.version if newest and held and newest.era == held.era else None,
             "coordinator": self._link.peer,
-            "way": await self._network.way(self._link.peer) if self._link.peer else None,
+            "way": await self._links.way(self._link.peer) if self._link.peer else None,
             "ways_failed": [{"way": way, "reason": reason} for way, reason in self._link.failures.items()],
             "reached": self._reach.found,
-            "peers": len(await self._network.peers()),
+            "peers": len(await self._links.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),
             "engine_restarts": self._engine.deaths,

@@ -80,7 +80,7 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:
         raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other ways")
-    return Ways(direct, https, via=config.via)
+    return Ways(direct, https, via=config.via).network
 
 
 def _found_nearby(config: NodeConfig) -> Invite:

@@ -10,8 +10,9 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, TypeVarTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
 import trio
 
@@ -19,6 +20,7 @@ from p2p.errors import Unreachable
 from p2p.guard import one_error
 from p2p.limits.slots import ALL
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -64,7 +66,7 @@ class TrioThread:
         finally:
             runner.join()  # telling us was its last act
 
-    async def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    async def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
         outcome: asyncio.Future[T] = self._loop.create_future()
         scope = trio.CancelScope()
@@ -73,7 +75,7 @@ class TrioThread:
             result, error = None, None
             try:
                 with scope:
-                    result = await function(*args)
+                    result = await function(*args, **kwargs)
             except trio.Cancelled:
                 self._post(_settle, outcome, None, Unreachable("the network has stopped"))
                 raise
@@ -95,14 +97,14 @@ class TrioThread:
             await _quietly(outcome)
             raise
 
-    async def call_back(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+    async def call_back(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function on asyncio, from trio. Raises what it raises."""
         async with self._calls:
             done = trio.Event()
             token = trio.lowlevel.current_trio_token()
 
             async def runner() -> T:
-                return await function(*args)
+                return await function(*args, **kwargs)
 
             def finished(_: object) -> None:
                 with contextlib.suppress(trio.RunFinishedError):
@@ -118,6 +120,10 @@ class TrioThread:
             if outcome.cancelled():
                 raise Unreachable("the daemon is stopping")
             return outcome.result()
+
+    def from_trio(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return a coroutine function of asyncio as trio may call it: by `call_back`."""
+        return partial(self.call_back, function)
 
     def post(self, function: Callable[[], object]) -> None:
         """Call `function` in the asyncio loop soon."""

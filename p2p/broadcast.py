@@ -63,7 +63,7 @@ class Broadcast:
         self._feeds: dict[bytes, Feeds] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `Network.share`."""
+        """See `PayloadExchange.share`."""
         held = self._held.get(manifest.hash)
         if held is None or not await anyio.to_thread.run_sync(held.payload.stands, path):
             payload = await patiently(Payload.open, manifest, path)
@@ -71,13 +71,13 @@ class Broadcast:
             self._hold(Held(payload))
 
     async def unshare(self, payload_hash: bytes) -> None:
-        """See `Network.unshare`."""
+        """See `PayloadExchange.unshare`."""
         held = self._held.pop(payload_hash, None)
         if held is not None:
             held.withdraw()
 
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         held = self._held.get(manifest.hash)
         if held is not None and held.payload.lost:
             await self.unshare(manifest.hash)
@@ -105,8 +105,8 @@ class Broadcast:
         self._feeds.pop(manifest.hash, None)
         return feeds.fetched(anyio.current_time())
 
-    def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `Network.follow`."""
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        """See `PayloadExchange.follow`."""
         self._parents = tuple(parents)
         self._turns.favour(children)
         for download in self._downloads:
@@ -131,7 +131,7 @@ class Broadcast:
         await Turn(self._turns).come(peer, nbytes)
 
     def traffic(self) -> Traffic:
-        """See `Network.traffic`."""
+        """See `PayloadExchange.traffic`. Of payloads alone."""
         return Traffic(
             received=self._received.total(),
             sent=self._sent.total(),

@@ -14,7 +14,7 @@ Rules
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -28,11 +28,11 @@ from p2p.certificate import KeyPin
 from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.feeds import Feeds
 from p2p.guard import guarded, one_error
-from p2p.limits.origin import Origin
 from p2p.multiaddr import address_of
-from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.network import Fetched, Manifest, Traffic
 from p2p.payload import PartialPayload, Payload
 from p2p.rpc import ANSWER_LIMIT
+from p2p.transport import GossipHandler
 from runtime.backoff import Backoff
 
 log = logging.getLogger("p2p")
@@ -56,7 +56,8 @@ _SMALL: Final = 64 << 10
 
 
 class HttpsClient:
-    """`p2p.network.Network` over HTTPS. `peer_id`: this node's own. One `run` an instance."""
+    """`p2p.network.Rpc` and `Links` over HTTPS, and the half of gossip and payloads that a node hears and fetches. One
+    `run` per instance."""
 
     def __init__(self, peer_id: str, pin: bytes, *, patience: float = PATIENCE) -> None:
         """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
@@ -73,11 +74,11 @@ class HttpsClient:
 
     @property
     def peer_id(self) -> str:
-        """See `Network`."""
+        """See `Links`."""
         return self._peer_id
 
     async def run(self) -> None:
-        """See `Network`."""
+        """See `Host`."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
         connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + 4)
         try:
@@ -95,34 +96,19 @@ class HttpsClient:
             self._up.clear()
 
     async def ready(self) -> None:
-        """See `Network`."""
+        """See `Host`."""
         await self._ready.wait()
-
-    async def addresses(self) -> list[str]:
-        """None: nobody can call this node."""
-        return []
 
     async def peers(self) -> list[str]:
         """The coordinator, while it answers."""
         return [self._coordinator] if self._up.is_set() else []
 
     async def way(self, peer: str) -> str | None:
-        """See `Network`."""
+        """See `Links`."""
         return "https" if peer in await self.peers() else None
 
-    async def remote(self, peer: str) -> str | None:
-        """See `Network`."""
-        return None
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Network`."""
-        raise Unreachable("nobody is reached through a relay over HTTPS")
-
-    async def release(self, relay: str) -> None:
-        """See `Network`."""
-
     async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Network`. Of HTTPS addresses only. Raises `WrongIdentity`."""
+        """See `Links`. Of HTTPS addresses only. Raises `WrongIdentity`."""
         troubles = []
         for address in addresses:
             origin = address_of(address).https_url
@@ -142,7 +128,7 @@ class HttpsClient:
         self._up.clear()
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Network`."""
+        """See `Rpc`."""
         self._only(peer)
         try:
             async with asyncio.timeout(timeout):
@@ -161,35 +147,12 @@ class HttpsClient:
             raise Malformed(sentence)
         raise Busy(sentence) if status == _TOO_MANY else Declined(sentence)
 
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        """Nobody can call this node: nothing is served."""
-
-    def origin(self, peer: str) -> Origin:
-        """See `Network`."""
-        return Origin(peer, peer)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Network`: there are no connections to this node."""
-
-    def unanswered(self, methods: Sequence[str]) -> int:
-        """None: nobody asks a node over HTTPS."""
-        return 0
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """There is nobody to tell but the coordinator, from whom news comes."""
-
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Network`."""
+        """See `Gossip`."""
         self._topics[topic] = guarded(handler)
 
-    async def share(self, manifest: Manifest, path: Path) -> None:
-        """Nobody can ask for it."""
-
-    async def unshare(self, payload_hash: bytes) -> None:
-        """Nobody can ask for it."""
-
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """See `Network.fetch`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         if manifest.hash in self._fetching:
             raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):
@@ -207,11 +170,8 @@ class HttpsClient:
             self._fetching.discard(manifest.hash)
         return feeds.fetched(anyio.current_time())
 
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """No peers, no plan."""
-
     async def traffic(self) -> Traffic:
-        """See `Network`."""
+        """See `PayloadExchange`."""
         return Traffic(received=self._received.total(), sent=0, received_by_peer=dict(self._received), sent_by_peer={})
 
     def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The coordinator over plain HTTPS, beside the network that it has: for nodes behind what lets nothing else out.
+"""The coordinator's entrance over plain HTTPS: for nodes behind what lets nothing else out.
 
 Rules
-1. Whatever is served, shared or published goes over both; the rest is the other network's. An answer is made by the
-   same handler, from the same bytes, under the same limits: no document is believed for the connection it came over.
+1. A request is answered by the handler that answers it over libp2p, from the same bytes, under the same limits. No
+   document is believed for the connection it came over. What is shared or published at both: p2p/https_pair.py.
 2. A handler hears of the other side only "https/ADDRESS", of a private address with its port (p2p/limits/origin.py).
    The signature inside the request names the asker.
 3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
@@ -18,70 +18,61 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio.to_thread
-import msgspec
 from aiohttp import web
 
 from p2p import https_wire, wire
 from p2p.errors import Busy, Malformed
-from p2p.guard import one_error
+from p2p.handlers import Handlers
 from p2p.https_door import Limits
 from p2p.https_listener import HttpsListener, Refused
 from p2p.limits.origin import Origin, origin_over_https, over_https
 from p2p.limits.slots import Slots
 from p2p.multiaddr import OVER_HTTPS
-from p2p.network import Fetched, GossipHandler, Manifest, Network, RequestHandler, Traffic
+from p2p.network import Manifest, Uplink
 from p2p.openpayloads import patiently
 from p2p.payload import Payload
 
 log = logging.getLogger("p2p")
 
-Turn = Callable[[str, int], Awaitable[None]]
-"""(who is sent something, bytes): waits until they may leave."""
-
 
 class HttpsServer:
-    """`p2p.network.Network`: another one, with HTTPS beside it."""
+    """Answers `handlers`, tells the newest message of each topic, and gives out what is shared. `peer_id`: the
+    coordinator's. `sent`: payload bytes by visitor, whose name is "https/ADDRESS". One `run` per instance."""
 
     def __init__(
         self,
-        beside: Network,
+        peer_id: str,
+        handlers: Handlers,
         listen: Sequence[str],
         context: ssl.SSLContext,
         limits: Limits | None = None,
         *,
-        turn: Turn | None = None,
+        uplink: Uplink | None = None,
     ) -> None:
-        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context. `turn`: the uplink's,
-        None for no limit."""
-        self._beside, self._turn = beside, turn
+        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.certificate.server_context. `uplink`: None for no
+        limit."""
+        self._peer_id, self._handlers, self._uplink = peer_id, handlers, uplink
         limits = limits or Limits()
         self._subnet_of = limits.subnet_of
         self._listener = HttpsListener(listen, context, self._respond, limits)
-        self._methods: dict[str, tuple[RequestHandler, int]] = {}
-        self._slots, self._unanswered = Slots(), Counter[str]()
+        self._slots = Slots()
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
         self._shared: dict[bytes, Payload] = {}
-        self._sent: Counter[str] = Counter()
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
-
-    @property
-    def peer_id(self) -> str:
-        """See `Network`."""
-        return self._beside.peer_id
+        self.sent: Counter[str] = Counter()
+        self.addresses = self._listener.addresses
+        self.keep_places = self._listener.door.keep
 
     async def run(self) -> None:
-        """See `Network`."""
+        """See `Host`."""
         try:
-            with one_error():
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._beside.run())
-                    group.create_task(self._listener.run(self._listening.set))
+            await self._listener.run(self._listening.set)
         except Exception as failure:
             self._failure = failure
             raise
@@ -91,103 +82,36 @@ class HttpsServer:
                 shared.close()
 
     async def ready(self) -> None:
-        """See `Network`."""
+        """See `Host`."""
         await self._listening.wait()
         if self._failure is not None:
             raise self._failure
-        await self._beside.ready()
 
-    async def addresses(self) -> list[str]:
-        """See `Network`."""
-        return [*await self._beside.addresses(), *self._listener.addresses()]
+    def origin(self, visitor: str) -> Origin:
+        """See `Inbound`. `visitor`: its name as a handler hears it."""
+        return origin_over_https(visitor, self._subnet_of)
 
-    async def peers(self) -> list[str]:
-        """See `Network`."""
-        return await self._beside.peers()
+    def refused(self) -> dict[str, int]:
+        """Return the connections that were refused, by the limit that refused them."""
+        return self._listener.turned_away.counts()
 
-    async def way(self, peer: str) -> str | None:
-        """See `Network`."""
-        return await self._beside.way(peer)
-
-    async def remote(self, peer: str) -> str | None:
-        """See `Network`."""
-        return await self._beside.remote(peer)
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """See `Network`."""
-        await self._beside.reserve(addresses)
-
-    async def release(self, relay: str) -> None:
-        """See `Network`."""
-        await self._beside.release(relay)
-
-    async def dial(self, addresses: Sequence[str]) -> str:
-        """See `Network`."""
-        return await self._beside.dial(addresses)
-
-    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """See `Network`."""
-        return await self._beside.request(peer, method, payload, timeout=timeout)
-
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        """See `Network`."""
-        self._beside.serve(method, handler, limit=limit)
-        self._methods[method] = (handler, limit)
-
-    def origin(self, peer: str) -> Origin:
-        """See `Network`."""
-        if not peer.startswith(OVER_HTTPS):
-            return self._beside.origin(peer)
-        return origin_over_https(peer, self._subnet_of)
-
-    def keep_places(self, parties: Collection[str]) -> None:
-        """See `Network`."""
-        self._listener.door.keep(parties)
-        self._beside.keep_places(parties)
-
-    def unanswered(self, methods: Sequence[str]) -> int:
-        """See `Network`."""
-        return sum(self._unanswered[method] for method in methods) + self._beside.unanswered(methods)
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """See `Network`."""
+    def publish(self, topic: str, data: bytes) -> None:
+        """Tell everybody who asks for the topic."""
         self._topics[topic] = (https_wire.etag(data), data)
         self._news.set()
         self._news = asyncio.Event()
-        await self._beside.publish(topic, data)
-
-    def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """See `Network`."""
-        self._beside.subscribe(topic, handler)
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        """See `Network`."""
-        await self._beside.share(manifest, path)
+        """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
         if known is None or not await anyio.to_thread.run_sync(known.stands, path):
             self._shared[manifest.hash] = Payload.offered(manifest, path)
 
-    async def unshare(self, payload_hash: bytes) -> None:
-        """See `Network`."""
+    def unshare(self, payload_hash: bytes) -> None:
+        """See `PayloadExchange`."""
         shared = self._shared.pop(payload_hash, None)
         if shared is not None:
             shared.close()
-        await self._beside.unshare(payload_hash)
-
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """See `Network`."""
-        return await self._beside.fetch(manifest, path, last=last)
-
-    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """See `Network`."""
-        await self._beside.follow(parents, children)
-
-    async def traffic(self) -> Traffic:
-        """See `Network`. Who came over HTTPS has the name "https/ADDRESS"."""
-        other = await self._beside.traffic()
-        sent_by_peer = {**other.sent_by_peer, **self._sent}
-        sent, refused = other.sent + self._sent.total(), {**other.refused, **self._listener.turned_away.counts()}
-        return msgspec.structs.replace(other, sent=sent, sent_by_peer=sent_by_peer, refused=refused)
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
@@ -198,11 +122,11 @@ class HttpsServer:
         if request.method == "GET" and path.startswith(https_wire.CHUNKS):
             return await self._give(request)
         if request.method == "GET" and path == https_wire.PEER:
-            return await self._listener.send(request, self.peer_id.encode())
+            return await self._listener.send(request, self._peer_id.encode())
         raise Refused(404, "nothing is here")
 
     async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
-        if method not in self._methods:
+        if method not in self._handlers.methods:
             raise Refused(404, "no such method")
         asker = self._asker(request)
         try:
@@ -212,11 +136,9 @@ class HttpsServer:
             raise Refused(429, str(busy), retry_after=1.0) from None
 
     async def _worked(self, request: web.BaseRequest, method: str, asker: str) -> bytes:
-        handler, limit = self._methods[method]
-        body = await self._listener.read(request, limit)
-        self._unanswered[method] += 1
+        body = await self._listener.read(request, self._handlers.methods[method].limit)
         try:
-            return await handler(asker, body)
+            return await self._handlers.answer(method, asker, body)
         except Busy:
             raise
         except Malformed as fault:
@@ -224,8 +146,6 @@ class HttpsServer:
         except Exception as fault:  # rule 3; and nothing ends
             log.error("https: %s failed", method, exc_info=fault)
             raise Refused(500, "the request failed") from None
-        finally:
-            self._unanswered[method] -= 1
 
     def _asker(self, request: web.BaseRequest) -> str:
         """Return the name that a handler hears."""
@@ -264,17 +184,17 @@ class HttpsServer:
             found = begun if index == first else await patiently(payload.read, index)
             message = wire.Gone(index) if found is None else wire.Chunk(index, tuple(found[1]), memoryview(found[0]))
             await self._send(answer, _name(request), https_wire.framed(message))
-            self._sent[_name(request)] += len(found[0]) if found else 0
+            self.sent[_name(request)] += len(found[0]) if found else 0
         return await self._listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
         """Rule 6."""
-        if self._turn is None:
+        if self._uplink is None:
             await self._listener.write(answer, frame)
             return
         for start in range(0, len(frame), https_wire.PIECE):
             piece = frame[start : start + https_wire.PIECE]
-            await self._turn(name, len(piece))
+            await self._uplink.turn(name, len(piece))
             await self._listener.write(answer, piece)
 
 

@@ -1,20 +1,28 @@
-"""What a daemon sees of the network: requests, gossip and payloads, from asyncio.
+"""What a daemon sees of the network, by what it needs: small protocols, and `Network`, the parts that it is given.
 
-`Peer` (p2p/peer.py) implements it natively over any transport in the same event loop; `ThreadedPeer`
-(p2p/threaded.py) runs the same code on a trio thread over libp2p and bridges each call.
+    part          | `Peer`, `ThreadedPeer` | over HTTPS, node        | over HTTPS, coordinator
+    Rpc, Links    | both                   | `HttpsClient`           |
+    Gossip        | both ways              | heard (`HttpsClient`)   | published (`HttpsServer`)
+    payloads      | all                    | fetched (`HttpsClient`) | shared (`HttpsServer`)
+    Inbound       | all                    |                         | addresses, places (`HttpsServer`)
+    `Handlers`    | answered from          |                         | answered from (`HttpsServer`)
+
+`Peer` (p2p/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/threaded.py) is one on a trio
+thread over libp2p, called from asyncio. `Ways` (p2p/ways.py) is a node's choice between one of these and HTTPS;
+`PeerAndHttps` (p2p/https_pair.py) serves a coordinator at both. Methods are safe in the daemon's event loop only,
+except where they say more.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from p2p.handlers import Handlers
 from p2p.limits.origin import Origin
-
-RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
-"""(peer id, request bytes) -> answer bytes."""
-GossipHandler = Callable[[str, bytes], Awaitable[bool]]
+from p2p.transport import GossipHandler
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload bytes moved since start, by way. `relayed`: bytes of any kind passed on for others as their relay.
+    """Payload bytes moved since start, by peer. `relayed`: bytes of any kind passed on for others as their relay.
     `refused`: connections of others that were refused, by the limit that refused them."""
 
     received: int
@@ -60,53 +68,58 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     feeds: tuple[Feed, ...] = ()
 
 
-class Network(Protocol):
-    """Everything a daemon may ask of the network plane. All methods are safe in its own event loop only."""
-
-    @property
-    def peer_id(self) -> str: ...
+class Host(Protocol):
+    """The life of a network. The methods of the parts work once `ready` returns."""
 
     async def run(self) -> None:
-        """Serve until cancelled. The other methods work once `ready` is set."""
+        """Serve until cancelled."""
 
     async def ready(self) -> None:
         """Wait until the network listens. Raises `LocalFault` (port taken, libp2p missing)."""
 
-    async def addresses(self) -> list[str]: ...
 
-    async def peers(self) -> list[str]: ...
-
-    async def way(self, peer: str) -> str | None:
-        """By which way (p2p/multiaddr.py) a connected peer is reached; None: it is not connected."""
-
-    async def dial(self, addresses: Sequence[str]) -> str:
-        """Connect; the peer id. Raises `Unreachable`."""
-
-    async def remote(self, peer: str) -> str | None:
-        """Multiaddress of the other end of the connection with a peer; with /p2p-circuit in it where it is relayed."""
-
-    async def reserve(self, addresses: Sequence[str]) -> None:
-        """Be reachable through the relay with these addresses until `release`. Raises `Unreachable`."""
-
-    async def release(self, relay: str) -> None:
-        """No longer be reachable through that relay."""
+class Rpc(Protocol):
+    """Ask connected peers. What is asked of this process: `p2p.handlers.Handlers`."""
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """One question, one answer. Raises `Unreachable` (also after `timeout` seconds) or `Malformed`."""
+        """Send one request and return its answer. Raises `Unreachable` (also after `timeout` seconds), `Malformed`."""
 
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        """Answer `method`; requests longer than `limit` bytes are refused before they are read.
-        Call before `run`. An exception that leaves the handler resets that stream and is logged."""
 
-    async def publish(self, topic: str, data: bytes) -> None: ...
+class Links(Protocol):
+    """Connections with peers."""
+
+    @property
+    def peer_id(self) -> str:
+        """This peer's own id."""
+
+    async def peers(self) -> list[str]:
+        """Return the connected peers."""
+
+    async def way(self, peer: str) -> str | None:
+        """Return by which way (p2p/multiaddr.py) a connected peer is reached; None: it is not connected."""
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """Connect; return the peer id. Raises `Unreachable`."""
+
+
+class Gossip(Protocol):
+    """Small messages to all peers of a topic."""
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Send a message (p2p/transport.py has the limits)."""
 
     def subscribe(self, topic: str, handler: GossipHandler) -> None:
-        """Call before `run`."""
+        """Hear a topic's messages. Call before `run`."""
+
+
+class PayloadExchange(Protocol):
+    """Payload files to and from peers, in verified chunks."""
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """Serve a complete payload file to peers until `unshare`."""
 
-    async def unshare(self, payload_hash: bytes) -> None: ...
+    async def unshare(self, payload_hash: bytes) -> None:
+        """Serve it no longer."""
 
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         """Bring a payload to `path` from connected peers, `last` (the coordinator) only where nobody else
@@ -115,19 +128,63 @@ class Network(Protocol):
         then shared. Retries peers until cancelled. Tells who sent it."""
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
-        """The plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
+        """Set the plan of broadcasts, for those under way and those to come: the parent of each stripe (chunk i is of
         stripe i mod their number). A hint: chunks that a parent does not bring come from others. None: no plan.
         `children`: whom the plan lets this peer feed, where it knows: they go first at a limited uplink."""
 
+    async def traffic(self) -> Traffic:
+        """Return what was moved so far."""
+
+
+class Inbound(Protocol):
+    """How others reach this process."""
+
+    async def addresses(self) -> list[str]:
+        """Return the multiaddresses under which this peer can be dialled."""
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """Be reachable through the relay with these addresses until `release`. Raises `Unreachable`."""
+
+    async def release(self, relay: str) -> None:
+        """No longer be reachable through that relay."""
+
     def origin(self, peer: str) -> Origin:
-        """Where the requests of a peer come from (p2p/limits/origin.py). `peer`: as the handler of a request is told.
-        Safe from any thread, and cheap."""
+        """Return where the requests of a peer come from (p2p/limits/origin.py). `peer`: as the handler of a request is
+        told. Safe from any thread, and cheap."""
 
     def keep_places(self, parties: Collection[str]) -> None:
         """Keep a share of the places for connections from these parties, which have accepted work, from now on; instead
         of those named before. Safe from any thread."""
 
-    def unanswered(self, methods: Sequence[str]) -> int:
-        """Requests for these methods that have come whole and are not answered yet. Safe from any thread."""
 
-    async def traffic(self) -> Traffic: ...
+class Uplink(Protocol):
+    """This machine's limit on payload bytes that leave, for what no chunk stream carries."""
+
+    async def turn(self, peer: str, nbytes: int) -> None:
+        """Wait until so many bytes may leave to `peer`."""
+
+
+class AnyPeer(Host, Rpc, Links, Gossip, PayloadExchange, Inbound, Protocol):
+    """A peer with every part: for those who put networks together, and hand the parts out."""
+
+    @property
+    def handlers(self) -> Handlers:
+        """The methods that it answers."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The parts of a daemon's network. A daemon hands each to those of its own parts that need it."""
+
+    host: Host
+    handlers: Handlers
+    rpc: Rpc
+    links: Links
+    gossip: Gossip
+    exchange: PayloadExchange
+    inbound: Inbound
+
+    @classmethod
+    def of(cls, peer: AnyPeer) -> "Network":
+        """Return the parts of one peer."""
+        return cls(peer, peer.handlers, peer, peer, peer, peer, peer)

@@ -12,7 +12,7 @@
 5. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,18 +20,16 @@ import anyio
 
 from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
 from p2p.guard import one_error
+from p2p.handlers import METHOD_LIMIT, Handlers
 from p2p.limits.origin import Origin
 from p2p.limits.slots import Slots
 from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
 from p2p.limits.token_bucket import TokenBuckets
-from p2p.network import RequestHandler
 from p2p.transport import Stream
 
 PROTOCOL = "/echo2/rpc/1"
 ANSWER_LIMIT = 64 << 20
 """Bytes of the largest answer that is read."""
-METHOD_LIMIT = 64
-"""Bytes of a method's name."""
 BEAT = 4.0
 """Seconds between two signs of life while a handler works."""
 NAME, GRACE = 30.0, 30.0
@@ -44,19 +42,14 @@ _OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
 
 @dataclass
 class Server:
-    """Answers requests by method; `answer` is the protocol's stream handler. `origin`: of a peer."""
+    """Answers requests by method; `answer` is the protocol's stream handler. `origin`: of a peer. `tables`: of methods,
+    looked through in order."""
 
     _origin: Callable[[str], Origin]
-    _methods: dict[str, tuple[RequestHandler, int]] = field(default_factory=dict)
+    _tables: Sequence[Handlers]
     _slots: Slots = field(default_factory=Slots)
     _turns: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
     _turns_of_parties: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
-
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        """See `Network.serve`."""
-        if len(method.encode()) > METHOD_LIMIT:
-            raise ValueError(f"method name {method!r} exceeds {METHOD_LIMIT} bytes")
-        self._methods[method] = (handler, limit)
 
     async def answer(self, stream: Stream) -> None:
         """Serve one stream."""
@@ -72,12 +65,13 @@ class Server:
 
     async def _answer(self, stream: Stream, origin: Origin) -> None:
         with _within(NAME, "a method's name"):
-            name = await stream.receive(METHOD_LIMIT) or b""
-        if name.decode(errors="replace") not in self._methods:
+            method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
+        table = next((table for table in self._tables if method in table.methods), None)
+        if table is None:
             await _refuse(stream, _UNKNOWN, "no such method")
             return
-        handler, limit = self._methods[name.decode()]
-        with self._slots.at_work(name.decode(), origin):
+        limit = table.methods[method].limit
+        with self._slots.at_work(method, origin):
             try:
                 with _within(GRACE + limit / SLOWEST, "a request"):
                     request = await stream.receive(limit)
@@ -86,7 +80,7 @@ class Server:
                 return
             if request is None:
                 raise Malformed(f"{stream.peer} sent no request")
-            answer = _OK + await _beating(stream, handler, request)
+            answer = _OK + await _beating(stream, table.answer(method, stream.peer, request))
             with _within(GRACE + len(answer) / SLOWEST, "an answer"):
                 await stream.send(answer)
                 await stream.finish()
@@ -148,8 +142,8 @@ async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
     await stream.finish()
 
 
-async def _beating(stream: Stream, handler: RequestHandler, request: bytes) -> bytes:
-    """Run the handler, with signs of life for the asker. An asker that went away cancels it."""
+async def _beating(stream: Stream, answering: Awaitable[bytes]) -> bytes:
+    """Wait for the answer, with signs of life for the asker. An asker that went away cancels it."""
 
     async def beat() -> None:
         while True:
@@ -160,6 +154,6 @@ async def _beating(stream: Stream, handler: RequestHandler, request: bytes) -> b
     with one_error():
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beat)
-            answer = await handler(stream.peer, request)
+            answer = await answering
             tasks.cancel_scope.cancel()
     return answer

@@ -9,7 +9,7 @@ import structlog
 
 from p2p.errors import P2PError, Unreachable
 from p2p.multiaddr import peer_of
-from p2p.network import Network
+from p2p.network import Links
 from p2p.outgoing import Outgoing, TooSoon
 from p2p.records import Book, Known
 
@@ -22,8 +22,8 @@ _log = structlog.get_logger("p2p")
 class Strangers:
     """`now`: the run's clock, milliseconds. `book`: whom it was told of."""
 
-    def __init__(self, network: Network, run: bytes, now: Callable[[], int]) -> None:
-        self._network, self._now = network, now
+    def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
+        self._links, self._now = links, now
         self._outgoing = Outgoing()
         self.book = Book(run)
 
@@ -39,10 +39,10 @@ class Strangers:
 
     async def dial(self, address: str) -> None:
         """At one address out of a record. Raises `TooSoon`, `P2PError`."""
-        connected = await self._network.peers()
+        connected = await self._links.peers()
         self._outgoing.take(address, anyio.current_time(), connected)
         try:
-            if await self._network.dial([address]) != peer_of(address):
+            if await self._links.dial([address]) != peer_of(address):
                 raise Unreachable(f"somebody else answers at {address}")
         except P2PError:
             self._outgoing.failed(address, anyio.current_time(), connected)

@@ -75,10 +75,10 @@ class Transport(Protocol):
         """No longer be reachable through the relay with this peer id."""
 
     def origin(self, peer: str) -> Origin:
-        """See `Network.origin`."""
+        """See `Inbound.origin` (p2p/network.py)."""
 
     def keep_places(self, parties: Collection[str]) -> None:
-        """See `Network.keep_places`."""
+        """See `Inbound.keep_places` (p2p/network.py)."""
 
     def relayed(self) -> int:
         """Bytes passed on for others as their relay, since the start."""

@@ -14,11 +14,12 @@ To add a method: its messages, its row, `serve` where it is answered, `ask` wher
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from p2p import reachable
+from p2p.handlers import Handlers
 from p2p.limits.slots import CLASS_OF, OTHER
 from p2p.messages import (
     Acknowledgement,
@@ -40,6 +41,7 @@ from p2p.messages import (
     decode,
     encode,
 )
+from p2p.network import Rpc
 from protocol.document_service import head_ask
 
 SMALL: Final = 64 << 10
@@ -48,21 +50,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
-Answering = Callable[[str, bytes], Awaitable[bytes]]
-
-
-class Server(Protocol):
-    """What answers methods: `p2p.network.Network`."""
-
-    def serve(self, method: str, handler: Answering, *, limit: int) -> None:
-        """Answer `method`. `handler`: (peer id, request bytes) -> answer bytes. `limit`: bytes of a request."""
-
-
-class Asker(Protocol):
-    """What carries requests to peers: `p2p.network.Network`."""
-
-    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-        """Send one request and return its answer. Raises `P2PError`."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +95,18 @@ class Method(Generic[Q, A]):
         """The class whose slots requests for this method take (p2p/limits/slots.py)."""
         return CLASS_OF.get(self.name, OTHER)
 
-    def serve(self, server: Server, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
+    def serve(self, handlers: Handlers, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
         """Answer a method that is not sealed. A request that does not decode fails alone. `limit`: bytes, where it is
         not the row's."""
 
         async def answer(peer: str, data: bytes) -> bytes:
             return self.answer.encode(await handler(peer, self.request.decode(data)))
 
-        server.serve(self.name, answer, limit=self.limit if limit is None else limit)
+        handlers.serve(self.name, answer, limit=self.limit if limit is None else limit)
 
-    async def ask(self, asker: Asker, peer: str, request: Q, *, timeout: float) -> A:
+    async def ask(self, rpc: Rpc, peer: str, request: Q, *, timeout: float) -> A:
         """Ask a peer by a method that is not sealed. Raises `Malformed`, `Unreachable` (also after `timeout` s)."""
-        data = await asker.request(peer, self.name, self.request.encode(request), timeout=timeout)
+        data = await rpc.request(peer, self.name, self.request.encode(request), timeout=timeout)
         return self.answer.decode(data)
 
 

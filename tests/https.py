@@ -13,9 +13,10 @@ from p2p import certificate
 from p2p.certificate import server_context
 from p2p.https_client import HttpsClient
 from p2p.https_door import Limits
-from p2p.https_server import HttpsServer, Turn
+from p2p.https_pair import PeerAndHttps
+from p2p.https_server import HttpsServer
 from p2p.memory import MemoryNetwork
-from p2p.network import Network
+from p2p.network import AnyPeer, Host, Uplink
 from p2p.peer import Peer
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -42,20 +43,21 @@ def shown(name: str = "coordinator") -> Shown:
 
 
 def server_beside(
-    network: Network,
+    peer: AnyPeer,
     listen: str = LOOPBACK,
     *,
     limits: Limits | None = None,
     identity: Shown | None = None,
-    turn: Turn | None = None,
-) -> HttpsServer:
-    """A server that shows `identity`. `turn`: see `HttpsServer`."""
+    uplink: Uplink | None = None,
+) -> PeerAndHttps:
+    """`peer`, and beside it a server that shows `identity`. `uplink`: see `HttpsServer`."""
     one = identity or shown()
-    return HttpsServer(network, [listen], server_context(one.certificate, one.key), limits, turn=turn)
+    context = server_context(one.certificate, one.key)
+    return PeerAndHttps(peer, HttpsServer(peer.peer_id, peer.handlers, [listen], context, limits, uplink=uplink))
 
 
 @asynccontextmanager
-async def running(*networks: Network) -> AsyncIterator[None]:
+async def running(*networks: Host) -> AsyncIterator[None]:
     """Run these until the block ends."""
     tasks = [asyncio.create_task(network.run()) for network in networks]
     try:
@@ -74,24 +76,24 @@ async def running(*networks: Network) -> AsyncIterator[None]:
 @asynccontextmanager
 async def served(
     listen: str = LOOPBACK, *, limits: Limits | None = None, identity: Shown | None = None, **methods: object
-) -> AsyncIterator[HttpsServer]:
+) -> AsyncIterator[PeerAndHttps]:
     """A running server whose other network is in memory. `methods`: name=handler, requests of 1000 bytes at most."""
     server = server_beside(
         Peer(MemoryNetwork(0).transport("coordinator"), seed=0), listen, limits=limits, identity=identity
     )
     for name, handler in methods.items():
-        server.serve(name, handler, limit=1000)
+        server.peer.handlers.serve(name, handler, limit=1000)
     async with running(server):
         yield server
 
 
-async def address_of(server: HttpsServer) -> str:
+async def address_of(server: PeerAndHttps) -> str:
     """Where a client reaches it."""
-    return next(one for one in await server.addresses() if "https" in one) + f"/p2p/{server.peer_id}"
+    return next(one for one in await server.addresses() if "https" in one) + f"/p2p/{server.peer.peer_id}"
 
 
 @asynccontextmanager
-async def client_of(server: HttpsServer, *, patience: float = 20.0) -> AsyncIterator[HttpsClient]:
+async def client_of(server: PeerAndHttps, *, patience: float = 20.0) -> AsyncIterator[HttpsClient]:
     """A client that has dialled."""
     client = HttpsClient("node", shown().pin, patience=patience)
     async with running(client):

@@ -26,6 +26,7 @@ from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.invite import Invite
 from p2p.memory import MemoryNetwork
+from p2p.network import Network
 from p2p.peer import Peer
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
@@ -232,7 +233,7 @@ class Swarm:
     async def coordinating(self) -> AsyncIterator[Coordinator]:
         """The coordinator, up for the length of the block; what it leaves on disk is found by the next."""
         run = self.run
-        network = Peer(self.network.transport(run.peer_id), seed=0)
+        network = Network.of(Peer(self.network.transport(run.peer_id), seed=0))
         async with AsyncExitStack() as stack:
             store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))

@@ -6,6 +6,7 @@ Requests are signed by the product's own types.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -15,18 +16,22 @@ from benchmarks.load.light import LightNode, Terms, lease_of
 from p2p.errors import P2PError
 from p2p.identity import public_bytes
 from p2p.messages import Answer, Lease, Refusal, Submission, Verdicts, VerdictsAsk, decode, encode
-from p2p.network import Network
+from p2p.network import Links, Rpc
 
 _TIMEOUT = 30.0
 _AGAIN = 1.0
 """Seconds after which what was not answered is asked again."""
 
 
+class Asker(Rpc, Links, Protocol):
+    """A peer that only asks."""
+
+
 @dataclass
 class Line:
     """A connection to the coordinator `to`. `asked`: requests, `unanswered`: those of them that failed."""
 
-    network: Network
+    network: Asker
     to: str
     asked: int = 0
     unanswered: int = 0

@@ -34,6 +34,7 @@ from coordinator.rollouts.scorer import Scorer
 from coordinator.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory import MemoryNetwork
+from p2p.network import Network
 from p2p.peer import Peer
 from tests.clock import FakeClockLoop, run_fake
 from weights.store import Store
@@ -196,7 +197,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
         with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
             coordinator = Coordinator(
                 run,
-                Peer(network.transport(run.peer_id), seed=0),
+                Network.of(Peer(network.transport(run.peer_id), seed=0)),
                 learner,
                 scorer or StandInScorer(setting.scoring / tokens),
                 store=store,

@@ -22,18 +22,19 @@ from coordinator.setup import Run
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
+from p2p.handlers import Handlers
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.network import Fetched, GossipHandler, Manifest, RequestHandler, Traffic
+from p2p.network import Fetched, Manifest, Network, Traffic
+from p2p.transport import GossipHandler
 from weights.store import Store
 
 
-class BareNetwork:
-    """`p2p.network.Network` that reaches nobody. `handlers`: by method."""
+class Nobody:
+    """Every part of a network that reaches nobody."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
-        self.handlers: dict[str, RequestHandler] = {}
-        self.shared: dict[bytes, Path] = {}
+        self.handlers = Handlers()
 
     @property
     def peer_id(self) -> str:
@@ -57,9 +58,6 @@ class BareNetwork:
     async def dial(self, addresses: Sequence[str]) -> str:
         raise Unreachable("nobody is here")
 
-    async def remote(self, peer: str) -> str | None:
-        return None
-
     async def reserve(self, addresses: Sequence[str]) -> None:
         return None
 
@@ -69,16 +67,10 @@ class BareNetwork:
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         raise Unreachable("nobody is here")
 
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        self.handlers[method] = handler
-
     def origin(self, peer: str) -> Origin:
         return NOWHERE
 
     def keep_places(self, parties: Collection[str]) -> None: ...
-
-    def unanswered(self, methods: Sequence[str]) -> int:
-        return 0
 
     async def publish(self, topic: str, data: bytes) -> None:
         return None
@@ -87,10 +79,10 @@ class BareNetwork:
         return None
 
     async def share(self, manifest: Manifest, path: Path) -> None:
-        self.shared[manifest.hash] = path
+        return None
 
     async def unshare(self, payload_hash: bytes) -> None:
-        self.shared.pop(payload_hash, None)
+        return None
 
     async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
         raise Unreachable("nobody is here")
@@ -134,10 +126,10 @@ class Bare:
     """A running coordinator. `started`: CPU seconds and seconds by the clock until its first Head was signed."""
 
     def __init__(
-        self, run: Run, coordinator: Coordinator, network: BareNetwork, learner: HeldLearner, database: Database
+        self, run: Run, coordinator: Coordinator, network: Nobody, learner: HeldLearner, database: Database
     ) -> None:
         self.run, self.coordinator, self.learner, self.database = run, coordinator, learner, database
-        self.handlers, self.network = network.handlers, network
+        self.handlers = {name: method.handler for name, method in network.handlers.methods.items()}
         self.started = (0.0, 0.0)
 
     async def ask(self, method: str, data: bytes) -> bytes:
@@ -163,10 +155,12 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
     """Start a coordinator over the run folder. `clock`: seconds since the epoch. `scorer`: in place of the stub."""
     stub = SupervisedEngine(lambda: EngineProcess(name="scorer", module="benchmarks.load.stub_scorer"), restarts())
     scorer = scorer or stub
-    learner, network = HeldLearner(), BareNetwork(run.peer_id)
+    learner, network = HeldLearner(), Nobody(run.peer_id)
     cpu, wall = time.process_time(), time.perf_counter()
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, clock=clock)
+        coordinator = Coordinator(
+            run, Network.of(network), learner, scorer, store=store, database=database, clock=clock
+        )
         task = asyncio.create_task(coordinator.run())
         try:
             made = Bare(run, coordinator, network, learner, database)

@@ -1,7 +1,6 @@
 """Sealed requests: who speaks, to whom, once."""
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from coordinator import measures
 from coordinator.admission import submission_limit
 from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
 from p2p.envelope import seal
+from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import Origin
 from p2p.messages import (
@@ -233,20 +233,10 @@ def test_the_memory_of_answers_is_bounded() -> None:
 
 
 async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> None:
-    served: dict[str, Any] = {}
-    limits: dict[str, int] = {}
-
-    class Line:
-        def origin(self, peer: str) -> Origin:
-            return Origin(peer, peer)
-
-        def unanswered(self, methods: Sequence[str]) -> int:
-            return 0
-
-        def serve(self, method: str, handler: Any, *, limit: int) -> None:
-            served[method], limits[method] = handler, limit
-
-    desk.control.serve(Line())  # type: ignore[arg-type]
+    handlers = Handlers()
+    desk.control.serve(handlers, lambda peer: Origin(peer, peer))
+    served = {name: method.handler for name, method in handlers.methods.items()}
+    limits = {name: method.limit for name, method in handlers.methods.items()}
     assert set(served) == {"hello", "lease", "submit", "verdicts", "acknowledge"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from coordinator.feeding import APART, FADE, LOOK, SETTLE, Feeding
+from p2p.broadcast import Broadcast
 from p2p.errors import Unreachable
 from p2p.memory import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
@@ -34,7 +35,15 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
         "uplink": 10.0 * MB,
         "enabled": True,
     }
-    feeding = Feeding(coordinator, clock=anyio.current_time, seed=1, **(settings | options))
+    feeding = Feeding(
+        coordinator.handlers,
+        coordinator,
+        coordinator,
+        coordinator,
+        clock=anyio.current_time,
+        seed=1,
+        **(settings | options),
+    )
     nodes = [Peer(network.transport(f"n{index}"), seed=index) for index in range(number)]
     async with running(coordinator, *nodes, connect=False):
         for node in nodes:
@@ -81,12 +90,12 @@ def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_thei
 def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch):
     favoured: list[set[str]] = []
 
-    async def follow(peer: Peer, parents, children=()) -> None:
-        assert peer.peer_id == "c"
+    async def follow(broadcast: Broadcast, parents, children=()) -> None:
+        assert broadcast._transport.peer_id == "c"
         assert not parents
         favoured.append(set(children))
 
-    monkeypatch.setattr(Peer, "follow", follow)
+    monkeypatch.setattr(Broadcast, "follow", follow)
 
     async def main():
         async with world(8) as (_, _, nodes):

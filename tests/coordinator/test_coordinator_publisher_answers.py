@@ -7,19 +7,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.publisher import Publisher, Signing
+from p2p.handlers import Handlers
 from p2p.messages import Documents, DocumentsAsk, decode, encode
 from protocol import document_service
 from weights.store import Store
-
-
-class Desk:
-    """Keeps the handlers that a network would call."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[str, Any] = {}
-
-    def serve(self, method: str, handler: Any, *, limit: int) -> None:
-        self.handlers[method] = handler
 
 
 async def no_addresses() -> list[str]:
@@ -28,14 +19,17 @@ async def no_addresses() -> list[str]:
 
 async def asked(tmp_path: Path, documents: list[bytes], order: list[int]) -> list[bytes | None]:
     """What comes back for `documents`, asked by their places in the list."""
-    desk, key = Desk(), Ed25519PrivateKey.generate()
+    handlers, key = Handlers(), Ed25519PrivateKey.generate()
+    nobody: Any = None
     signing = Signing(run=bytes(32), policy=key, channel=key, root_serial=1)
     with Store(tmp_path / "store") as store:
         hashes = [store.put_document("version", 1, number, data) for number, data in enumerate(documents)]
         head_file = tmp_path / "head"
-        Publisher(signing, store, desk, head_file=head_file, addresses=no_addresses, clock=lambda: 0.0)  # type: ignore[arg-type]
+        Publisher(
+            signing, store, handlers, nobody, nobody, head_file=head_file, addresses=no_addresses, clock=lambda: 0.0
+        )
         ask = encode(DocumentsAsk(hashes=[hashes[place] for place in order]))
-        return decode(await desk.handlers["documents"]("anybody", ask), Documents).documents
+        return decode(await handlers.answer("documents", "anybody", ask), Documents).documents
 
 
 async def test_documents_come_in_the_order_asked(tmp_path: Path) -> None:

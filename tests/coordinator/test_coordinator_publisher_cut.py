@@ -37,7 +37,14 @@ def publishing(folder: Path, key: Ed25519PrivateKey = KEY) -> Iterator[Publisher
     signing = signing_with(key)
     with Store(folder / "store") as store:
         yield Publisher(
-            signing, store, nobody, head_file=folder / "head", addresses=no_addresses, clock=lambda: 1_000.0
+            signing,
+            store,
+            nobody,
+            nobody,
+            nobody,
+            head_file=folder / "head",
+            addresses=no_addresses,
+            clock=lambda: 1_000.0,
         )
 
 

@@ -25,9 +25,6 @@ class Nobody:
     def serve(self, method: str, handler: Any, *, limit: int) -> None:
         return None
 
-    async def ready(self) -> None:
-        return None
-
     async def share(self, *_: object) -> None:
         return None
 
@@ -49,7 +46,16 @@ def publishing(tmp_path: Path) -> Iterator[tuple[Publisher, Store]]:
     signing = Signing(run=bytes(32), policy=key, channel=key, root_serial=1)
     with Store(tmp_path / "store") as store:
         yield (
-            Publisher(signing, store, nobody, head_file=tmp_path / "head", addresses=no_addresses, clock=lambda: 0.0),
+            Publisher(
+                signing,
+                store,
+                nobody,
+                nobody,
+                nobody,
+                head_file=tmp_path / "head",
+                addresses=no_addresses,
+                clock=lambda: 0.0,
+            ),
             store,
         )
 
@@ -144,7 +150,7 @@ async def test_what_is_shared_at_the_start_is_not_dropped_meanwhile(tmp_path: Pa
             if len(there) == len(exports):
                 ended.set()
 
-        monkeypatch.setattr(publisher._network, "share", share)
+        monkeypatch.setattr(publisher._exchange, "share", share)
         running = asyncio.create_task(publisher.run())
         await began.wait()
         await publisher.retain((1, 2), 0, 0)

@@ -9,6 +9,7 @@ import pytest
 from coordinator import publisher as module
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.publisher import Publisher
+from p2p.handlers import Handlers
 from tests.coordinator.test_coordinator_publisher_threads import export, publishing
 from tests.quickdisk import quick_folder
 from weights.diff import encode
@@ -57,7 +58,9 @@ def started_again(publisher: Publisher, store: Store, folder: Path) -> Publisher
     return Publisher(
         publisher._signing,
         store,
-        publisher._network,
+        Handlers(),
+        publisher._gossip,
+        publisher._exchange,
         head_file=folder / "head",
         addresses=publisher._addresses,
         clock=lambda: 0.0,

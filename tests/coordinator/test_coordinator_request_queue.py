@@ -17,9 +17,9 @@ from coordinator.rollouts.request_queue import (
     UNSEEN,
     RequestQueue,
 )
+from p2p.handlers import Handlers
 from p2p.limits.origin import Origin
 from p2p.messages import Answer, decode
-from p2p.network import RequestHandler
 from tests.coordinator.books_world import World, control_of
 
 
@@ -56,31 +56,29 @@ def test_an_asker_that_goes_away_holds_up_nobody() -> None:
     asyncio.run(main())
 
 
-class Line:
-    """A network that remembers the handlers. `waiting`: requests by method."""
+class Line(Handlers):
+    """`waiting`: requests by method."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.waiting = Counter[str]()
-        self.handlers: dict[str, RequestHandler] = {}
-
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
-        self.handlers[method] = handler
-
-    def origin(self, peer: str) -> Origin:
-        return Origin(peer, peer)
 
     def unanswered(self, methods: Sequence[str]) -> int:
         return sum(self.waiting[method] for method in methods)
 
 
+def at_home(peer: str) -> Origin:
+    return Origin(peer, peer)
+
+
 def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
     line = Line()
-    control_of(world, Control).serve(line)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line, at_home)
 
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
             line.waiting["submit"] = unanswered
-            refusal = decode(await line.handlers["lease"]("peer", b"no request at all"), Answer).refusal
+            refusal = decode(await line.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
             assert refusal is not None
             assert (refusal.code, refusal.retry_after) == (code, again)
 
@@ -91,11 +89,11 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
     """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
     hundred of them wait would else keep everybody from a lease."""
     line = Line()
-    control_of(world, Control).serve(line)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line, at_home)
     line.waiting["plan"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await line.handlers["lease"]("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await line.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 
@@ -104,11 +102,11 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
 
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
     line = Line()
-    control_of(world, Control).serve(line)  # type: ignore[arg-type]
+    control_of(world, Control).serve(line, at_home)
     line.waiting["submit"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await line.handlers["submit"]("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await line.methods["submit"].handler("peer", b"no request at all"), Answer).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 

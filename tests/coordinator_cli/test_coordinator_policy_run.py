@@ -97,7 +97,14 @@ def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch
         signing = Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial)
         anything: Any = network
         publisher = Publisher(
-            signing, store, anything, head_file=home / "head", addresses=addresses, clock=lambda: NOW / 1000
+            signing,
+            store,
+            anything,
+            anything,
+            anything,
+            head_file=home / "head",
+            addresses=addresses,
+            clock=lambda: NOW / 1000,
         )
         anyio.run(_publish, publisher, exports(exported))
         rows = json.loads(said("ls", "--json", "--home", home)[1])

@@ -26,6 +26,7 @@ from engines.messages import PackedSample
 from p2p.envelope import peek
 from p2p.memory import MemoryNetwork
 from p2p.messages import Lease, LeaseAsk, Rollout, Segment, Submission, decode, encode
+from p2p.network import Network
 from p2p.peer import Peer
 from runtime.child import ChildError
 from tests.node.fake_coordinator import until
@@ -104,7 +105,7 @@ async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool 
     """The coordinator and one volunteer, up for the length of the block; what they leave is found by the next.
     `opens`: wait until the learner is open."""
     run = setup.load_run(run.folder.path, now=int(wall() * 1000), env={})
-    network = Peer(MemoryNetwork(0).transport(run.peer_id), seed=0)
+    network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         made = Coordinator(
             run, network, learner or OwnLearner(), Believer(), store=store, database=database, clock=wall,

@@ -18,6 +18,7 @@ from coordinator.learner.launch import learner_process
 from coordinator.processes import LearnerChild, restarts
 from engines.supervisor import Supervisor
 from p2p.memory import MemoryNetwork
+from p2p.network import Network
 from p2p.peer import Peer
 from tests.coordinator_learner.tiny import group, store
 from tests.node.fake_coordinator import until
@@ -43,7 +44,7 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
         kept = stack.enter_context(Store(run.folder.store))
         database = stack.enter_context(Database.open(run.folder.database))
         stack.push_async_callback(child.stop)
-        network = Peer(MemoryNetwork(0).transport(run.peer_id), seed=0)
+        network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
         coordinator = Coordinator(run, network, learner, BigramScorer(), store=kept, database=database)
         life = asyncio.create_task(coordinator.run())
 

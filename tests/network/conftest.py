@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.network import RequestHandler
-from p2p.peer import Peer
+from p2p.handlers import Handlers, RequestHandler
 from tests.quickdisk import quick_folder
 
 
@@ -21,11 +20,11 @@ def tmp_path() -> Iterator[Path]:
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
     """The handlers of the first peer that serves anything, the coordinator; by method."""
     first: dict[str, RequestHandler] = {}
-    serve = Peer.serve
+    serve = Handlers.serve
 
-    def serving(self: Peer, method: str, handler: RequestHandler, *, limit: int) -> None:
+    def serving(self: Handlers, method: str, handler: RequestHandler, *, limit: int) -> None:
         first.setdefault(method, handler)
         serve(self, method, handler, limit=limit)
 
-    monkeypatch.setattr(Peer, "serve", serving)
+    monkeypatch.setattr(Handlers, "serve", serving)
     return first

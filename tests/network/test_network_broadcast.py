@@ -200,7 +200,7 @@ def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
         async with coordinator.serving(network) as peer:
-            del peer._server._methods["acknowledge"]
+            del peer.handlers.methods["acknowledge"]
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):

@@ -37,14 +37,14 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     store = stack.enter_context(Store(run.folder.store))
     database = stack.enter_context(Database.open(run.folder.database))
     made = Coordinator(
-        run, server, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
+        run, server.network, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
         entropy=np.random.default_rng(0).bytes,
     )  # fmt: skip
     tasks = await stack.enter_async_context(anyio.create_task_group())
     stack.callback(tasks.cancel_scope.cancel)
     tasks.start_soon(made.run)
     await until(lambda: made.publisher.sealed_head)
-    https = [f"{one}/p2p/{run.peer_id}" for one in server._listener.addresses()]
+    https = [f"{one}/p2p/{run.peer_id}" for one in server.https.addresses()]
     old = swarm.invite()
     addresses = [f"/memory/{run.peer_id}/p2p/{run.peer_id}", *https]
     return made, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
@@ -60,7 +60,7 @@ def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | Non
     home = swarm.folder / name
     home.mkdir()
     config = NodeConfig(home=home, via=via)
-    daemon = NodeDaemon(config, invite, key, ways, lambda: engine, local=lambda: int(wall() * 1000), seed=7)
+    daemon = NodeDaemon(config, invite, key, ways.network, lambda: engine, local=lambda: int(wall() * 1000), seed=7)
     return Node(daemon, engine, own, home)
 
 
@@ -164,7 +164,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
             "follow": b"\x80",
             "reachable": b"\x81\xa5ports\x90",
         }
-        address = next(one for one in await coordinator._network.addresses() if "https" in one)
+        address = next(one for one in await coordinator._network.inbound.addresses() if "https" in one)
         origin = f"https://127.0.0.1:{address.split('/')[4]}"
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
             answers = {}
@@ -193,8 +193,8 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
     asked, nbytes = [], 0
     async with AsyncExitStack() as stack:
         coordinator, invite = await coordinating(swarm, stack)
-        methods = coordinator._network._methods
-        answer, limit = methods["documents"]
+        handlers = coordinator._network.handlers
+        answer, limit = handlers.methods["documents"]
 
         async def counted(peer, data):
             nonlocal nbytes
@@ -203,7 +203,7 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
             nbytes += len(found)
             return found
 
-        methods["documents"] = (counted, limit)
+        handlers.serve("documents", counted, limit=limit)
         node = node_of(swarm, "node", invite, None, ("https",))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)

@@ -32,7 +32,7 @@ def settled(swarm: Swarm, nodes: list[Node]) -> bool:
 
 
 async def received(node: Node) -> dict[str, int]:
-    return (await node.daemon._network.traffic()).received_by_peer
+    return (await node.daemon._network.exchange.traffic()).received_by_peer
 
 
 def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_parents(tmp_path: Path) -> None:

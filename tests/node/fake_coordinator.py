@@ -52,6 +52,7 @@ from p2p.messages import (
     decode,
     encode,
 )  # fmt: skip
+from p2p.network import Network
 from p2p.peer import Peer
 from runtime.child import ChildDied, ChildError
 from tests.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
@@ -408,7 +409,7 @@ def make_node(
     peer = Peer(network.transport(own), seed=1)
     settings = NodeConfig(home=home, **config)
     home.mkdir(parents=True, exist_ok=True)
-    daemon = NodeDaemon(settings, invite, key, peer, lambda: engine, local=local, seed=7)
+    daemon = NodeDaemon(settings, invite, key, Network.of(peer), lambda: engine, local=local, seed=7)
     return Node(daemon, engine, own, home)
 
 

@@ -31,7 +31,7 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
 
     PLAN.serve(coordinator, plan)
     strangers = Strangers(node, bytes(32), lambda: 0)
-    parents = Parents(node, strangers, uplink=None, downlink=None, connected=connected)
+    parents = Parents(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
         await anyio.sleep(LOOK)

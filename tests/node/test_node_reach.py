@@ -30,14 +30,14 @@ class FakeNetwork:
         self.verdict, self.relays = verdict, relays
         self.own = [OWN]
         self.held: dict[str, str] = {}
-        self.remote_address = "/ip4/192.0.2.1/tcp/4310"
+        self.by = "direct"
         self.questions = 0
 
     async def addresses(self) -> list[str]:
         return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.held.values())]
 
-    async def remote(self, peer: str) -> str:
-        return self.remote_address
+    async def way(self, peer: str) -> str:
+        return self.by
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         self.questions += 1
@@ -60,7 +60,8 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
     changes: list[str] = []
     reach = Reach(
-        network, relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
+        network, network, network,
+        relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
         changed=changes.append, own=Own(KEY, bytes(32)), now=wall,
     )  # fmt: skip
     await reach.record()
@@ -98,7 +99,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
 def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
     async def main() -> None:
         network = FakeNetwork(Reachable(), relays=("other",))
-        network.remote_address = f"{OTHER}/p2p-circuit/p2p/coordinator"
+        network.by = "relay"
         async with reaching(network):
             assert list(network.held) == ["other"]
 

@@ -51,7 +51,7 @@ async def test_two_peers_that_know_only_the_relay_ask_each_other():
         address = relayed(target, await relay.addresses())
         assert address[0] in await target.addresses()
         assert await source.dial(address) == target.peer_id
-        assert "/p2p-circuit" in await source.remote(target.peer_id)
+        assert await source.way(target.peer_id) == "relay"
         assert await source.request(target.peer_id, "echo", b"x", timeout=60) == source.peer_id.encode() + b":x"
         assert await target.request(source.peer_id, "echo", b"y", timeout=60) == target.peer_id.encode() + b":y"
 
@@ -136,7 +136,7 @@ async def test_a_released_reservation_is_not_renewed_and_not_announced():
 
 async def test_a_relay_that_was_lost_is_dialled_again_and_the_reservation_made_anew():
     async with behind_a_relay() as (source, relay, target):
-        await relay._call(lambda peer: peer._transport.drop(target.peer_id))
+        await on_trio(relay, lambda transport: transport.drop(target.peer_id))
 
         async def back() -> bool:
             return target.peer_id in await relay.peers() and await on_trio(relay, holders) == [target.peer_id]

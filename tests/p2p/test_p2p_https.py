@@ -128,7 +128,7 @@ async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monk
             with pytest.raises(WrongIdentity, match="identity differs from the invite's"):
                 await client.dial([await address_of(server)])
             assert await client.peers() == []
-        assert server._listener._server.requests_count == 0
+        assert server.https._listener._server.requests_count == 0
     assert heard == []
 
 
@@ -271,7 +271,7 @@ async def test_who_reads_too_slowly_is_cut_off_and_others_are_served():
     ):
         writer.write(b"POST /echo2/1/rpc/much HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         writer.transport.pause_reading()
-        while len(server._listener._hosts) > 1:
+        while len(server.https._listener._hosts) > 1:
             assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
             await asyncio.sleep(0.02)
 
@@ -284,7 +284,7 @@ async def test_a_handshake_that_never_comes_is_given_up():
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        assert not server._listener._hosts
+        assert not server.https._listener._hosts
 
 
 async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
@@ -295,7 +295,7 @@ async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
                     pass
             one[1].write(b"GET /echo2/1/peer HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert (await one[0].read()).endswith(b"coordinator")
-        await until(lambda: not server._listener._hosts)
+        await until(lambda: not server.https._listener._hosts)
         async with raw(server):
             pass
 
@@ -426,7 +426,7 @@ async def test_a_chunk_that_lies_is_not_stored_and_is_fetched_again(tmp_path, ca
     manifest = payload_file(tmp_path / "a", 3 * MB)
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
-        server._shared[manifest.hash] = Liar.open(manifest, tmp_path / "a")
+        server.https._shared[manifest.hash] = Liar.open(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
         assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
     assert "does not lead to the chunk root" in caplog.text
@@ -461,7 +461,7 @@ async def test_a_fetch_goes_on_with_what_is_missing_after_the_server_was_away(tm
         port = (await address_of(server)).split("/")[4]
         client = await stack.enter_async_context(client_of(server))
         await server.share(manifest, tmp_path / "a")
-        payload, away, half = server._shared[manifest.hash], threading.Event(), 128 * manifest.chunk_size
+        payload, away, half = server.https._shared[manifest.hash], threading.Event(), 128 * manifest.chunk_size
 
         def first_half(index: int):
             return Payload.read(payload, index) if index < 128 else away.wait(60) and None
@@ -498,7 +498,7 @@ async def test_both_ways_together_keep_to_the_one_limit_of_the_uplink(tmp_path):
     manifest, rate = payload_file(tmp_path / "a", 2 * MB), 4.0 * MB
     memory = MemoryNetwork(0)
     peer, other = Peer(memory.transport("coordinator"), seed=0, uplink=rate), Peer(memory.transport("other"), seed=1)
-    server, client = server_beside(peer, turn=peer.turn), HttpsClient("node", shown().pin)
+    server, client = server_beside(peer, uplink=peer), HttpsClient("node", shown().pin)
     async with running(server, client, other):
         await server.share(manifest, tmp_path / "a")
         await client.dial([await address_of(server)])

@@ -57,7 +57,8 @@ async def echo(peer: str, request: bytes) -> bytes:
 
 async def on_trio(peer: ThreadedPeer, function):
     """Run `function(transport)` on the peer's trio thread."""
-    return await peer._thread.call(function, peer._peer._transport)
+    thread, own = peer.on_trio()
+    return await thread.call(function, own._transport)
 
 
 async def test_two_peers_ask_each_other():

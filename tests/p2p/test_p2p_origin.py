@@ -1,7 +1,7 @@
 """Where requests come from: what keys alone cannot multiply."""
 
 from p2p.https_door import Limits
-from p2p.https_server import HttpsServer
+from p2p.https_pair import PeerAndHttps
 from p2p.identity import generate_key
 from p2p.limits import origin
 from p2p.limits.origin import Origin, Origins, origin_over_https, over_https
@@ -79,7 +79,7 @@ async def test_over_libp2p_a_handler_learns_the_party_of_the_asker_and_loopback_
 
 async def test_over_https_a_handler_learns_the_party_of_the_asker() -> None:
     found: list[Origin] = []
-    servers: list[HttpsServer] = []
+    servers: list[PeerAndHttps] = []
 
     async def note(peer: str, data: bytes) -> bytes:
         found.append(servers[-1].origin(peer))

@@ -57,12 +57,12 @@ def test_what_is_unanswered_is_counted_by_method_from_its_arrival_to_its_answer(
 
     async def main():
         async def slow(peer: str, request: bytes) -> bytes:
-            counts.append((server.unanswered(["echo"]), server.unanswered(["plan", "head"])))
+            counts.append((server.handlers.unanswered(["echo"]), server.handlers.unanswered(["plan", "head"])))
             raise Unreachable("not now")
 
         server = served(network, handler=slow)
         await asked(network, server)
-        counts.append((server.unanswered(["echo"]), server.unanswered(["plan", "head"])))
+        counts.append((server.handlers.unanswered(["echo"]), server.handlers.unanswered(["plan", "head"])))
 
     run_fake(main)
     assert counts == [(1, 0), (0, 0)]

@@ -12,6 +12,7 @@ from p2p import libp2p_punch
 from p2p.errors import Unreachable
 from p2p.libp2p_punch import ADDRESSES, usable
 from tests.p2p.test_p2p_circuit import behind_a_relay, relayed, until
+from tests.p2p.test_p2p_libp2p import on_trio
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,15 @@ async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goe
         assert await source.request(target.peer_id, "echo", b"x", timeout=60)
 
         async def circuits() -> bool:
-            return await relay._call(lambda peer: _circuits(peer)) == 0
+            return await on_trio(relay, _circuits) == 0
 
         await until(circuits)
         assert await source.request(target.peer_id, "echo", b"x", timeout=60), "the direct one carries on"
         assert await target.request(source.peer_id, "echo", b"y", timeout=60)
 
 
-async def _circuits(peer) -> int:
-    return peer._transport._relay.book.circuits
+async def _circuits(transport) -> int:
+    return transport._relay.book.circuits
 
 
 async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):

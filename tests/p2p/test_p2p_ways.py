@@ -10,7 +10,7 @@ import pytest
 from p2p import multiaddr
 from p2p.errors import Declined, Unreachable, WrongIdentity
 from p2p.https_client import HttpsClient
-from p2p.https_server import HttpsServer
+from p2p.https_pair import PeerAndHttps
 from p2p.memory import Link, MemoryNetwork
 from p2p.peer import Peer
 from p2p.ways import PENALTY, Ways
@@ -26,7 +26,7 @@ class World:
     """A coordinator with both ways, and a node. `now`: the clock of the node's penalties, seconds."""
 
     memory: MemoryNetwork
-    server: HttpsServer
+    server: PeerAndHttps
     direct: Peer
     https: HttpsClient
     ways: Ways
@@ -42,7 +42,7 @@ async def which(peer: str, data: bytes) -> bytes:
 async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -> AsyncIterator[World]:
     memory = MemoryNetwork(0, patience=0.3, link=link)
     server = server_beside(Peer(memory.transport("coordinator"), seed=0))
-    server.serve("which", which, limit=100)
+    server.peer.handlers.serve("which", which, limit=100)
     direct, https = Peer(memory.transport("node"), seed=1), HttpsClient("node", shown().pin)
     ways = Ways(direct, https, via=via, stall=0.3, clock=lambda: loop.time() + made.now)
     loop = asyncio.get_running_loop()
