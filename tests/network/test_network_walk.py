@@ -11,6 +11,7 @@ from node.acknowledge import Acknowledger
 from node.payloads import Payloads
 from p2p.bridge import TrioThread
 from p2p.download import Download
+from p2p.envelope import Verified, document_hash, verify_named
 from p2p.https_client import HttpsClient
 from p2p.identity import generate_key
 from p2p.network import Manifest
@@ -78,11 +79,12 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
     ], "the callers of Ways.fetch, of TrioThread.call, and on trio of Download.run"
 
 
-def edge_of(manifest: Manifest) -> Edge:
-    return Edge(
+def edge_of(manifest: Manifest) -> Verified[Edge]:
+    edge = Edge(
         era=1, version=0, root=bytes(32), codec="echo2-full/1", payload_hash=manifest.hash, length=manifest.length,
         chunk_size=manifest.chunk_size, chunk_root=manifest.chunk_root,
     )  # fmt: skip
+    return verify_named(b"sealed", document_hash(b"sealed"), lambda _: edge)
 
 
 async def _tell(make: Any) -> None:
