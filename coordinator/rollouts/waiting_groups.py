@@ -48,7 +48,7 @@ class Decoded:
         nbytes = 0
         for rollout in group.submission.rollouts:
             rollout.pack()
-            nbytes += len(bytes(rollout.packed)) + len(rollout.logprobs)
+            nbytes += memoryview(rollout.packed).nbytes + len(rollout.logprobs)
         self.pop(group.lease.id)
         self._groups[group.lease.id] = group, nbytes
         self._bytes += nbytes
