@@ -153,7 +153,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
     tmp_path: Path, handlers: dict[str, RequestHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row A9. On 439044d a loop that is held is taken for a suspended machine."""
-    monkeypatch.setattr("coordinator.absence.STOPPED", 1_500)
+    monkeypatch.setattr("coordinator.rollouts.absence.STOPPED", 1_500)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
