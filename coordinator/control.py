@@ -39,7 +39,7 @@ from coordinator.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.setup import Run
-from p2p.envelope import open_sealed, peek
+from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
@@ -189,11 +189,8 @@ class Control:
         return answer
 
     def _opened(self, data: bytes) -> tuple[bytes, Request]:
-        sealed = peek(data)
-        if len(sealed.signatures) != 1:
-            raise BadSignature(f"{len(sealed.signatures)} signatures")
-        node = sealed.signatures[0].key
-        return node, decode(open_sealed(data, "request", self._spec.run, [node]), Request)
+        node, payload = open_signed(data, "request", self._spec.run)
+        return node, decode(payload, Request)
 
     def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
         # A node that says hello for the first time does not know the Root yet, and so no channel key: zeros.

@@ -108,9 +108,22 @@ def open_sealed(data: bytes, kind: str, run: bytes, keys: Collection[bytes], thr
 
     Raises `Malformed` for bytes that are no sealed document, `BadSignature` for everything else.
     """
+    return _opened(peek(data), kind, run, keys, threshold)
+
+
+def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
+    """Return the one key that signed the document, whichever it is, and the payload: of kinds of role "node", whose
+    signer says who speaks. Raises as `open_sealed`."""
+    sealed = peek(data)
+    if len(sealed.signatures) != 1:
+        raise BadSignature(f"{len(sealed.signatures)} signatures")
+    key = sealed.signatures[0].key
+    return key, _opened(sealed, kind, run, [key], 1)
+
+
+def _opened(sealed: Sealed, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
     if threshold < 1:
         raise ValueError("a threshold is at least 1")
-    sealed = peek(data)
     if sealed.kind != kind or sealed.run != run:
         raise BadSignature(f"a {sealed.kind} where a {kind} of this run was expected")
     covered = signed_bytes(kind, run, sealed.payload)
