@@ -2,7 +2,7 @@
 
 One source and n peers, each a process in a network namespace of its own, on lines that `tc tbf` caps alike in both
 directions. Every peer runs the product's network plane (`ThreadedPeer`: libp2p, chunks verified before they are
-stored and passed on), with parents by `p2p.plan`. The clock runs from the moment when all are told of the payload
+stored and passed on), with parents by `p2p.plan.trees`. The clock runs from the moment when all are told of the payload
 until the last of them holds the whole of it, verified and on disk. In one run:
 
     T*          W / r: no scheme beats it where all lines are alike. r is what one plain TCP stream gets on such a line
@@ -30,8 +30,8 @@ from typing import Any, Final, NamedTuple
 from benchmarks import bench
 from benchmarks.bench import Claim
 from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
-from p2p.plan import Line, Load
-from p2p.replan import Planner
+from p2p.plan.repair import Planner
+from p2p.plan.trees import Line, Load
 from runtime.units import MBIT
 
 PEER: Final = "benchmarks.broadcast_peer"

@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from p2p.chunks import chunk_span, manifest_of
 from p2p.errors import BadChunk
 from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.network import Manifest
-from p2p.payload import PartialPayload, Payload
-from p2p.threaded import ThreadedPeer
+from p2p.swarm.manifest import chunk_span, manifest_of
+from p2p.swarm.payload_file import PartialPayload, Payload
 
 
 class Eye:

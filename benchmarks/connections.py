@@ -30,10 +30,10 @@ from benchmarks import bench
 from benchmarks.bench import Claim
 from p2p.errors import Unreachable
 from p2p.identity import generate_key
-from p2p.libp2p import LibP2PTransport
+from p2p.libp2p.transport import LibP2PTransport
 from p2p.limits.subnets import PeerLimits
 from p2p.multiaddr import address_of, peer_of
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from runtime import descriptors
 
 PLACES: Final = {"coordinator": 1024, "node": 256}

@@ -24,8 +24,8 @@ import trio
 
 from benchmarks import bench
 from p2p.identity import generate_key
-from p2p.libp2p import LibP2PTransport
-from p2p.peer import Peer
+from p2p.libp2p.transport import LibP2PTransport
+from p2p.peer.peer import Peer
 
 TOPIC: Final = "head"
 SIZE: Final = 300

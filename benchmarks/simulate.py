@@ -31,8 +31,8 @@ from benchmarks import bench, broadcast_picture
 from benchmarks.bench import Claim
 from benchmarks.simulated_time import Place
 from benchmarks.simulator import World
-from p2p.chunks import chunk_size
-from p2p.plan import Line, Load, bound, star
+from p2p.plan.trees import Line, Load, bound, star
+from p2p.swarm.manifest import chunk_size
 from runtime.errors import LocalFault
 from runtime.units import MBIT
 

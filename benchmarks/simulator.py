@@ -1,7 +1,8 @@
 """A broadcast in simulated time: the shipped planner, swarm and order books, without bytes and without sockets.
 
-What is the product's own: who feeds whom (p2p/replan.py), what a peer asks of whom (p2p/swarm.py), what a holder owes a
-stream (p2p/orders.py), whose turn it is at an uplink (p2p/pace.py), and how long is waited for what. What is modelled:
+What is the product's own: who feeds whom (p2p/plan/repair.py), what a peer asks of whom (p2p/swarm/picker.py), what a
+holder owes a stream (p2p/swarm/request_queue.py), whose turn it is at an uplink (p2p/limits/bandwidth.py), and how long
+is waited for what. What is modelled:
 
 1. An uplink sends one chunk at a time; a downlink receives one at a time; words between peers cost latency alone. Peers
    lie on a disk, the source at its middle; latency grows with distance. The planner knows each peer's way to the
@@ -23,12 +24,12 @@ from coordinator.feeding import APART, SETTLE
 from coordinator.feeding import LOOK as SEEN
 from node.neighbours import NEIGHBOURS
 from node.parents import ASK_EVERY, LOOK
-from p2p import download
-from p2p.orders import Orders
-from p2p.pace import Turns, bandwidth
-from p2p.plan import Line, Load, Plan
-from p2p.replan import Planner
-from p2p.swarm import Swarm
+from p2p.limits.bandwidth import Turns, bandwidth
+from p2p.plan.repair import Planner
+from p2p.plan.trees import Line, Load, Plan
+from p2p.swarm import download
+from p2p.swarm.picker import Swarm
+from p2p.swarm.request_queue import Orders
 
 WATCHDOG: Final = 20.0
 """Seconds until the stream of a frozen peer is reset."""

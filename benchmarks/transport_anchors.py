@@ -37,9 +37,9 @@ COUNT = 4
 
 
 class Store:
-    """The deeds of p2p/payload.py without its code, so that an anchor does them too: a chunk is hashed before it
-    leaves and when it has come, written to a file, and the whole is hashed and made durable. The proofs are left out,
-    to the anchor's advantage; so is the choice of what to ask for."""
+    """The deeds of p2p/swarm/payload_file.py without its code, so that an anchor does them too: a chunk is hashed
+    before it leaves and when it has come, written to a file, and the whole is hashed and made durable. The proofs are
+    left out, to the anchor's advantage; so is the choice of what to ask for."""
 
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]

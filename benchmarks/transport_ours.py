@@ -9,12 +9,12 @@ import trio
 
 from benchmarks.transport_anchors import COUNT, PROTOCOL
 from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker
-from p2p import merkle
-from p2p.chunks import digest, scan
 from p2p.identity import generate_key
-from p2p.libp2p import LibP2PTransport
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.transport import LibP2PTransport
 from p2p.network import Manifest
-from p2p.threaded import ThreadedPeer
+from p2p.swarm import merkle
+from p2p.swarm.manifest import digest, scan
 from p2p.transport import Stream
 
 LISTEN = [f"/ip4/{LOOPBACK}/tcp/0"]
@@ -53,7 +53,7 @@ async def take_stream(addresses: list[str], folder: Path, chunks: int) -> AsyncI
 
 
 def manifest_of(path: Path, size: int) -> Manifest:
-    """As `p2p.chunks.manifest_of`, with the largest chunks also for a file that would get smaller ones."""
+    """As `p2p.swarm.manifest.manifest_of`, with the largest chunks also for a file that would get smaller ones."""
     with path.open("rb") as file:
         leaves, whole, length = scan(file, size)
     return Manifest(hash=whole, length=length, chunk_size=size, chunk_root=merkle.Tree.of(leaves, digest).root)

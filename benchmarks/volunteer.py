@@ -49,10 +49,10 @@ from coordinator.setup import Run
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
+from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import dialable
 from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
 from p2p.messages import Verdicts as VerdictsAnswer
-from p2p.threaded import ThreadedPeer
 from protocol.refusals import refusal
 from weights.diff import encode_full
 from weights.snapshot import Snapshot

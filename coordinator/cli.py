@@ -178,7 +178,7 @@ def invite(home: Home = Path(".")) -> None:
     """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
     from coordinator import config, https, setup
     from coordinator.folder import RunFolder
-    from p2p.invite import Invite
+    from p2p.discovery.invite import Invite
 
     place = RunFolder(home)
     settings = config.load(place.config)

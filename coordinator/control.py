@@ -14,8 +14,8 @@ Rules, in order
 7. A banned or suspended node hears why, and until when, whatever it asks: it costs the check of one signature
    (coordinator/accounts/). A node that does not speak this run's protocol hears what to update to. One that never said
    hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
-8. A hello brings the record of the node's addresses (p2p/records.py), signed by the node itself. One that is over or
-   from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
+8. A hello brings the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. One
+   that is over or from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
 9. Open leases get the time of an absence back before any of this (rollouts/absence.py). A submission wakes the
    scorer.
 
@@ -39,6 +39,7 @@ from coordinator.publisher import Publisher
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.request_queue import RequestQueue
 from coordinator.setup import Run
+from p2p.discovery.peer_records import Known, opened
 from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
@@ -59,7 +60,6 @@ from p2p.messages import (
 )
 from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.multiaddr import Way, way_of_asker
-from p2p.records import Known, opened
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
 

@@ -54,12 +54,12 @@ from coordinator.web.limits import WebLimits
 from coordinator.web.site import application, serve_web
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine, Supervisor
-from p2p.https_door import Limits
+from p2p.https.client_limits import Limits
 from p2p.identity import public_bytes, public_key
+from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.local_addresses import listenable
 from p2p.network import AnyPeer, Network, Uplink
-from p2p.relay import RelayLimits
 from runtime import descriptors
 from runtime.files import writing
 from runtime.running_time import RunningTime
@@ -280,7 +280,7 @@ def _elapsed() -> float:
 
 async def serve(run: Run) -> None:
     """One coordinator on libp2p with its model processes and its page, until cancelled."""
-    from p2p.threaded import ThreadedPeer
+    from p2p.libp2p.threaded_network import ThreadedPeer
 
     sys.setswitchinterval(SWITCH)
     faults: list[str] = []
@@ -347,9 +347,9 @@ def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits
 def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: Limits | None = None) -> Network:
     """Return the network of `peer`, with HTTPS beside it where the settings say so. `uplink`, `limits`: see
     `HttpsServer`. Raises `LocalFault`."""
-    from p2p.certificate import server_context
-    from p2p.https_pair import PeerAndHttps
-    from p2p.https_server import HttpsServer
+    from p2p.https.certificate import server_context
+    from p2p.https.combined_network import PeerAndHttps
+    from p2p.https.server import HttpsServer
 
     if not run.config.https.listen:
         return Network.of(peer)

@@ -4,14 +4,16 @@ Rules
 1. In the plan is who asked for it and is connected; who leaves is out at the next making. It is made at most once in
    `SETTLE` seconds, and for `SHARE` of the time; whoever is new meanwhile waits for it.
 2. An uplink is what others say that it sends them (coordinator/broadcasts.py), at most its owner's limit; where nothing
-   was shown p2p.plan.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is believed only of who
-   sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in steps of `FADE`.
-3. Whose record (p2p/records.py) names no address that can be dialled directly feeds nobody. A node's parent that it
-   says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes only its own
-   place.
+   was shown p2p.plan.trees.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is believed only
+   of who sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in steps of
+   `FADE`.
+3. Whose record (p2p/discovery/peer_records.py) names no address that can be dialled directly feeds nobody. A node's
+   parent that it says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes
+   only its own place.
 4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
    plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
-5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/pace.py), if that is limited.
+5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/limits/bandwidth.py), if that is
+   limited.
 6. A node on HTTPS takes everything from the coordinator and feeds no peer: it gets an empty plan.
 7. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
 """
@@ -26,14 +28,14 @@ from functools import partial
 import anyio.to_thread
 import structlog
 
+from p2p.discovery.peer_records import Known
 from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
 from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of, way_of_asker
 from p2p.network import Links, PayloadExchange, Rpc
-from p2p.plan import LATENCY, UPLINK, Line, Load
-from p2p.records import Known
-from p2p.replan import Planner
+from p2p.plan.repair import Planner
+from p2p.plan.trees import LATENCY, UPLINK, Line, Load
 from protocol.methods import FOLLOW, PLAN
 
 SETTLE = 1.0

@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.config import CoordinatorConfig
 from coordinator.folder import RunFolder
-from p2p import certificate
+from p2p.https import certificate
 from p2p.local_addresses import dialable
 from p2p.multiaddr import MOST, address_of, through, way_of
 from runtime.errors import LocalFault

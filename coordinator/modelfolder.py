@@ -20,8 +20,8 @@ import msgspec
 from coordinator.learner.calls import Import, WarmedUp, WarmUp
 from coordinator.learner.launch import learner_process
 from engines.context import context_of
-from p2p.chunks import manifest_of
 from p2p.messages import Asset
+from p2p.swarm.manifest import manifest_of
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from tasks import registry, text

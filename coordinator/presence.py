@@ -6,7 +6,7 @@ Rules
 2. After a start nodes of an earlier life are dialled: they learn that the coordinator is back, and where. Who does not
    answer is tried again later, as its own network may not be up yet.
 3. A relay that the operator named is tried until it takes the coordinator.
-4. On a private network the run is announced (rules: p2p/mdns.py).
+4. On a private network the run is announced (rules: p2p/discovery/mdns.py).
 """
 
 import asyncio
@@ -16,17 +16,18 @@ import structlog
 
 from coordinator import https
 from coordinator.setup import Run
-from p2p import mdns
+from p2p.discovery import mdns
+from p2p.discovery.dialer import Strangers
+from p2p.discovery.invite import Invite
+from p2p.discovery.peer_records import Known
 from p2p.errors import Unreachable
-from p2p.invite import Invite
 from p2p.multiaddr import peer_of
 from p2p.network import Inbound, Links
-from p2p.records import Known
-from p2p.strangers import Strangers
 from runtime.errors import LocalFault
 
 REDIALS = (0.0, 35.0, 70.0)
-"""Seconds before each attempt at nodes of an earlier life; p2p/outgoing.py leaves who did not answer alone so long."""
+"""Seconds before each attempt at nodes of an earlier life; p2p/limits/dial_backoff.py leaves who did not answer alone
+so long."""
 RELAY_RETRY = 30.0
 """Seconds between two attempts at a relay that does not answer."""
 

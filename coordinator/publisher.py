@@ -33,15 +33,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.remaking import Remaking
-from p2p import chunks
-from p2p.chunks import bare
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature, PeerFault
 from p2p.handlers import Handlers
 from p2p.identity import public_bytes
 from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, decode, encode, head_topic
 from p2p.network import Gossip, Manifest, PayloadExchange
-from p2p.plan import Load
+from p2p.plan.trees import Load
+from p2p.swarm import manifest as chunks
+from p2p.swarm.manifest import bare
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
 from protocol.versions import manifest_of_edge

@@ -23,10 +23,10 @@ from coordinator.folder import RunFolder
 from coordinator.keys import RunKeys
 from coordinator.learner.calls import WarmUp
 from coordinator.run.draft import drafting
-from p2p.chunks import manifest_of
+from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
-from p2p.invite import Invite
 from p2p.messages import Root, RunSpec
+from p2p.swarm.manifest import manifest_of
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault

@@ -29,12 +29,12 @@ from node.neighbours import Neighbours
 from node.parents import Parents
 from node.reach import Reach
 from node.records import Records
+from p2p.discovery.dialer import Strangers
+from p2p.discovery.invite import Invite
+from p2p.discovery.peer_records import Own
 from p2p.envelope import PROTOCOL
-from p2p.invite import Invite
 from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
-from p2p.records import Own
-from p2p.strangers import Strangers
 from protocol import refusals
 from runtime.units import MBIT
 from tasks.registry import known

@@ -39,9 +39,9 @@ from node.records import Records
 from node.report import Report
 from node.rollout import Rollouts
 from node.switch import Switch
+from p2p.discovery.invite import Invite
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
-from p2p.invite import Invite
 from p2p.messages import Acknowledgement
 from p2p.network import Network
 from protocol.authority import WrongRoot

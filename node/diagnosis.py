@@ -10,7 +10,7 @@ from node.config import NodeConfig
 from node.errors import BadConfig, NodeError, TryLater
 from node.home import joined, locked
 from node.probe import examine
-from p2p.invite import Invite
+from p2p.discovery.invite import Invite
 from runtime.errors import LocalFault
 
 

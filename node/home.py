@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import BadConfig, TryLater
-from p2p.invite import Invite
+from p2p.discovery.invite import Invite
 from runtime.errors import DiskFull
 from runtime.lock import AlreadyLocked, lock_file
 

@@ -1,4 +1,4 @@
-"""A run found on the local network, and the person's word that it is the right one (rules: p2p/mdns.py)."""
+"""A run found on the local network, and the person's word that it is the right one (rules: p2p/discovery/mdns.py)."""
 
 import asyncio
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.errors import BadConfig
-from p2p.invite import Invite
-from p2p.mdns import Nearby, discover
+from p2p.discovery.invite import Invite
+from p2p.discovery.mdns import Nearby, discover
 from runtime.errors import LocalFault
 
 SECONDS: Final = 3.0

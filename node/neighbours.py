@@ -4,7 +4,8 @@ What a stranger gains by surrounding a node is only delay, as every document is 
 it is not even that:
 
 1. The coordinator comes first, see node/link.py. It passes on the records of others, each signed by the one of whom it
-   speaks (p2p/records.py); only addresses out of these are dialled, and no more than p2p/outgoing.py admits.
+   speaks (p2p/discovery/peer_records.py); only addresses out of these are dialled, and no more than
+   p2p/limits/dial_backoff.py admits.
 2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits/subnets.py; a private network counts as none).
 3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of
    newcomers does not replace them.
@@ -24,12 +25,12 @@ from typing import Final
 import msgspec
 import structlog
 
+from p2p.discovery.dialer import Strangers
+from p2p.discovery.peer_records import Known, dials, trusted
 from p2p.errors import P2PError
 from p2p.limits.subnets import subnet_of
 from p2p.multiaddr import address_of, peer_of
 from p2p.network import Links
-from p2p.records import Known, dials, trusted
-from p2p.strangers import Strangers
 from runtime.files import writing
 
 NEIGHBOURS: Final = 8

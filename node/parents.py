@@ -3,7 +3,7 @@
 Rules
 1. It is asked for when the line to the coordinator is new, every `ASK_EVERY` seconds, and when a parent cannot be
    dialled; such a parent is named, so that another is given. Between, the coordinator tells of a new place by itself:
-   "follow", which nobody else may say. Parents are dialled out of their own records, within p2p/outgoing.py.
+   "follow", which nobody else may say. Parents are dialled out of their own records, within p2p/limits/dial_backoff.py.
 2. A plan changes only whom the network prefers. Without one, or with a bad one, payloads come as they did before.
 3. A node that reaches the coordinator by HTTPS alone has no peers, and asks for no plan.
 """
@@ -16,12 +16,12 @@ from typing import Final
 import anyio
 import structlog
 
+from p2p.discovery.dialer import Strangers
 from p2p.errors import Malformed, P2PError
 from p2p.handlers import Handlers
 from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of
 from p2p.network import Links, PayloadExchange, Rpc
-from p2p.strangers import Strangers
 from protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0

@@ -4,7 +4,8 @@ Rules
 1. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up; what came is kept for the next. A slow line is no
    stalled one.
 2. Where none comes for `ASK_AFTER`, the coordinator is asked to make the payload again: it may have dropped it.
-3. What is fetched is verified chunk by chunk (p2p/payload.py), stored, and served to others from its first chunk on.
+3. What is fetched is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first
+   chunk on.
 4. A payload that is here from before and is no longer what its Edge names is said in the log, and not served.
 5. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
    never.

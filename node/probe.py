@@ -18,17 +18,17 @@ from engines.devices import gpu_present
 from node import doctor
 from node.config import NodeConfig
 from node.doctor import Attempt, Row
+from p2p.discovery.dial_back import ports_of
+from p2p.discovery.invite import Invite
 from p2p.envelope import peek
 from p2p.errors import P2PError
-from p2p.https_client import HttpsClient
+from p2p.https.client import HttpsClient
 from p2p.identity import generate_key
-from p2p.invite import Invite
+from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import listenable, machine_addresses
 from p2p.messages import Head, HeadAsk, ReachableAsk, decode
 from p2p.multiaddr import peer_of, way_of
 from p2p.network import Host, Links, Rpc
-from p2p.reachable import ports_of
-from p2p.threaded import ThreadedPeer
 from protocol.methods import HEAD, REACHABLE
 from runtime.errors import LocalFault
 from runtime.units import unix_milliseconds

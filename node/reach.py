@@ -2,12 +2,14 @@
 
 Rules
 1. The relays that the owner named are always used.
-2. Once the coordinator is there, it is asked to dial back (p2p/reachable.py): again when this machine's addresses
-   change, and every `AGAIN` seconds. If it gets through, the address that it saw is announced beside the own ones.
+2. Once the coordinator is there, it is asked to dial back (p2p/discovery/dial_back.py): again when this machine's
+   addresses change, and every `AGAIN` seconds. If it gets through, the address that it saw is announced beside the own
+   ones.
 3. If it does not, or if this node itself came through a relay, a reservation is made: at the coordinator, else at the
    first peer that grants one. Addresses through relays are then announced first, since dialling the others costs time.
 4. Announced addresses that changed are told to the coordinator by greeting it again: so a node that moved to another
-   network is found there, and a laptop that woke up is too. So is a record of them (p2p/records.py) that ages.
+   network is found there, and a laptop that woke up is too. So is a record of them (p2p/discovery/peer_records.py) that
+   ages.
 """
 
 import asyncio
@@ -16,13 +18,13 @@ from typing import Final
 
 import structlog
 
+from p2p.discovery.dial_back import ports_of
+from p2p.discovery.peer_records import Own
 from p2p.errors import Busy, P2PError, Unreachable
 from p2p.local_addresses import dialable
 from p2p.messages import ReachableAsk
 from p2p.multiaddr import peer_of, tcp, way_of
 from p2p.network import Inbound, Links, Rpc
-from p2p.reachable import ports_of
-from p2p.records import Own
 from protocol.methods import REACHABLE
 
 AGAIN: Final = 600.0

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.config import NodeConfig
 from node.errors import BadConfig
 from node.home import joined, locked
+from p2p.discovery.invite import Invite
 from p2p.identity import load_or_create_key, peer_id, public_bytes
-from p2p.invite import Invite
 from p2p.local_addresses import listenable
 from p2p.network import Network
 from runtime import descriptors
@@ -37,7 +37,7 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
 
 def set_up_log(config: NodeConfig) -> None:
     """Log to stderr. Lines of libraries and of the network plane are shown from warning on; at level debug the network
-    plane's finer ones too, and with them those of libp2p (p2p/libp2p_log.py)."""
+    plane's finer ones too, and with them those of libp2p (p2p/libp2p/upstream_logs.py)."""
     libraries = config.log if config.log == "error" else "warning"
     set_up_logging(to_stream(json_lines=config.json_logs), level=config.log, libraries=libraries)
     logging.getLogger("p2p").setLevel(logging.DEBUG if config.log == "debug" else logging.NOTSET)
@@ -61,11 +61,11 @@ def _invite(config: NodeConfig) -> Invite:
 
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
     """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
-    from p2p.https_client import HttpsClient
+    from p2p.https.client import HttpsClient
+    from p2p.https.failover import Ways
+    from p2p.libp2p.threaded_network import ThreadedPeer
+    from p2p.limits.relay_quota import RelayLimits
     from p2p.limits.subnets import PeerLimits
-    from p2p.relay import RelayLimits
-    from p2p.threaded import ThreadedPeer
-    from p2p.ways import Ways
 
     direct = https = None
     if config.via != ("https",):

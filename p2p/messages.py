@@ -167,8 +167,8 @@ class Answer(Wire, frozen=True):
 
 
 class PeerRecord(Wire, frozen=True):
-    """node -> everyone, sealed by its own key, which is the peer: where it can be dialled (p2p/records.py). `issued`:
-    orders a peer's records."""
+    """node -> everyone, sealed by its own key, which is the peer: where it can be dialled
+    (p2p/discovery/peer_records.py). `issued`: orders a peer's records."""
 
     addresses: Annotated[list[Address], Meta(max_length=8)]
     issued: Milliseconds

@@ -7,10 +7,10 @@
     Inbound       | all                    |                         | addresses, places (`HttpsServer`)
     `Handlers`    | answered from          |                         | answered from (`HttpsServer`)
 
-`Peer` (p2p/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/threaded.py) is one on a trio
-thread over libp2p, called from asyncio. `Ways` (p2p/ways.py) is a node's choice between one of these and HTTPS;
-`PeerAndHttps` (p2p/https_pair.py) serves a coordinator at both. Methods are safe in the daemon's event loop only,
-except where they say more.
+`Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
+is one on a trio thread over libp2p, called from asyncio. `Ways` (p2p/https/failover.py) is a node's choice between one
+of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods are safe in the
+daemon's event loop only, except where they say more.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,7 +1,7 @@
 """The seam between this project and any network stack: streams of frames, and a small gossip.
 
-Two implementations are shipped: `p2p.memory` (a whole network in one process, with loss, delay and
-partition) and `p2p.libp2p`. A transport runs natively in the event loop that owns it (asyncio for the
+Two implementations are shipped: `p2p.memory.transport` (a whole network in one process, with loss, delay and
+partition) and `p2p.libp2p.transport`. A transport runs natively in the event loop that owns it (asyncio for the
 in-memory one, trio for libp2p), so code written on anyio runs, and is tested, on either.
 """
 

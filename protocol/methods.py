@@ -18,9 +18,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from p2p import reachable
+from p2p.discovery import dial_back
 from p2p.handlers import Handlers
-from p2p.limits.slots import CLASS_OF, OTHER
+from p2p.limits.request_slots import CLASS_OF, OTHER
 from p2p.messages import (
     Acknowledgement,
     Documents,
@@ -92,7 +92,7 @@ class Method(Generic[Q, A]):
 
     @property
     def slots(self) -> str:
-        """The class whose slots requests for this method take (p2p/limits/slots.py)."""
+        """The class whose slots requests for this method take (p2p/limits/request_slots.py)."""
         return CLASS_OF.get(self.name, OTHER)
 
     def serve(self, handlers: Handlers, handler: Callable[[str, Q], Awaitable[A]], *, limit: int | None = None) -> None:
@@ -124,7 +124,7 @@ FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanAnswer), EMP
 HEAD: Final = Method("head", _ANYONE, Body("HeadAsk", encode, head_ask), message(HeadAnswer), 4096, at_coordinator=1024)
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsAsk), message(Documents), 4096)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsAsk), EMPTY, 4096)
-REACHABLE: Final = Method(reachable.METHOD, _ANYONE, message(ReachableAsk), message(Reachable), reachable.LIMIT)
+REACHABLE: Final = Method(dial_back.METHOD, _ANYONE, message(ReachableAsk), message(Reachable), dial_back.LIMIT)
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
     HELLO, LEASE, SUBMIT, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,

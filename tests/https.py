@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2p import certificate
-from p2p.certificate import server_context
-from p2p.https_client import HttpsClient
-from p2p.https_door import Limits
-from p2p.https_pair import PeerAndHttps
-from p2p.https_server import HttpsServer
-from p2p.memory import MemoryNetwork
+from p2p.https import certificate
+from p2p.https.certificate import server_context
+from p2p.https.client import HttpsClient
+from p2p.https.client_limits import Limits
+from p2p.https.combined_network import PeerAndHttps
+from p2p.https.server import HttpsServer
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import AnyPeer, Host, Uplink
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

@@ -24,10 +24,10 @@ from coordinator.learner.groups import TrainBatch, described, read
 from coordinator.setup import Run
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
-from p2p.invite import Invite
-from p2p.memory import MemoryNetwork
+from p2p.discovery.invite import Invite
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
 from tasks.text import char_tokenizer

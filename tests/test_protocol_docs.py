@@ -33,35 +33,18 @@ from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
 from node import outbox
 from node.config import NodeConfig
-from p2p import (
-    bans,
-    chunks,
-    envelope,
-    handlers,
-    https_client,
-    https_wire,
-    identity,
-    invite,
-    libp2p,
-    libp2p_circuit,
-    libp2p_foreign,
-    libp2p_punch,
-    libp2p_relay,
-    mdns,
-    merkle,
-    messages,
-    mux,
-    network,
-    outgoing,
-    records,
-    rpc,
-    wire,
-)
-from p2p.broadcast import PROTOCOL as CHUNK_PROTOCOL
-from p2p.broadcast import STREAMS_PER_PEER
-from p2p.https_door import Limits
-from p2p.limits import slots, subnets
-from p2p.relay import RelayLimits
+from p2p import envelope, handlers, identity, messages, network
+from p2p.discovery import invite, mdns, peer_records
+from p2p.https import client, routes
+from p2p.https.client_limits import Limits
+from p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
+from p2p.limits import bans, dial_backoff, request_slots, subnets
+from p2p.limits.relay_quota import RelayLimits
+from p2p.peer import rpc
+from p2p.swarm import manifest, merkle
+from p2p.swarm import messages as wire
+from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
+from p2p.swarm.exchange import STREAMS_PER_PEER
 from protocol import methods
 from protocol.refusals import REASONS
 from tasks import registry, text
@@ -247,8 +230,8 @@ def test_the_table_of_methods_is_that_of_the_code() -> None:
 
 
 def test_every_class_of_slots_is_one_of_the_table_and_every_method_with_one_has_a_row() -> None:
-    assert slots.CLASS_OF.keys() <= {method.name for method in methods.METHODS}
-    assert {method.slots for method in methods.METHODS} == slots.CLASSES.keys()
+    assert request_slots.CLASS_OF.keys() <= {method.name for method in methods.METHODS}
+    assert {method.slots for method in methods.METHODS} == request_slots.CLASSES.keys()
 
 
 def test_the_table_of_kinds_is_that_of_the_envelope() -> None:
@@ -300,8 +283,8 @@ CONSTANTS: dict[str, str] = {
     "requests.md: small request": f"{methods.SMALL >> 10} KiB",
     "requests.md: answers remembered": f"{control.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.BEAT:g} s",
-    "requests.md: requests a peer": f"{slots.PER_PEER} at once",
-    "requests.md: gossip limit": f"{libp2p.GOSSIP_LIMIT >> 10} KiB",
+    "requests.md: requests a peer": f"{request_slots.PER_PEER} at once",
+    "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
     "mux.md: the protocol of streams": f"`{mux.PROTOCOL}`",
     "mux.md: header": f"a header of {mux.HEADER.size} bytes",
     "mux.md: longest frame": f"| 1 to {mux.FRAME_MAX} |",
@@ -318,49 +301,49 @@ CONSTANTS: dict[str, str] = {
     "peer.md: connections in all": f"{NodeConfig().connections} in all at a node",
     "peer.md: connections of a coordinator": f"{NetworkSection().connections} at a coordinator",
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
-    "peer.md: unread bytes": f"{libp2p_foreign.UNREAD_MAX >> 20} MiB on a connection",
-    "peer.md: silence": f"| {libp2p.PATIENCE:g} s | the stream is reset |",
-    "peer.md: requests at work": f"| requests at work | {slots.PER_PEER}; of a subnet {slots.STREAMS_PER_PARTY}",
+    "peer.md: unread bytes": f"{yamux.UNREAD_MAX >> 20} MiB on a connection",
+    "peer.md: silence": f"| {transport.PATIENCE:g} s | the stream is reset |",
+    "peer.md: requests at work": f"| requests at work | {request_slots.PER_PEER}; of a subnet {request_slots.STREAMS_PER_PARTY}",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} a second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
-    "peer.md: gossip": f"{libp2p.GOSSIP_LIMIT >> 10} KiB; {libp2p.GOSSIP_RPC_LIMIT >> 10} KiB a packet",
+    "peer.md: gossip": f"{transport.GOSSIP_LIMIT >> 10} KiB; {transport.GOSSIP_RPC_LIMIT >> 10} KiB a packet",
     "peer.md: a method's name": f"a method's name of more than {handlers.METHOD_LIMIT} bytes",
     "chunks.md: smallest chunk": f"{wire.CHUNK_SIZE_MIN >> 10} KiB",
     "chunks.md: largest chunk": f"{wire.CHUNK_SIZE_MAX >> 20} MiB",
-    "https.md: the paths": f"`GET {https_wire.PEER}`",
-    "https.md: chunks at a time": f"At most {https_wire.BATCH} chunks",
-    "https.md: news": f"after {https_wire.WAIT:g} s",
+    "https.md: the paths": f"`GET {routes.PEER}`",
+    "https.md: chunks at a time": f"At most {routes.BATCH} chunks",
+    "https.md: news": f"after {routes.WAIT:g} s",
     "https.md: connections": f"{LIMITS.connections} connections, of which one IPv4 address",
     "https.md: connections of one": f"may have {LIMITS.per_visitor},",
     "https.md: requests": f"{LIMITS.rate:g} requests a second, {LIMITS.burst:g} at once",
     "https.md: handshake": f"handshake has {LIMITS.handshake:g} s",
-    "https.md: patience": f"each read and each write of {https_wire.PIECE >> 10} KiB {LIMITS.patience:g} s",
+    "https.md: patience": f"each read and each write of {routes.PIECE >> 10} KiB {LIMITS.patience:g} s",
     "https.md: slowest": f"at {LIMITS.slowest:g} bytes a second",
-    "https.md: a node's patience": f"after {https_client.PATIENCE:g} s without a byte",
-    "https.md: lanes": f"in at most {https_client.LANES} questions",
+    "https.md: a node's patience": f"after {client.PATIENCE:g} s without a byte",
+    "https.md: lanes": f"in at most {client.LANES} questions",
     "reach.md: reservations": f"{RELAY.reservations}, of which {RELAY.per_subnet} of one",
     "reach.md: life": f"{RELAY.life:g} s, or as long as",
     "reach.md: circuits": f"{RELAY.circuits}, of which a peer may have {RELAY.per_peer} as source",
     "reach.md: a circuit": f"ends after {RELAY.duration:g} s or {RELAY.data >> 20} MiB",
     "reach.md: rate of a node": f"{NodeConfig().relay_rate:g} Mbit/s at a node",
     "reach.md: rate of a coordinator": f"{NetworkSection().relay_rate:g} Mbit/s at a coordinator",
-    "reach.md: requests": f"looked at together | {libp2p_relay.REQUESTS} |",
-    "reach.md: a message": f"at most {libp2p_circuit.LONGEST} bytes",
-    "reach.md: upgrade": f"at most {libp2p_punch.ADDRESSES} addresses",
-    "reach.md: rounds": f"at most {libp2p_punch.ROUNDS} rounds",
-    "reach.md: grace": f"closed {libp2p_punch.GRACE:g} s after",
+    "reach.md: requests": f"looked at together | {relay_service.REQUESTS} |",
+    "reach.md: a message": f"at most {circuit.LONGEST} bytes",
+    "reach.md: upgrade": f"at most {hole_punch.ADDRESSES} addresses",
+    "reach.md: rounds": f"at most {hole_punch.ROUNDS} rounds",
+    "reach.md: grace": f"closed {hole_punch.GRACE:g} s after",
     "reach.md: announced": f"addresses, at most {mdns.MOST}",
     "reach.md: service": f"`{mdns.SERVICE}`",
-    "reach.md: rounds with a peer": f"{libp2p_punch.PEER_BURST:g} rounds at once with one other",
-    "reach.md: rounds in all": f"{libp2p_punch.BURST:g} with all",
-    "reach.md: a subnet": f"more than {libp2p_punch.PER_SUBNET} of one public subnet",
-    "documents.md: a record's life": f"less than {records.LIFE // 3_600_000} h ago",
-    "documents.md: a record's renewal": f"and every {records.RENEW // 3_600_000} h;",
-    "documents.md: a record from ahead": f"no more than {records.SKEW // 60_000} minutes ahead",
-    "documents.md: a record's bytes": f"at most {records.LIMIT} bytes",
-    "documents.md: dials": f"{outgoing.BURST:g} at once,\nthen {60 * outgoing.RATE:g} a minute",
-    "documents.md: a failure": f"{outgoing.PAUSE:g} s of peace",
-    "documents.md: failures": f"{outgoing.LONGEST / 60:g} minutes at most; four failures in a public subnet",
+    "reach.md: rounds with a peer": f"{hole_punch.PEER_BURST:g} rounds at once with one other",
+    "reach.md: rounds in all": f"{hole_punch.BURST:g} with all",
+    "reach.md: a subnet": f"more than {hole_punch.PER_SUBNET} of one public subnet",
+    "documents.md: a record's life": f"less than {peer_records.LIFE // 3_600_000} h ago",
+    "documents.md: a record's renewal": f"and every {peer_records.RENEW // 3_600_000} h;",
+    "documents.md: a record from ahead": f"no more than {peer_records.SKEW // 60_000} minutes ahead",
+    "documents.md: a record's bytes": f"at most {peer_records.LIMIT} bytes",
+    "documents.md: dials": f"{dial_backoff.BURST:g} at once,\nthen {60 * dial_backoff.RATE:g} a minute",
+    "documents.md: a failure": f"{dial_backoff.PAUSE:g} s of peace",
+    "documents.md: failures": f"{dial_backoff.LONGEST / 60:g} minutes at most; four failures in a public subnet",
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.LONGEST} characters",
@@ -419,7 +402,7 @@ def record_example() -> dict[str, str]:
     key, run = Ed25519PrivateKey.from_private_bytes(secret), secret
     peer = identity.peer_id(identity.public_bytes(key))
     address, issued = f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", 1_700_000_000_000
-    sealed = records.Own(key, run).sealed([address], issued)
+    sealed = peer_records.Own(key, run).sealed([address], issued)
     return {
         "private key": secret.hex(), "run": run.hex(), "peer": peer, "address": address, "issued": str(issued),
         "sealed": sealed.hex(),
@@ -462,7 +445,7 @@ def root_example() -> dict[str, str]:
     data = struct.pack("<2f", 1.0, 2.0)
     entry = documents.TensorEntry(name="w", dtype="F32", shape=(2,))
     aliases = {"tied": "w"}
-    digest = chunks.digest(data)
+    digest = manifest.digest(data)
     covered = b"".join(
         [
             b"echo2/content-root/1\0", struct.pack("<I", 1), *map(counted, ("w", "F32")),
@@ -470,7 +453,7 @@ def root_example() -> dict[str, str]:
         ]
     )  # fmt: skip
     root = snapshot.root_of([entry], aliases, [digest])
-    assert chunks.digest(covered) == root
+    assert manifest.digest(covered) == root
     return {"data": data.hex(), "tensor hash": digest.hex(), "hashed": covered.hex(), "content root": root.hex()}
 
 
@@ -480,14 +463,14 @@ def counted(text: str) -> bytes:
 
 def merkle_example() -> dict[str, str]:
     leaves = [b"a", b"b", b"c"]
-    first, second, third = (merkle.leaf_hash(leaf, chunks.digest) for leaf in leaves)
-    proof = merkle.proof(leaves, 2, chunks.digest)
+    first, second, third = (merkle.leaf_hash(leaf, manifest.digest) for leaf in leaves)
+    proof = merkle.proof(leaves, 2, manifest.digest)
     return {
         "leaf a": first.hex(),
         "leaf b": second.hex(),
         "leaf c": third.hex(),
         "node ab": proof[0].hex(),
-        "root": merkle.root(leaves, chunks.digest).hex(),
+        "root": merkle.root(leaves, manifest.digest).hex(),
         "proof of c": proof[0].hex(),
         "proof of a": f"{second.hex()} {third.hex()}",
     }
@@ -505,7 +488,7 @@ def frames_example() -> dict[str, str]:
 
 
 def https_example() -> dict[str, str]:
-    return {"etag of head": https_wire.etag(b"head"), "gone 300": https_wire.framed(wire.Gone(300)).hex()}
+    return {"etag of head": routes.etag(b"head"), "gone 300": routes.framed(wire.Gone(300)).hex()}
 
 
 def mux_example() -> dict[str, str]:

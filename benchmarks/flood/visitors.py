@@ -20,8 +20,8 @@ import anyio
 
 from benchmarks.flood.keys import Key
 from benchmarks.flood.place import Place
-from p2p import https_wire
-from p2p.certificate import KeyPin
+from p2p.https import routes
+from p2p.https.certificate import KeyPin
 from p2p.messages import DocumentsAsk, encode
 from p2p.multiaddr import address_of
 
@@ -94,7 +94,7 @@ class Visitors:
         nothing = encode(DocumentsAsk(hashes=[os.urandom(32) for _ in range(64)]))
         for method in cycle(("lease", "verdicts", "documents")):
             data = nothing if method == "documents" else key.sealed(method, world.terms())
-            yield f"{origin}{https_wire.RPC}{method}", data
+            yield f"{origin}{routes.RPC}{method}", data
 
     def _connector(self, **options: Any) -> aiohttp.TCPConnector:
         made: aiohttp.TCPConnector = aiohttp.TCPConnector(ssl=KeyPin(self.pin), limit=0, **options)

@@ -28,9 +28,9 @@ from benchmarks.flood.place import Place
 from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
 from benchmarks.load.light import Terms
 from p2p.errors import P2PError
-from p2p.https_client import HttpsClient
-from p2p.libp2p import LibP2PTransport
-from p2p.peer import Peer
+from p2p.https.client import HttpsClient
+from p2p.libp2p.transport import LibP2PTransport
+from p2p.peer.peer import Peer
 
 _LOOK: Final = 0.25
 """Seconds from one look at the newest version to the next."""

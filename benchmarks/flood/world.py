@@ -33,9 +33,9 @@ from coordinator.database import Database
 from coordinator.rollouts.scorer import Scorer
 from coordinator.setup import Run
 from p2p.limits.origin import Origin
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.clock import FakeClockLoop, run_fake
 from weights.store import Store
 

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.load.light import LightNode, Terms, lease_of, opened, result
 from p2p.envelope import peek
 from p2p.errors import P2PError
-from p2p.libp2p import LibP2PTransport
+from p2p.libp2p.transport import LibP2PTransport
 from p2p.messages import (
     Answer,
     Documents,
@@ -41,7 +41,7 @@ from p2p.messages import (
     decode,
     encode,
 )
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from protocol import refusals
 from weights.documents import Version
 

@@ -19,8 +19,8 @@ from blake3 import blake3
 from benchmarks.load.folder import write_weights
 from benchmarks.load.rows import ERA, Shape
 from coordinator.setup import Run
-from p2p import chunks
 from p2p.envelope import seal
+from p2p.swarm import manifest as chunks
 from weights import codec
 from weights.diff import encode, encode_full
 from weights.documents import Edge, EdgeIndex, Version

@@ -24,7 +24,7 @@ from coordinator.accounts.facts import WRONG, Counts, Ended
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.ledger import Ledger
-from p2p import merkle
+from p2p.swarm import merkle
 from runtime.units import DAY
 
 TOGETHER = 60_000

@@ -1,4 +1,5 @@
-"""The parties whose work was accepted: the network keeps places for their connections (p2p/limits/places.py)."""
+"""The parties whose work was accepted: the network keeps places for their connections
+(p2p/limits/connection_places.py)."""
 
 from typing import Final
 

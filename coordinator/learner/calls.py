@@ -13,7 +13,7 @@ a checkpoint that contains the step and its draws is durable whenever it exports
 import msgspec
 
 from coordinator.learner.eras import FIRST_ERA
-from p2p.chunks import HashedManifest
+from p2p.swarm.manifest import HashedManifest
 
 
 class Hyper(msgspec.Struct, frozen=True, kw_only=True):

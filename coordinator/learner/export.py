@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
-from p2p.chunks import hashed
+from p2p.swarm.manifest import hashed
 from runtime.files import sync_folder
 from runtime.files import writing as writing_file
 from weights.diff import encode, encode_full

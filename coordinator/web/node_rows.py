@@ -14,10 +14,10 @@ from coordinator.accounts.standing import account_of, at
 from coordinator.database import Database
 from coordinator.ledger import accrued
 from coordinator.state import NodeRow
+from p2p.discovery.peer_records import trusted
 from p2p.errors import Malformed, P2PError
 from p2p.identity import peer_id, public_key
 from p2p.multiaddr import Way, way_of
-from p2p.records import trusted
 
 _COLUMNS = "key, name, engine, device, version, last_seen, addresses, weight"
 _AT_ONCE = 500

@@ -2,7 +2,7 @@
 monotonic.
 
 1. A subnet is an IPv4 /24 or an IPv6 /48: about what one owner gets. Its share of our connections and of our
-   handshakes: p2p/limits/places.py.
+   handshakes: p2p/limits/connection_places.py.
 2. A machine's own addresses and private networks are one owner's by nature, and are not counted: a hall of GPUs behind
    one switch is no attack. Peers that come through a relay count as the relay does.
 3. Requests beyond `ASKS_BURST` at once and `ASKS_RATE` a second, of a whole party (p2p/limits/origin.py) beyond `PARTY`
@@ -10,7 +10,7 @@ monotonic.
    away has much to say when it returns.
 4. Every byte goes over a connection on which the other side completed a handshake, so no third party can be flooded
    through us: an answer may be larger than its question, as it goes to nobody but the asker. Dialling on others'
-   say-so: p2p/outgoing.py.
+   say-so: p2p/limits/dial_backoff.py.
 """
 
 import ipaddress

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import broadcast_picture, simulate
 from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP
-from p2p.plan import Load
+from p2p.plan.trees import Load
 from runtime.errors import LocalFault
 
 SIMULATED = {4: 1.07, 16: 1.1, 64: 1.11}

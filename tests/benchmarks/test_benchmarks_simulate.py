@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
-from p2p.plan import Load
+from p2p.plan.trees import Load
 
 LOAD = Load(2_000_000, 1 << 15)
 

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator import measures
 from coordinator.admission import submission_limit
 from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
+from p2p.discovery.peer_records import LIFE, Own
 from p2p.envelope import seal
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
@@ -29,7 +30,6 @@ from p2p.messages import (
     decode,
     encode,
 )
-from p2p.records import LIFE, Own
 from tests.coordinator.books_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)

@@ -10,9 +10,9 @@ from coordinator.accounts.ends import KEPT, MOST, TOGETHER, sha256
 from coordinator.accounts.facts import Ended
 from coordinator.ledger import Entry
 from coordinator.verdicts import LeaseEnd
-from p2p import merkle
 from p2p.identity import peer_id
 from p2p.messages import Refusal, VerdictsAsk, encode
+from p2p.swarm import merkle
 from tests.coordinator.books_world import ALICE, BOB, World, group
 
 

@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from coordinator.feeding import APART, FADE, LOOK, SETTLE, Feeding
-from p2p.broadcast import Broadcast
+from p2p.discovery.peer_records import Known
 from p2p.errors import Unreachable
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, decode, encode
-from p2p.peer import Peer
-from p2p.plan import Load
-from p2p.records import Known
+from p2p.peer.peer import Peer
+from p2p.plan.trees import Load
+from p2p.swarm.exchange import Broadcast
 from protocol.methods import FOLLOW, PLAN
 from tests.clock import run_fake
 from tests.peers import running

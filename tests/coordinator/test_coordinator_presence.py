@@ -8,9 +8,9 @@ import pytest
 from benchmarks.load.folder import make_run
 from coordinator.presence import Presence
 from coordinator.setup import Run
-from p2p.invite import Invite
-from p2p.memory import MemoryNetwork
-from p2p.peer import Peer
+from p2p.discovery.invite import Invite
+from p2p.memory.transport import MemoryNetwork
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 
 

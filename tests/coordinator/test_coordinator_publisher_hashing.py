@@ -8,10 +8,11 @@ import pytest
 from msgspec import structs
 
 from coordinator.learner.calls import Export
-from p2p import chunks, openpayloads
-from p2p.chunks import HashedManifest
 from p2p.network import Manifest
-from p2p.payload import Payload
+from p2p.swarm import manifest as chunks
+from p2p.swarm import open_files
+from p2p.swarm.manifest import HashedManifest
+from p2p.swarm.payload_file import Payload
 from tests.coordinator.test_coordinator_publisher_threads import export, publishing
 
 
@@ -38,7 +39,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         nbytes.append(found[2])
         return found
 
-    for module in (chunks, openpayloads):
+    for module in (chunks, open_files):
         monkeypatch.setattr(module, "scan", counted)
     return nbytes
 

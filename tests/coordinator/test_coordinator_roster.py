@@ -6,9 +6,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator import roster as roster_module
 from coordinator.roster import AWAY, SAVE
+from p2p.discovery.peer_records import LIFE, Known, Own, trusted
 from p2p.identity import peer_id, public_bytes, public_key
 from p2p.messages import Hello
-from p2p.records import LIFE, Known, Own, trusted
 from tests.coordinator.books_world import ALICE, BOB, RUN, T0, World, group
 from tests.coordinator.sums import check_sums
 

@@ -13,10 +13,10 @@ from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
 from coordinator.admission import Verdict
 from coordinator.control import Control
 from engines.engine import SampleScore
+from p2p.discovery.peer_records import Own
 from p2p.envelope import seal
 from p2p.identity import public_bytes
 from p2p.messages import Answer, Hello, Lease, Refusal, Request, SubmitAnswer, TaskReference, decode, encode
-from p2p.records import Own
 from protocol.refusals import REASONS
 from tests.coordinator.books_world import (
     ALICE,

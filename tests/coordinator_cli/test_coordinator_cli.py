@@ -25,8 +25,8 @@ from coordinator.demo_settings import DemoOptions
 from coordinator.errors import own_code
 from coordinator.folder import RunFolder, locked
 from coordinator.state import BroadcastView, CapacityView, RunState
+from p2p.discovery.invite import Invite
 from p2p.errors import BadSignature, Unreachable
-from p2p.invite import Invite
 from runtime.cli_errors import run_command
 from runtime.errors import DiskFull, LocalFault
 from runtime.exit_codes import Exit

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from coordinator import authority, cli, keys, modelfolder, setup
 from coordinator.authority import ROOT_LIFE, Untrusted
 from coordinator.folder import Busy, RunFolder, locked
+from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from p2p.invite import Invite
 from p2p.messages import Root, RunSpec, decode, encode
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault

@@ -24,10 +24,10 @@ from coordinator.setup import Run
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.envelope import peek
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Lease, LeaseAsk, Rollout, Segment, Submission, decode, encode
 from p2p.network import Network
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from runtime.child import ChildError
 from tests.node.fake_coordinator import until
 from weights.store import Store

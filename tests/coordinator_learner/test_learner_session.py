@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from coordinator.learner.calls import Export, Hyper
 from coordinator.learner.groups import BadBatch
 from coordinator.learner.session import WrongOrder, check_hyper
-from p2p import chunks
+from p2p.swarm import manifest
 from tests.coordinator_learner.lives import Life
 from tests.coordinator_learner.tiny import GROUPS, Main, ask, batch
 from tests.cuts import cuts
@@ -118,7 +118,7 @@ def test_an_export_says_what_its_payloads_hash_to(main: Main) -> None:
         assert made is not None
         assert [edge.base for edge in made.edges][:1] == [number - 1]
         for edge in made.edges:
-            assert edge.hashed == chunks.hashed(Path(edge.payload))
+            assert edge.hashed == manifest.hashed(Path(edge.payload))
 
 
 def test_a_published_version_is_not_handed_out_again(main: Main) -> None:

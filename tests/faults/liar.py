@@ -19,10 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engines.engine import Job, Sample
 from engines.messages import float_bytes, floats
 from node.leasework import job_of, submission_of
+from p2p.discovery.invite import Invite
+from p2p.discovery.peer_records import Own
 from p2p.envelope import Sealed, Signature, peek, seal
 from p2p.errors import P2PError
 from p2p.identity import generate_key, public_bytes
-from p2p.invite import Invite
+from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.messages import (
     Answer,
     Head,
@@ -44,8 +46,6 @@ from p2p.messages import (
     decode,
     encode,
 )  # fmt: skip
-from p2p.records import Own
-from p2p.threaded import ThreadedPeer
 from tests.bigram import nudged
 from tests.faults.processes import PATIENCE, Coordinator
 from weights.snapshot import Snapshot

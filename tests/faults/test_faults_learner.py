@@ -17,9 +17,9 @@ from coordinator.database import Database
 from coordinator.learner.launch import learner_process
 from coordinator.processes import LearnerChild, restarts
 from engines.supervisor import Supervisor
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.coordinator_learner.tiny import group, store
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramScorer

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from coordinator.state import BroadcastView, TakeView
-from p2p.memory import Link, MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.messages import Refusal
 from p2p.network import Fetched
 from tests.clock import run_fake

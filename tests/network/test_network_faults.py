@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.ledger import Ledger
 from p2p.identity import generate_key
-from p2p.memory import Link, MemoryTransport
+from p2p.memory.transport import Link, MemoryTransport
 from tests.clock import run_fake
 from tests.node.fake_coordinator import InProcessEngine, Node, make_node, until
 from tests.swarm import Swarm, accepted, make_swarm, wall, working

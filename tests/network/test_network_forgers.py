@@ -9,6 +9,7 @@ import anyio
 
 from coordinator.daemon import Coordinator
 from engines.engine import Job, Loaded, SampleScore
+from p2p.discovery.peer_records import Own
 from p2p.envelope import peek, seal
 from p2p.handlers import RequestHandler
 from p2p.identity import generate_key, public_bytes
@@ -26,7 +27,6 @@ from p2p.messages import (
     decode,
     encode,
 )
-from p2p.records import Own
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramScorer, Swarm, make_swarm, wall

@@ -14,14 +14,14 @@ from coordinator.database import Database
 from coordinator.run import keys_commands
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
-from p2p.https_client import HttpsClient
+from p2p.discovery.invite import Invite
+from p2p.https.client import HttpsClient
+from p2p.https.failover import Ways
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.invite import Invite
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
 from p2p.multiaddr import WAYS, Way
-from p2p.peer import Peer
-from p2p.ways import Ways
+from p2p.peer.peer import Peer
 from runtime.backoff import Backoff
 from runtime.control_socket import socket_path
 from tests.https import server_beside, shown

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from p2p.discovery.invite import Invite
 from p2p.envelope import peek, seal
 from p2p.identity import generate_key, load_key, public_bytes, write_key
-from p2p.invite import Invite
 from p2p.messages import Head, RoleKeys, Root, decode, encode
 from tests.clock import run_fake
 from tests.node.fake_coordinator import Node, make_node, until

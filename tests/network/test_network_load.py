@@ -16,11 +16,11 @@ from coordinator.control import Control
 from coordinator.daemon import Coordinator
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
+from p2p.discovery.peer_records import Own
 from p2p.envelope import seal
 from p2p.handlers import RequestHandler
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
-from p2p.records import Own
 from runtime.errors import DiskFull
 from tests.clock import run_fake
 from tests.coordinator.test_coordinator_group_commit import refusing

@@ -21,7 +21,7 @@ from node import receipts
 from node.held import HeldWeights
 from node.home import joined, run_folder
 from p2p.identity import load_key, public_key
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from tests.clock import run_fake
 from tests.coordinator.sums import check_sums
 from tests.node.fake_coordinator import until

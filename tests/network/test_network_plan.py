@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from node.parents import ASK_EVERY
+from p2p.discovery.peer_records import Known
 from p2p.identity import public_key
-from p2p.records import Known
 from tests.clock import run_fake
 from tests.node.fake_coordinator import Node, until
 from tests.swarm import Swarm, make_swarm, working

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from p2p.identity import generate_key
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p.threaded_network import ThreadedPeer
 from runtime import descriptors
 from runtime.descriptors import SHORTAGES
 from tests.https import address_of, served

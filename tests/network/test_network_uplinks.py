@@ -8,10 +8,10 @@ import pytest
 
 from coordinator.broadcasts import Broadcasts
 from node.acknowledge import Acknowledger
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Acknowledgement
 from p2p.network import Manifest
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 from tests.peers import payload_file, peers
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from tests.clock import run_fake
 from tests.node.fake_coordinator import FakeCoordinator, make_node, until
 from tests.swarm import accepted, working

@@ -9,14 +9,14 @@ import pytest
 
 from node.acknowledge import Acknowledger
 from node.payloads import Payloads
-from p2p.bridge import TrioThread
-from p2p.download import Download
 from p2p.envelope import Verified, document_hash, verify_named
-from p2p.https_client import HttpsClient
+from p2p.https.client import HttpsClient
+from p2p.https.failover import Ways
 from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.trio_bridge import TrioThread
 from p2p.network import Manifest
-from p2p.threaded import ThreadedPeer
-from p2p.ways import Ways
+from p2p.swarm.download import Download
 from tests.p2p.test_p2p_libp2p import made, running
 from tests.peers import payload_file
 from weights.documents import Edge

@@ -20,11 +20,10 @@ from engines.messages import Probed
 from engines.process import EngineProcess
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
-from p2p.chunks import manifest_of
+from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, open_sealed, peek, seal
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.invite import Invite
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import (
     Acknowledgement,
     Answer,
@@ -53,7 +52,8 @@ from p2p.messages import (
     encode,
 )  # fmt: skip
 from p2p.network import Network
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
+from p2p.swarm.manifest import manifest_of
 from runtime.child import ChildDied, ChildError
 from tests.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from weights.diff import encode as encode_diff

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 
 from node.ahead import Ahead
-from p2p.memory import Link, MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.messages import Lease, Refusal
 from runtime.exit_codes import Exit
 from tests.clock import run_fake

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Lease, LeaseAsk
 from tests.clock import run_fake
 from tests.node.fake_coordinator import START, FakeCoordinator, make_node, until, wall

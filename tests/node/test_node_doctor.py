@@ -13,12 +13,12 @@ from node import doctor
 from node.config import NodeConfig
 from node.doctor import Attempt
 from node.probe import examine
+from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key
-from p2p.invite import Invite
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.relay_quota import RelayLimits
 from p2p.messages import Head, HeadAnswer, Reachable, encode
-from p2p.relay import RelayLimits
-from p2p.threaded import ThreadedPeer
 from runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"

@@ -28,10 +28,10 @@ from node.outbox import Outbox
 from node.start import set_up_log
 from node.switch import Switch
 from node.trust import Mixed
+from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature
 from p2p.identity import generate_key, public_bytes
-from p2p.invite import Invite
 from p2p.messages import Receipt, Received, Refusal, encode
 from runtime.exit_codes import Exit
 from runtime.settings import SettingsFault

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from node.payloads import FETCH_PATIENCE, Payloads
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
 from protocol.versions import manifest_of_edge

@@ -8,7 +8,7 @@ import pytest
 from node.held import BadChain, HeldWeights
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.identity import generate_key
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from tests.bigram import nudged, random_table, write_table
 from tests.clock import run_fake
 from tests.cuts import cuts

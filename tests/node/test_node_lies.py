@@ -10,9 +10,9 @@ import pytest
 
 from p2p.envelope import open_sealed, seal
 from p2p.identity import generate_key, public_bytes
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Lease, LeaseAsk, decode, encode
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.bigram import random_table, write_table
 from tests.clock import run_fake
 from tests.node.fake_coordinator import HEAD_LIFE, FakeCoordinator, Node, make_node, until

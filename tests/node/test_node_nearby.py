@@ -7,8 +7,8 @@ from node.config import NodeConfig
 from node.errors import BadConfig
 from node.nearby import choose, normal
 from node.start import _invite
-from p2p.invite import Invite
-from p2p.mdns import Nearby
+from p2p.discovery.invite import Invite
+from p2p.discovery.mdns import Nearby
 
 
 def announced(name: str, address: str, root: bytes = b"h") -> Nearby:

@@ -6,12 +6,12 @@ from unittest import mock
 import pytest
 
 from node.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
+from p2p.discovery.dialer import Strangers
+from p2p.discovery.peer_records import LIFE, Own
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.limits.dial_backoff import FAILURE_EACH, FAILURES
 from p2p.multiaddr import peer_of
-from p2p.outgoing import FAILURE_EACH, FAILURES
-from p2p.records import LIFE, Own
-from p2p.strangers import Strangers
 
 RUN, NOW = b"r" * 32, 1_700_000_000_000
 

@@ -13,7 +13,7 @@ import pytest
 from node.daemon import FREED_WITHIN
 from node.errors import NoDevice, RefusedByRun, TrustFailure
 from p2p.identity import generate_key
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Refusal
 from runtime.exit_codes import Exit
 from tests.clock import run_fake

@@ -7,11 +7,11 @@ import anyio
 import pytest
 
 from node.parents import LOOK, Parents
+from p2p.discovery.dialer import Strangers
 from p2p.errors import Unreachable
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import PlanAnswer, PlanAsk, encode
-from p2p.peer import Peer
-from p2p.strangers import Strangers
+from p2p.peer.peer import Peer
 from protocol.methods import FOLLOW, PLAN
 from tests.clock import run_fake
 from tests.peers import running

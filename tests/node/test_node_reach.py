@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from node.reach import Reach
+from p2p.discovery.peer_records import RENEW, Own, trusted
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.messages import Reachable, encode
-from p2p.records import RENEW, Own, trusted
 from tests.clock import run_fake
 from tests.node.fake_coordinator import wall
 

@@ -13,11 +13,11 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["p2p.mux"]):
-    from p2p import mux
+with atheris.instrument_imports(include=["p2p.libp2p.mux"]):
+    from p2p.libp2p import mux
 
 from p2p.errors import LocalFault, Malformed  # noqa: E402
-from p2p.mux import HEADER, Mux  # noqa: E402
+from p2p.libp2p.mux import HEADER, Mux  # noqa: E402
 from tests.p2p.test_p2p_mux import FAULTS, check_books  # noqa: E402
 
 

@@ -19,14 +19,16 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["p2p"]):
     import msgspec
 
-    from p2p import envelope, https_wire, messages, wire
-    from p2p.chunks import chunk_span, manifest_of
+    from p2p import envelope, messages
+    from p2p.discovery.invite import Invite
     from p2p.errors import BadChunk, P2PError
+    from p2p.https import routes
     from p2p.identity import generate_key
-    from p2p.invite import Invite
     from p2p.limits.subnets import subnet_of
     from p2p.multiaddr import address_of, parse
-    from p2p.payload import PartialPayload, Payload
+    from p2p.swarm import messages as wire
+    from p2p.swarm.manifest import chunk_span, manifest_of
+    from p2p.swarm.payload_file import PartialPayload, Payload
 
 KEY, RUN = generate_key(), bytes(32)
 TYPES = [
@@ -104,7 +106,7 @@ def address(found: str) -> None:
 
 READERS = [
     *map(message, TYPES), sealed, from_downloader, from_holder, chunk,
-    text(Invite.from_text), text(https_wire.read_chunks_path), text(address), text(subnet_of),
+    text(Invite.from_text), text(routes.read_chunks_path), text(address), text(subnet_of),
 ]  # fmt: skip
 
 

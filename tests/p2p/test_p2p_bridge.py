@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from p2p.bridge import CALLS, TrioThread
 from p2p.errors import Malformed, Unreachable
+from p2p.libp2p.trio_bridge import CALLS, TrioThread
 
 
 @asynccontextmanager

@@ -5,14 +5,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p import wire
-from p2p.broadcast import PROTOCOL, STREAMS_PER_PEER
 from p2p.errors import LocalFault, Unreachable
-from p2p.memory import Link, MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Manifest
-from p2p.payload import Payload
-from p2p.peer import Peer
-from p2p.upload import Held
+from p2p.peer.peer import Peer
+from p2p.swarm import messages as wire
+from p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
+from p2p.swarm.payload_file import Payload
+from p2p.swarm.upload import Held
 from tests.clock import run_fake, run_fake_trio
 from tests.peers import payload_file, peers, running
 

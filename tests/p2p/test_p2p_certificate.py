@@ -8,9 +8,9 @@ import stat
 import pytest
 from cryptography import x509
 
-from p2p import certificate
-from p2p.certificate import LIFE, RENEW_BEFORE
 from p2p.errors import LocalFault
+from p2p.https import certificate
+from p2p.https.certificate import LIFE, RENEW_BEFORE
 from p2p.identity import generate_key, write_key
 from tests.https import NOW, shown
 from tests.support import paths

@@ -12,9 +12,9 @@ from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 
 from p2p.errors import Unreachable
-from p2p.libp2p_punch import Punch
-from p2p.relay import RelayLimits
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p.hole_punch import Punch
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.relay_quota import RelayLimits
 from tests.p2p.test_p2p_libp2p import echo, made, on_trio, running
 from tests.peers import payload_file
 

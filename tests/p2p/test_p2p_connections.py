@@ -12,8 +12,8 @@ import trio
 
 from p2p.errors import Unreachable
 from p2p.identity import generate_key
-from p2p.relay import RelayLimits
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.relay_quota import RelayLimits
 from tests.p2p.test_p2p_libp2p import made, on_trio, running
 
 PLACES, SILENT = 16, 300

@@ -6,10 +6,10 @@ from random import Random
 import anyio
 import pytest
 
-from p2p.memory import Link, MemoryNetwork
-from p2p.peer import Peer
-from p2p.plan import Line, Load, bound
-from p2p.replan import Planner
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.peer.peer import Peer
+from p2p.plan.repair import Planner
+from p2p.plan.trees import Line, Load, bound
 from tests.clock import run_fake
 from tests.peers import payload_file, running
 

@@ -22,9 +22,9 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p import libp2p
 from p2p.errors import LocalFault, Malformed, Unreachable
-from p2p.libp2p_stream import LibP2PStream
+from p2p.libp2p import transport as libp2p
+from p2p.libp2p.stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
 from tests.p2p.test_p2p_libp2p import MB, echo, made, on_trio, publish_until, running

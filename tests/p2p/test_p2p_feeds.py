@@ -5,10 +5,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.broadcast import FEEDS_KEPT
-from p2p.feeds import Feeds
-from p2p.memory import Link, MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Feed, Fetched
+from p2p.swarm.exchange import FEEDS_KEPT
+from p2p.swarm.transfer_log import Feeds
 from tests.clock import run_fake
 from tests.peers import payload_file, peers
 

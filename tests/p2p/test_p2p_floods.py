@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from p2p.errors import P2PError, Unreachable
-from p2p.memory import MemoryNetwork, MemoryTransport
+from p2p.memory.transport import MemoryNetwork, MemoryTransport
 from p2p.messages import ReachableAsk, encode
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 from tests.peers import running
 

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from p2p.memory import MemoryNetwork
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.memory.transport import MemoryNetwork
 from tests.clock import run_fake
 from tests.node.fake_coordinator import FakeCoordinator, make_node, until
 from tests.p2p.test_p2p_libp2p import made, running

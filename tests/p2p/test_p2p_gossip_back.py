@@ -9,9 +9,10 @@ import pytest
 import trio
 from libp2p.peer.id import ID
 
-from p2p import libp2p, libp2p_gossip
 from p2p.identity import generate_key
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p import gossip
+from p2p.libp2p import transport as libp2p
+from p2p.libp2p.threaded_network import ThreadedPeer
 from tests.p2p.test_p2p_libp2p import LOOPBACK, made, on_trio, running, until_connected
 
 
@@ -112,8 +113,8 @@ async def test_a_connection_that_leads_nowhere_is_left_once_its_peer_comes_by_an
 
 
 async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(libp2p_gossip, "LOOK", 0.05)
-    monkeypatch.setattr(libp2p_gossip, "AGAIN", 0.1)
+    monkeypatch.setattr(gossip, "LOOK", 0.05)
+    monkeypatch.setattr(gossip, "AGAIN", 0.1)
     node, coordinator = made(), made()
     at_node = Listener(node)
     failed = threading.Event()

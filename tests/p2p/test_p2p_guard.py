@@ -7,7 +7,7 @@ import pytest
 
 from p2p.errors import LocalFault, Malformed, P2PError, Unreachable
 from p2p.guard import guarded, one_error
-from p2p.pace import BURST, bandwidth
+from p2p.limits.bandwidth import BURST, bandwidth
 
 
 class FakeStream:

@@ -11,17 +11,18 @@ import time
 import aiohttp
 import pytest
 
-from p2p import certificate, https_wire, wire
 from p2p.errors import Malformed, Unreachable, WrongIdentity
-from p2p.https_client import HttpsClient
-from p2p.https_door import Door, Limits, visitor
+from p2p.https import certificate, routes
+from p2p.https.client import HttpsClient
+from p2p.https.client_limits import Door, Limits, visitor
+from p2p.limits.bandwidth import BURST
 from p2p.limits.token_bucket import KEPT
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
-from p2p.openpayloads import FILES
-from p2p.pace import BURST
-from p2p.payload import Payload
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
+from p2p.swarm import messages
+from p2p.swarm.open_files import FILES
+from p2p.swarm.payload_file import Payload
 from tests.clock import run_fake
 from tests.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
 from tests.peers import IP6, payload_file
@@ -75,14 +76,14 @@ async def said(server, request: bytes) -> bytes:
 
 def test_the_wire_is_what_the_vectors_say():
     one = VECTORS["chunks_path"]
-    assert https_wire.chunks_path(bytes.fromhex(one["payload"]), one["first"], one["last"]) == one["path"]
-    assert https_wire.read_chunks_path(one["path"]) == (bytes.fromhex(one["payload"]), one["first"], one["last"])
-    assert https_wire.etag(bytes.fromhex(VECTORS["etag"]["data"])) == VECTORS["etag"]["etag"]
+    assert routes.chunks_path(bytes.fromhex(one["payload"]), one["first"], one["last"]) == one["path"]
+    assert routes.read_chunks_path(one["path"]) == (bytes.fromhex(one["payload"]), one["first"], one["last"])
+    assert routes.etag(bytes.fromhex(VECTORS["etag"]["data"])) == VECTORS["etag"]["etag"]
     chunk, gone = VECTORS["frames"]
     proof = tuple(bytes.fromhex(one) for one in chunk["proof"])
-    made = wire.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
-    assert https_wire.framed(made).hex() == chunk["frame"]
-    assert https_wire.framed(wire.Gone(gone["index"])).hex() == gone["frame"]
+    made = messages.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
+    assert routes.framed(made).hex() == chunk["frame"]
+    assert routes.framed(messages.Gone(gone["index"])).hex() == gone["frame"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_the_wire_is_what_the_vectors_say():
 )
 def test_a_path_that_names_no_chunks_is_malformed(rest):
     with pytest.raises(Malformed, match="HASH/FIRST-LAST"):
-        https_wire.read_chunks_path(https_wire.CHUNKS + rest)
+        routes.read_chunks_path(routes.CHUNKS + rest)
 
 
 # --- who answers
@@ -355,11 +356,11 @@ async def test_news_is_heard_at_once_each_once_and_late_comers_hear_the_last():
 
 
 async def test_a_question_for_news_ends_after_a_while_without_any(monkeypatch):
-    monkeypatch.setattr(https_wire, "WAIT", 0.1)
+    monkeypatch.setattr(routes, "WAIT", 0.1)
     async with served() as server:
         await server.publish("t", b"one")
         head = b"GET /echo2/1/topic/t HTTP/1.1\r\nHost: x\r\nConnection: close\r\nIf-None-Match: "
-        answer = await said(server, head + https_wire.etag(b"one").encode() + b"\r\n\r\n")
+        answer = await said(server, head + routes.etag(b"one").encode() + b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 304 ")
         assert (await said(server, head + b'"another"\r\n\r\n')).endswith(b"one")
 
@@ -371,7 +372,7 @@ def test_a_node_that_hears_nothing_for_20_s_gives_up_after_the_answer_came():
     async def ask() -> None:
         async with served() as server:
             await server.publish("t", b"one")
-            known = {"If-None-Match": https_wire.etag(b"one")}
+            known = {"If-None-Match": routes.etag(b"one")}
             port = (await address_of(server)).split("/")[4]
             patience = aiohttp.ClientTimeout(total=None, sock_read=20)
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False), timeout=patience) as session:
@@ -436,16 +437,16 @@ async def test_a_chunk_that_lies_is_not_stored_and_is_fetched_again(tmp_path, ca
     "frames",
     {
         "an endless frame": struct.pack(">I", 1 << 31),
-        "no message": https_wire.LENGTH.pack(3) + b"abc",
-        "another chunk": https_wire.framed(wire.Chunk(5, (), b"x")),
-        "an early end": https_wire.framed(wire.Gone(1))[:-1],
+        "no message": routes.LENGTH.pack(3) + b"abc",
+        "another chunk": routes.framed(messages.Chunk(5, (), b"x")),
+        "an early end": routes.framed(messages.Gone(1))[:-1],
     }.values(),
 )
 async def test_frames_that_are_none_are_put_up_with_and_nothing_is_stored(frames, tmp_path, monkeypatch):
     manifest = payload_file(tmp_path / "a", 16 << 10)
     spoiled = [frames]
-    framed = https_wire.framed
-    monkeypatch.setattr(https_wire, "framed", lambda message: spoiled.pop() if spoiled else framed(message))
+    framed = routes.framed
+    monkeypatch.setattr(routes, "framed", lambda message: spoiled.pop() if spoiled else framed(message))
     async with served() as server, client_of(server) as client:
         await server.share(manifest, tmp_path / "a")
         await client.fetch(manifest, tmp_path / "b")
@@ -526,7 +527,7 @@ async def test_a_shared_file_that_changed_on_disk_is_not_given_out(tmp_path, cap
     async with served() as server:
         await server.share(manifest, tmp_path / "a")
         (tmp_path / "a").write_bytes(bytes(MB))
-        path = https_wire.chunks_path(manifest.hash, 0, 1).encode()
+        path = routes.chunks_path(manifest.hash, 0, 1).encode()
         asked = b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         answer = await said(server, asked)
         assert len(answer) < 1024, "each chunk is gone"
@@ -540,6 +541,6 @@ async def test_chunks_beyond_the_end_are_refused(tmp_path):
     manifest: Manifest = payload_file(tmp_path / "a", MB)
     async with served() as server:
         await server.share(manifest, tmp_path / "a")
-        path = https_wire.chunks_path(manifest.hash, 60, 62).encode()
+        path = routes.chunks_path(manifest.hash, 60, 62).encode()
         answer = await said(server, b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 416 ")

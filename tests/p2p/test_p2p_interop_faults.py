@@ -13,10 +13,10 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 
-from p2p import libp2p_foreign
-from p2p.bans import FORGIVEN
 from p2p.errors import Malformed, Unreachable
-from p2p.mux import STREAMS_MAX
+from p2p.libp2p import yamux as libp2p_foreign
+from p2p.libp2p.mux import STREAMS_MAX
+from p2p.limits.bans import FORGIVEN
 from tests.p2p import stock
 from tests.p2p.stock import StockPeer, framed, packed, receive
 from tests.p2p.test_p2p_interop_py import Ours, cut, met, on_trio

@@ -15,11 +15,12 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
-from p2p import messages, records
+from p2p import messages
+from p2p.discovery import peer_records
 from p2p.envelope import open_sealed, seal
 from p2p.errors import Declined, Malformed
 from p2p.identity import generate_key, public_bytes, public_key
-from p2p.libp2p_foreign import ForeignConn
+from p2p.libp2p.yamux import ForeignConn
 from p2p.network import Manifest
 from tests.p2p import stock
 from tests.p2p.test_p2p_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
@@ -183,7 +184,7 @@ async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path)
         assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
         now, greeting = int(time.time() * 1000), messages.decode(asked.body, messages.Hello)
         assert greeting.name == "js"
-        assert records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
+        assert peer_records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
         welcome = messages.Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
         return messages.encode(messages.Answer(body=messages.encode(welcome)))
 

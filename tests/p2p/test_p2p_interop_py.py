@@ -16,10 +16,10 @@ from p2p import messages
 from p2p.envelope import open_sealed, seal
 from p2p.errors import Declined
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.libp2p import LibP2PTransport
-from p2p.libp2p_foreign import ForeignConn
+from p2p.libp2p.transport import LibP2PTransport
+from p2p.libp2p.yamux import ForeignConn
 from p2p.network import Manifest
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from tests.p2p import stock
 from tests.p2p.stock import Cut, StockPeer
 from tests.peers import payload_file

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 import pytest
 from libp2p.peer.id import ID
 
-from p2p import libp2p, rpc
 from p2p.errors import LocalFault, Malformed, Unreachable
 from p2p.identity import generate_key
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p import transport as libp2p
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.peer import rpc
 from tests.peers import IP6, payload_file
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -283,7 +284,7 @@ async def test_a_missing_libp2p_says_how_to_install_it(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libp2p", None)
-    monkeypatch.delitem(sys.modules, "p2p.libp2p")
+    monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
     with pytest.raises(LocalFault) as caught:
         await made().run()
     assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"

@@ -7,11 +7,11 @@ import pytest
 import trio
 from libp2p.peer.id import ID
 
-from p2p import rpc
-from p2p.bans import FORGIVEN, TERM
 from p2p.errors import Unreachable
-from p2p.mux import DATA, HEADER, OPEN
-from p2p.threaded import ThreadedPeer
+from p2p.libp2p.mux import DATA, HEADER, OPEN
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.bans import FORGIVEN, TERM
+from p2p.peer import rpc
 from tests.p2p.test_p2p_libp2p import echo, made, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)

@@ -24,13 +24,13 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
-from p2p.libp2p import LibP2PTransport
-from p2p.libp2p_circuit import CircuitStream
-from p2p.libp2p_inbound import Inbound
-from p2p.libp2p_mux import MuxConn, MuxStream
-from p2p.libp2p_patches import STREAM_NEWS
-from p2p.libp2p_security import BatchedNoise, _PatternXX
-from p2p.libp2p_socket import RawBytes
+from p2p.libp2p.circuit import CircuitStream
+from p2p.libp2p.inbound import Inbound
+from p2p.libp2p.muxed_connection import MuxConn, MuxStream
+from p2p.libp2p.noise_session import BatchedNoise, _PatternXX
+from p2p.libp2p.noise_socket import RawBytes
+from p2p.libp2p.patches import STREAM_NEWS
+from p2p.libp2p.transport import LibP2PTransport
 
 
 def test_the_version_is_one_that_was_tried():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from p2p.identity import generate_key
-from p2p.libp2p import LibP2PTransport
+from p2p.libp2p.transport import LibP2PTransport
 
 
 def ours(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

@@ -18,11 +18,11 @@ from libp2p.stream_muxer.exceptions import (
     MuxedStreamReset,
 )
 
-from p2p import libp2p_mux, mux
-from p2p.libp2p_mux import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
-from p2p.libp2p_security import STUCK, NoiseSession
-from p2p.mux import HEADER, Bytes
-from p2p.noise import Opener, Sealer
+from p2p.libp2p import mux, muxed_connection
+from p2p.libp2p.mux import HEADER, Bytes
+from p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
+from p2p.libp2p.noise import Opener, Sealer
+from p2p.libp2p.noise_session import STUCK, NoiseSession
 
 KEYS = bytes(32), bytes(range(32))
 
@@ -372,7 +372,7 @@ def test_read_gives_exactly_so_many_bytes_and_what_is_left_before_the_end():
 
 
 def test_the_writer_s_batch_is_bounded_so_that_small_frames_do_not_wait():
-    assert libp2p_mux.BATCH <= 512 << 10
+    assert muxed_connection.BATCH <= 512 << 10
 
 
 def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(monkeypatch):
@@ -392,13 +392,13 @@ def test_a_batch_grows_while_writes_leave_promptly_and_shrinks_when_they_do_not(
                 nursery.start_soon(read_all, other)
                 await one.write(bytes(8 << 20))
                 await trio.sleep(60)
-                assert max(sizes) > libp2p_mux.BATCH
-                assert max(sizes) <= libp2p_mux.BATCH + 100 * HEADER.size
-                slow = 2 * libp2p_mux.PROMPT
+                assert max(sizes) > muxed_connection.BATCH
+                assert max(sizes) <= muxed_connection.BATCH + 100 * HEADER.size
+                slow = 2 * muxed_connection.PROMPT
                 sizes.clear()
                 await one.write(bytes(8 << 20))
                 await trio.sleep(60)
-                assert max(sizes[6:]) <= libp2p_mux.BATCH_MIN + 100 * HEADER.size
+                assert max(sizes[6:]) <= muxed_connection.BATCH_MIN + 100 * HEADER.size
                 nursery.cancel_scope.cancel()
 
     on_fake_time(main)

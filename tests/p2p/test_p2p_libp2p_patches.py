@@ -29,9 +29,9 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p import libp2p_patches
-from p2p.libp2p_foreign import ForeignConn
-from p2p.libp2p_patches import STREAM_NEWS, Muxers, patch_host, patch_pubsub, patch_streams
+from p2p.libp2p import patches
+from p2p.libp2p.patches import STREAM_NEWS, Muxers, patch_host, patch_pubsub, patch_streams
+from p2p.libp2p.yamux import ForeignConn
 from tests.support.paths import ROOT
 
 ECHO = TProtocol("/test/echo")
@@ -249,5 +249,5 @@ def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_anot
             if re.search(r"^(from|import) libp2p\b", text, re.MULTILINE)
             and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= found.pop(libp2p_patches.__file__)
+    assert {"_notify", "counter", "get_remote_address"} <= found.pop(patches.__file__)
     assert set().union(*found.values()) <= OUR_OWN

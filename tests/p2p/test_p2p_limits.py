@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
+from p2p.limits.bans import FORGET, FORGIVEN, KEPT, LONGEST, MEMORY, TERM, Bans
 from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, subnet_of
 from p2p.limits.token_bucket import TokenBuckets
 

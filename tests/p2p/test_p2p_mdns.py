@@ -7,9 +7,9 @@ import socket
 import msgspec
 import pytest
 
+from p2p.discovery.invite import Invite
+from p2p.discovery.mdns import LONGEST, MOST, VERSION, Nearby, announce, discover, parse, private, texts
 from p2p.errors import LocalFault, Malformed
-from p2p.invite import Invite
-from p2p.mdns import LONGEST, MOST, VERSION, Nearby, announce, discover, parse, private, texts
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.168.1.7/tcp/4310/p2p/c"], https_key=b"k" * 32)
 NEARBY = Nearby(name="café", invite=INVITE)

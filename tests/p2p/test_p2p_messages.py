@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p import wire
 from p2p.envelope import peek
 from p2p.errors import Malformed
 from p2p.messages import (
@@ -52,6 +51,7 @@ from p2p.messages import (
     encode,
 )
 from p2p.network import Manifest
+from p2p.swarm import messages
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "messages.json").read_text())
@@ -299,13 +299,13 @@ CHUNK_FRAME_BOMBS = {
 @pytest.mark.parametrize("bomb", CHUNK_FRAME_BOMBS)
 def test_a_chunk_frame_that_is_a_bomb_is_malformed_in_little_memory(bomb: str) -> None:
     data = CHUNK_FRAME_BOMBS[bomb]
-    assert measured(wire.decode_from_holder, data) < 4 * len(data) + (1 << 18)
-    assert measured(wire.decode_from_downloader, data) < 4 * len(data) + (1 << 18)
+    assert measured(messages.decode_from_holder, data) < 4 * len(data) + (1 << 18)
+    assert measured(messages.decode_from_downloader, data) < 4 * len(data) + (1 << 18)
 
 
 @given(st.binary(max_size=200), st.sampled_from([*Wire.__subclasses__()]))
 def test_no_bytes_raise_anything_but_malformed(data: bytes, type_: type[Wire]) -> None:
-    for attempt in (lambda: decode(data, type_), lambda: peek(data), lambda: wire.decode_from_holder(data)):
+    for attempt in (lambda: decode(data, type_), lambda: peek(data), lambda: messages.decode_from_holder(data)):
         try:
             attempt()
         except Malformed:

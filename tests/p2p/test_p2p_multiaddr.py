@@ -6,8 +6,9 @@ import re
 import pytest
 
 from coordinator.web import nodes
-from p2p import https_wire, multiaddr
+from p2p import multiaddr
 from p2p.errors import Malformed, Unreachable
+from p2p.https import routes
 from p2p.limits import origin
 from p2p.local_addresses import dialable, machine_addresses
 from p2p.multiaddr import LONGEST, MOST, address_of, pack, parse, tcp, through, unpack
@@ -17,7 +18,7 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
-NOT_ADDRESSES = {module.__file__ for module in (https_wire, origin, nodes)}
+NOT_ADDRESSES = {module.__file__ for module in (routes, origin, nodes)}
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p import mux
 from p2p.errors import LocalFault, Malformed
-from p2p.mux import AWAY, CREDIT, DATA, FIN, HEADER, OPEN, PING, PONG, RESET, Flow, Mux
+from p2p.libp2p import mux
+from p2p.libp2p.mux import AWAY, CREDIT, DATA, FIN, HEADER, OPEN, PING, PONG, RESET, Flow, Mux
 from tests.support.paths import VECTORS
 
 VECTOR = VECTORS / "mux.json"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.errors import Malformed
-from p2p.noise import MESSAGE_MAX, Opener, Sealer
+from p2p.libp2p.noise import MESSAGE_MAX, Opener, Sealer
 
 KEY = bytes(range(32))
 

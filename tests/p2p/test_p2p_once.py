@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from p2p.once import KEPT, Once
+from p2p.libp2p.gossip_dedup import KEPT, Once
 
 
 async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict():

@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p import openpayloads
 from p2p.errors import LocalFault
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
-from p2p.openpayloads import FILES, OpenPayloads
-from p2p.payload import Payload
+from p2p.swarm import open_files
+from p2p.swarm.open_files import FILES, OpenPayloads
+from p2p.swarm.payload_file import Payload
 from runtime.descriptors import SHORTAGES
 from tests.clock import run_fake
 from tests.openfiles import descriptors, everything_taken, limited
@@ -118,8 +118,8 @@ def test_a_file_stays_open_while_it_is_read_whoever_wants_its_place(tmp_path: Pa
 def test_two_threads_that_want_a_closed_file_read_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, scans, both = OpenPayloads(), [], threading.Barrier(2)
     payload = Payload.offered(*small(tmp_path), files)
-    scan = openpayloads.scan
-    monkeypatch.setattr(openpayloads, "scan", lambda file, size: scans.append(size) or scan(file, size))
+    scan = open_files.scan
+    monkeypatch.setattr(open_files, "scan", lambda file, size: scans.append(size) or scan(file, size))
 
     def read() -> None:
         both.wait(10)

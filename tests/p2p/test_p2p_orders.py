@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from p2p.errors import Malformed
-from p2p.orders import LATER, QUEUE, Orders
-from p2p.pace import BURST, Turns, bandwidth
+from p2p.limits.bandwidth import BURST, Turns, bandwidth
+from p2p.swarm.request_queue import LATER, QUEUE, Orders
 
 
 def test_chunks_that_are_here_are_sent_in_the_order_asked():

@@ -1,12 +1,12 @@
 """Where requests come from: what keys alone cannot multiply."""
 
-from p2p.https_door import Limits
-from p2p.https_pair import PeerAndHttps
+from p2p.https.client_limits import Limits
+from p2p.https.combined_network import PeerAndHttps
 from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits import origin
 from p2p.limits.origin import Origin, Origins, origin_over_https, over_https
 from p2p.limits.subnets import PeerLimits, subnet_of
-from p2p.threaded import ThreadedPeer
 from tests.https import client_of, served
 from tests.p2p.test_p2p_libp2p import LOOPBACK, running
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 import anyio
 import pytest
 
+from p2p.discovery.dialer import SHORT, Strangers
+from p2p.discovery.peer_records import Own
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.memory import MemoryNetwork
-from p2p.outgoing import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, Outgoing, TooSoon
-from p2p.peer import Peer
-from p2p.records import Own
-from p2p.strangers import SHORT, Strangers
+from p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, Outgoing, TooSoon
+from p2p.memory.transport import MemoryNetwork
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 from tests.peers import running
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2p import merkle, wire
-from p2p.chunks import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
 from p2p.errors import BadChunk, LocalFault, Malformed
 from p2p.network import Manifest
-from p2p.openpayloads import OpenPayloads
-from p2p.payload import PartialPayload, Payload
+from p2p.swarm import merkle, messages
+from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
+from p2p.swarm.open_files import OpenPayloads
+from p2p.swarm.payload_file import PartialPayload, Payload
 from tests.cuts import cuts
 from tests.peers import payload_file
 from tests.quickdisk import quick_folder
@@ -240,27 +240,27 @@ def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
 
 
 MESSAGES = {
-    "ask": wire.Ask(bytes(range(32))),
-    "want": wire.Want((0, 7, 1048575)),
-    "want nothing": wire.Want(),
-    "cancel": wire.Cancel((7, 300)),
-    "have": wire.Have(b"\x05\x80"),
-    "new": wire.New((3,)),
-    "chunk": wire.Chunk(300, (bytes(32), bytes(range(32))), b"data"),
-    "gone": wire.Gone(9),
+    "ask": messages.Ask(bytes(range(32))),
+    "want": messages.Want((0, 7, 1048575)),
+    "want nothing": messages.Want(),
+    "cancel": messages.Cancel((7, 300)),
+    "have": messages.Have(b"\x05\x80"),
+    "new": messages.New((3,)),
+    "chunk": messages.Chunk(300, (bytes(32), bytes(range(32))), b"data"),
+    "gone": messages.Gone(9),
 }
 
 
 def decode(frame: bytes) -> object:
     try:
-        return wire.decode_from_downloader(frame)
+        return messages.decode_from_downloader(frame)
     except Malformed:
-        return wire.decode_from_holder(frame)
+        return messages.decode_from_holder(frame)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_wire_frames_are_the_golden_ones(name):
-    assert wire.encode(MESSAGES[name]).hex() == VECTORS["frames"][name]
+    assert messages.encode(MESSAGES[name]).hex() == VECTORS["frames"][name]
     assert decode(bytes.fromhex(VECTORS["frames"][name])) == MESSAGES[name]
 
 
@@ -271,11 +271,11 @@ MALFORMED = {
     "a short hash": b"\x92\xa1a\xc4\x1f" + bytes(31),
     "an index too large": b"\x92\xa1w\x91\xce\x00\x10\x00\x00",
     "a negative index": b"\x92\xa1g\xff",
-    "too many indices": wire.encode(wire.Want((1,) * (wire.INDICES_MAX + 1))),
-    "a proof too long": wire.encode(wire.Chunk(0, (bytes(32),) * 21, b"")),
-    "a chunk too long": wire.encode(wire.Chunk(0, (), bytes(wire.CHUNK_SIZE_MAX + 1))),
-    "a frame cut short": wire.encode(wire.Have(b"abc"))[:-1],
-    "a frame with a tail": wire.encode(wire.Gone(1)) + b"x",
+    "too many indices": messages.encode(messages.Want((1,) * (messages.INDICES_MAX + 1))),
+    "a proof too long": messages.encode(messages.Chunk(0, (bytes(32),) * 21, b"")),
+    "a chunk too long": messages.encode(messages.Chunk(0, (), bytes(messages.CHUNK_SIZE_MAX + 1))),
+    "a frame cut short": messages.encode(messages.Have(b"abc"))[:-1],
+    "a frame with a tail": messages.encode(messages.Gone(1)) + b"x",
     "nested a thousand deep": b"\x91" * 1000,
 }
 
@@ -287,32 +287,32 @@ def test_a_frame_that_breaks_a_bound_is_malformed(frame):
 
 
 def test_the_longest_messages_fit_into_their_limits():
-    most = (wire.CHUNKS_MAX - 1,) * wire.INDICES_MAX
-    assert len(wire.encode(wire.Want(most))) <= wire.DOWNLOADER_LIMIT
+    most = (messages.CHUNKS_MAX - 1,) * messages.INDICES_MAX
+    assert len(messages.encode(messages.Want(most))) <= messages.DOWNLOADER_LIMIT
     for message in (
-        wire.New(most),
-        wire.Have(bytes(wire.CHUNKS_MAX // 8)),
-        wire.Chunk(wire.CHUNKS_MAX - 1, (bytes(32),) * 20, bytes(wire.CHUNK_SIZE_MAX)),
+        messages.New(most),
+        messages.Have(bytes(messages.CHUNKS_MAX // 8)),
+        messages.Chunk(messages.CHUNKS_MAX - 1, (bytes(32),) * 20, bytes(messages.CHUNK_SIZE_MAX)),
     ):
-        assert len(wire.encode(message)) <= wire.HOLDER_LIMIT
+        assert len(messages.encode(message)) <= messages.HOLDER_LIMIT
 
 
-@pytest.mark.parametrize("length", [0, 1, 255, 256, 65535, 65536, wire.CHUNK_SIZE_MAX])
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 65535, 65536, messages.CHUNK_SIZE_MAX])
 def test_a_chunk_in_pieces_is_the_same_frame(length):
     data, proof = memoryview(bytes(length)), (bytes(32), bytes(range(32)))
-    assert b"".join(wire.encode_chunk(300, proof, data)) == wire.encode(wire.Chunk(300, proof, data))
+    assert b"".join(messages.encode_chunk(300, proof, data)) == messages.encode(messages.Chunk(300, proof, data))
 
 
 def test_a_message_with_a_later_field_is_still_understood():
-    assert wire.decode_from_holder(b"\x93\xa1g\x09\xa5later") == wire.Gone(9)
+    assert messages.decode_from_holder(b"\x93\xa1g\x09\xa5later") == messages.Gone(9)
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\xff\xff\xff", b"\xff\x04"])
 def test_a_bitmap_of_the_wrong_size_is_malformed(bitmap):
-    assert wire.unpack_bitmap(b"\xff\x03", 10) == 0x3FF
-    assert wire.pack_bitmap(0x3FF, 10) == b"\xff\x03"
+    assert messages.unpack_bitmap(b"\xff\x03", 10) == 0x3FF
+    assert messages.pack_bitmap(0x3FF, 10) == b"\xff\x03"
     with pytest.raises(Malformed):
-        wire.unpack_bitmap(bitmap, 10)
+        messages.unpack_bitmap(bitmap, 10)
 
 
 def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(whole):
@@ -323,11 +323,11 @@ def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(wh
 
 
 def test_where_the_system_has_less_than_a_chunk_in_memory_a_read_does_not_wait(whole, monkeypatch):
-    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 8)
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", lambda *_: 100)
     with pytest.raises(BlockingIOError):
         whole.read(3, block=False)
-    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 0)
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 0)
     with pytest.raises(BlockingIOError):
         whole.read(3, block=False)
     assert whole.read(3) is not None
@@ -337,7 +337,7 @@ def test_a_disk_that_fails_makes_a_chunk_gone_in_memory_too(whole, monkeypatch):
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr("p2p.payload.RWF_NOWAIT", 8)
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
     monkeypatch.setattr(os, "preadv", fail)
     assert whole.read(3, block=False) is None
 
@@ -389,8 +389,10 @@ def test_a_manifest_that_contradicts_itself_is_found_when_the_file_is_opened_ane
 def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
     taken = [whole.read(index) for index in range(whole.chunks)]
     nbytes = []
-    monkeypatch.setattr("p2p.payload.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data))
-    monkeypatch.setattr("p2p.openpayloads.scan", lambda file, size: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "p2p.swarm.payload_file.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data)
+    )
+    monkeypatch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
     partial = PartialPayload(whole.manifest, tmp_path / "p")
     for index, (data, proof) in enumerate(taken):
         partial.put(index, data, proof)
@@ -403,7 +405,7 @@ def test_what_this_program_has_hashed_as_it_wrote_it_is_offered_without_a_look(t
     known, files = hashed(tmp_path / "p"), OpenPayloads()
     assert hashed(tmp_path / "p", known.hash) == known
     with monkeypatch.context() as patch:
-        patch.setattr("p2p.openpayloads.scan", lambda file, size: pytest.fail("read again"))
+        patch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
         payload = Payload.open(known, tmp_path / "p", files)
     assert payload.manifest == manifest_of(tmp_path / "p")
     assert type(payload.manifest) is Manifest

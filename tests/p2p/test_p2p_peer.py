@@ -5,11 +5,11 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from p2p import rpc
 from p2p.errors import Declined, LocalFault, Malformed, P2PError, Unreachable
-from p2p.limits.slots import PER_PEER
-from p2p.memory import Link, MemoryNetwork
-from p2p.peer import Peer
+from p2p.limits.request_slots import PER_PEER
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.peer import rpc
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 from tests.peers import peers, running
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from p2p.https_door import Door, Limits
-from p2p.limits.places import SHAKING, SILENCE, Places, Refused
+from p2p.https.client_limits import Door, Limits
+from p2p.limits.connection_places import SHAKING, SILENCE, Places, Refused
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits
 
 LIMITS = PeerLimits(connections=1024)

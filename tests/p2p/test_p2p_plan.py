@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.plan import Line, Load, Plan, bound, fresh, predicted, slots, star
-from p2p.replan import SPARE, Planner, repaired
+from p2p.plan.repair import SPARE, Planner, repaired
+from p2p.plan.trees import Line, Load, Plan, bound, fresh, predicted, slots, star
 
 MB = 1_000_000
 LOAD = Load(40 * MB, 40 * MB // 256)

@@ -7,10 +7,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.memory import Link, MemoryNetwork
+from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Manifest
-from p2p.peer import Peer
-from p2p.plan import Line, Load, Plan, bound, fresh
+from p2p.peer.peer import Peer
+from p2p.plan.trees import Line, Load, Plan, bound, fresh
 from tests.clock import run_fake, run_fake_trio
 from tests.peers import payload_file, peers, running
 

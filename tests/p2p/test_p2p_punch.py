@@ -8,16 +8,16 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from p2p import libp2p_punch
 from p2p.errors import Unreachable
-from p2p.libp2p_punch import ADDRESSES, usable
+from p2p.libp2p import hole_punch
+from p2p.libp2p.hole_punch import ADDRESSES, usable
 from tests.p2p.test_p2p_circuit import behind_a_relay, relayed, until
 from tests.p2p.test_p2p_libp2p import on_trio
 
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch):
-    monkeypatch.setattr(libp2p_punch, "GRACE", 0.5)
+    monkeypatch.setattr(hole_punch, "GRACE", 0.5)
 
 
 async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goes():
@@ -43,17 +43,17 @@ async def _circuits(transport) -> int:
 
 
 async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
-    monkeypatch.setattr(libp2p_punch, "DIAL_TIMEOUT", 0.2)
-    monkeypatch.setattr(libp2p_punch, "SETTLE", 0.1)
+    monkeypatch.setattr(hole_punch, "DIAL_TIMEOUT", 0.2)
+    monkeypatch.setattr(hole_punch, "SETTLE", 0.1)
     nowhere = HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()])
-    monkeypatch.setattr(libp2p_punch.Punch, "_connect", lambda self: nowhere)
-    lead, came_of_it = libp2p_punch.Punch.lead, []
+    monkeypatch.setattr(hole_punch.Punch, "_connect", lambda self: nowhere)
+    lead, came_of_it = hole_punch.Punch.lead, []
 
     async def led(self, peer: str) -> bool:
         came_of_it.append(await lead(self, peer))
         return came_of_it[-1]
 
-    monkeypatch.setattr(libp2p_punch.Punch, "lead", led)
+    monkeypatch.setattr(hole_punch.Punch, "lead", led)
     async with behind_a_relay() as (source, relay, target):
         assert await source.dial(relayed(target, await relay.addresses())) == target.peer_id
 
@@ -87,10 +87,10 @@ def test_a_strangers_subnet_is_dialled_at_two_addresses():
 
 
 def test_who_asks_for_one_upgrade_after_the_other_is_not_followed():
-    punch = libp2p_punch.Punch(mock.Mock(), mock.Mock())
+    punch = hole_punch.Punch(mock.Mock(), mock.Mock())
     one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
     with mock.patch("trio.current_time", return_value=0.0):
-        for _ in range(int(libp2p_punch.PEER_BURST)):
+        for _ in range(int(hole_punch.PEER_BURST)):
             punch._count(one)
         with pytest.raises(Unreachable):
             punch._count(one)

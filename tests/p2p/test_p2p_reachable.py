@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
+from p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
 from p2p.errors import Busy, Unreachable
 from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.multiaddr import tcp
-from p2p.reachable import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
 from tests.clock import run_fake
 from tests.p2p.test_p2p_libp2p import made, running
 from tests.peers import IP6

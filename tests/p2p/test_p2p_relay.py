@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2p.relay import Refused, RelayBook, RelayLimits, Why
+from p2p.limits.relay_quota import Refused, RelayBook, RelayLimits, Why
 from runtime.units import MBIT
 
 

@@ -5,9 +5,9 @@ import threading
 import anyio
 import pytest
 
-from p2p import shelf
 from p2p.errors import LocalFault
-from p2p.shelf import Shelf
+from p2p.swarm import chunk_writer
+from p2p.swarm.chunk_writer import Shelf
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def test_chunks_are_written_in_order_and_told_once_they_are_written():
 
 
 async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeypatch):
-    monkeypatch.setattr(shelf, "ROOM", 10)
+    monkeypatch.setattr(chunk_writer, "ROOM", 10)
     disk, brought, finished = Disk(), [], anyio.Event()
     kept = Shelf(disk, lambda _: None)
 

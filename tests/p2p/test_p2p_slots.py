@@ -3,12 +3,12 @@
 import anyio
 import pytest
 
-from p2p import rpc
 from p2p.errors import Busy, Unreachable
 from p2p.limits.origin import Origin
-from p2p.limits.slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, Slots
-from p2p.memory import MemoryNetwork
-from p2p.peer import Peer
+from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, Slots
+from p2p.memory.transport import MemoryNetwork
+from p2p.peer import rpc
+from p2p.peer.peer import Peer
 from tests.clock import run_fake
 from tests.p2p.test_p2p_floods import FLOOD, answered, echo, flooded, serving, stuck
 from tests.peers import running

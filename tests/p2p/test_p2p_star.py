@@ -12,10 +12,10 @@ from libp2p.pubsub.pb.rpc_pb2 import Message
 
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.libp2p import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
 from p2p.limits.subnets import PeerLimits
-from p2p.peer import Peer
-from p2p.threaded import ThreadedPeer
+from p2p.peer.peer import Peer
 from tests.p2p.test_p2p_libp2p import LOOPBACK, made, on_trio, running
 
 TOPIC = "heads"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.members import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Holders
-from p2p.swarm import AWAITED, GRACE, LAST_WINDOW_MIN, WINDOW_MIN, Ask, Swarm
+from p2p.swarm.peer_state import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Holders
+from p2p.swarm.picker import AWAITED, GRACE, LAST_WINDOW_MIN, WINDOW_MIN, Ask, Swarm
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
@@ -21,7 +21,7 @@ ALL = (1 << 100) - 1
 def small_windows() -> Iterator[None]:
     """The stories are told of windows of four chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("p2p.swarm.WINDOW_MIN", 4)
+        patch.setattr("p2p.swarm.picker.WINDOW_MIN", 4)
         yield
 
 
@@ -50,7 +50,7 @@ def test_a_peer_is_asked_for_a_window_of_distinct_chunks_that_it_has():
 
 
 def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four_of_the_smallest(monkeypatch):
-    monkeypatch.setattr("p2p.swarm.WINDOW_MIN", WINDOW_MIN)
+    monkeypatch.setattr("p2p.swarm.picker.WINDOW_MIN", WINDOW_MIN)
     assert WINDOW_MIN == 8
     for size, window in ((1 << 20, 8), (16 << 10, 64)):
         s = Swarm(100, size, seed=1)
@@ -584,7 +584,7 @@ def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_th
 def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LAG_MIN", "LAG_SHARE", "LAGS"):
-            patch.setattr(f"p2p.swarm.{name}", 0.1)
+            patch.setattr(f"p2p.swarm.picker.{name}", 0.1)
         live(Random(seed), 60)
 
 

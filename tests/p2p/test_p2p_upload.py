@@ -2,8 +2,8 @@
 
 import anyio
 
-from p2p.pace import Turns, bandwidth
-from p2p.upload import Turn
+from p2p.limits.bandwidth import Turns, bandwidth
+from p2p.swarm.upload import Turn
 from tests.clock import run_fake
 
 

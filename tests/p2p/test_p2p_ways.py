@@ -9,11 +9,11 @@ import pytest
 
 from p2p import multiaddr
 from p2p.errors import Declined, Unreachable, WrongIdentity
-from p2p.https_client import HttpsClient
-from p2p.https_pair import PeerAndHttps
-from p2p.memory import Link, MemoryNetwork
-from p2p.peer import Peer
-from p2p.ways import PENALTY, Ways
+from p2p.https.client import HttpsClient
+from p2p.https.combined_network import PeerAndHttps
+from p2p.https.failover import PENALTY, Ways
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.peer.peer import Peer
 from tests.https import address_of, running, server_beside, shown
 from tests.peers import payload_file
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from p2p.errors import Malformed, Unreachable
-from p2p.memory import MemoryNetwork
+from p2p.memory.transport import MemoryNetwork
 from p2p.messages import DocumentsAsk, HeadAnswer, HeadAsk, PlanAnswer, PlanAsk
-from p2p.peer import Peer
+from p2p.peer.peer import Peer
 from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
 from tests.clock import run_fake
 from tests.peers import running

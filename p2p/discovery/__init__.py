@@ -1,0 +1,1 @@
+"""Find and dial peers: invites, signed peer records, dial-back, multicast DNS."""

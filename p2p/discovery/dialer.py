@@ -1,0 +1,70 @@
+"""Dials peers that others told of: at addresses out of their own records (p2p/discovery/peer_records.py) and within the
+limits of p2p/limits/dial_backoff.py."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import anyio
+import structlog
+
+from p2p.discovery.peer_records import Book, Known
+from p2p.errors import P2PError, Unreachable
+from p2p.limits.dial_backoff import Outgoing, TooSoon
+from p2p.multiaddr import peer_of
+from p2p.network import Links
+
+SHORT: Final = 5.0
+"""Seconds that `find` waits for the limits."""
+
+_log = structlog.get_logger("p2p")
+
+
+class Strangers:
+    """`now`: the run's clock, milliseconds. `book`: whom it was told of."""
+
+    def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
+        self._links, self._now = links, now
+        self._outgoing = Outgoing()
+        self.book = Book(run)
+
+    def take(self, records: Iterable[bytes]) -> list[Known]:
+        """Those that hold, in their order, each the newest of its peer; a lie is dropped alone."""
+        found = []
+        for sealed in records:
+            try:
+                found.append(self.book.take(sealed, self._now()))
+            except P2PError as error:
+                _log.debug("a peer record is not taken", reason=str(error))
+        return found
+
+    async def dial(self, address: str) -> None:
+        """At one address out of a record. Raises `TooSoon`, `P2PError`."""
+        connected = await self._links.peers()
+        self._outgoing.take(address, anyio.current_time(), connected)
+        try:
+            if await self._links.dial([address]) != peer_of(address):
+                raise Unreachable(f"somebody else answers at {address}")
+        except P2PError:
+            self._outgoing.failed(address, anyio.current_time(), connected)
+            raise
+        self._outgoing.reached(address, connected)
+
+    async def find(self, addresses: Iterable[str]) -> bool:
+        """Dial one after another until one is reached. Waits for the limits where it is short."""
+        for address in addresses:
+            try:
+                await self._patiently(address)
+            except P2PError as error:
+                _log.debug("peer not reached", address=address, reason=str(error))
+            else:
+                return True
+        return False
+
+    async def _patiently(self, address: str) -> None:
+        try:
+            await self.dial(address)
+        except TooSoon as error:
+            if error.seconds > SHORT:
+                raise
+            await anyio.sleep(error.seconds)
+            await self.dial(address)

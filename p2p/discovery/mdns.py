@@ -1,0 +1,141 @@
+"""Runs on the local network: announced by coordinators, found by nodes, over multicast DNS (RFC 6762, 6763).
+
+    _echo2._tcp.local.   TXT  v=1  name=...  run=<hex>  root=<hex>  https=<hex>  a0=<multiaddress>  a1=...
+
+Rules
+1. Anybody on the network can announce anything. An announcement is an invite that nobody vouches for: it is used only
+   after a person has compared its fingerprint (`Invite.fingerprint`), which covers all that the invite pins. Addresses
+   are hints, as everywhere.
+2. It is announced on private addresses only (RFC 1918, unique local, link-local): a machine in a data centre shouts
+   nothing at its neighbours. A coordinator without such an address announces nothing.
+3. What cannot be announced or heard is no fault of the run: it is said, and the run goes on.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from zeroconf import ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from p2p.discovery.invite import Invite
+from p2p.errors import LocalFault, Malformed
+from p2p.multiaddr import address_of
+
+log = logging.getLogger("p2p")
+
+SERVICE: Final = "_echo2._tcp.local."
+VERSION: Final = b"1"
+MOST: Final = 8
+"""Addresses in an announcement."""
+MOST_RUNS: Final = 32
+"""Runs that one look finds."""
+ANSWER_MS: Final = 2000
+LONGEST: Final = 255
+"""Bytes of one TXT string."""
+
+
+class Nearby(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that somebody announces. `name`: for people, and nothing more."""
+
+    name: str
+    invite: Invite
+
+
+def texts(nearby: Nearby) -> dict[str, bytes]:
+    """The TXT record."""
+    invite = nearby.invite
+    record = {"v": VERSION, "name": nearby.name.encode()[:80], "run": invite.run.hex().encode()}
+    record["root"] = invite.root_hash.hex().encode()
+    if invite.https_key is not None:
+        record["https"] = invite.https_key.hex().encode()
+    fitting = [address.encode() for address in invite.addresses if len(address) + 4 <= LONGEST]
+    return record | {f"a{number}": address for number, address in enumerate(fitting[:MOST])}
+
+
+def parse(record: Mapping[bytes, bytes | None]) -> Nearby:
+    """What a stranger announced. Raises `Malformed`."""
+    given = {key: value or b"" for key, value in record.items()}
+    if given.get(b"v") != VERSION:
+        raise Malformed("an announcement of another version")
+    try:
+        addresses = [given[key].decode() for number in range(MOST) if (key := f"a{number}".encode()) in given]
+        packed = {"run": given[b"run"], "root_hash": given[b"root"], "https_key": given.get(b"https")}
+        pinned = {key: bytes.fromhex(value.decode()) for key, value in packed.items() if value is not None}
+        invite = msgspec.convert({**pinned, "addresses": addresses}, Invite)
+        name = given.get(b"name", b"").decode(errors="replace")
+    except (KeyError, ValueError, msgspec.ValidationError) as error:
+        raise Malformed(f"an announcement that is none: {error!r}") from error
+    return Nearby(name="".join(letter for letter in name if letter.isprintable())[:80], invite=invite)
+
+
+def private(addresses: Sequence[str]) -> dict[str, int]:
+    """IP address -> port of the direct addresses that are on a private network (rule 2)."""
+    found = {}
+    for one in map(address_of, addresses):
+        ip, port = one.ip, one.port
+        if one.route != "direct" or ip is None or port is None:
+            continue
+        if (ip.is_private or ip.is_link_local) and not ip.is_loopback and not ip.is_unspecified:
+            found[one.host] = port
+    return found
+
+
+async def announce(nearby: Nearby, hosts: Mapping[str, int]) -> None:
+    """Until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises `LocalFault`."""
+    addresses = [ipaddress.ip_address(host).packed for host in hosts]
+    short = nearby.invite.run.hex()[:12]
+    info = AsyncServiceInfo(
+        SERVICE, f"{short}.{SERVICE}", port=next(iter(hosts.values())), addresses=addresses,
+        properties=dict(texts(nearby)), server=f"echo2-{short}.local.",
+    )  # fmt: skip
+    try:
+        zeroconf = AsyncZeroconf(interfaces=list(hosts))
+    except OSError as error:
+        raise LocalFault(f"nothing is announced on the local network: {error.strerror or error}") from error
+    try:
+        await zeroconf.async_register_service(info, allow_name_change=True)
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await asyncio.shield(_farewell(zeroconf))
+
+
+async def _farewell(zeroconf: AsyncZeroconf) -> None:
+    await zeroconf.async_unregister_all_services()
+    await zeroconf.async_close()
+
+
+async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Nearby]:
+    """Runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
+    `LocalFault`."""
+    names: dict[str, None] = {}
+
+    def heard(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        if state_change is not ServiceStateChange.Removed and len(names) < MOST_RUNS:
+            names[name] = None
+
+    try:
+        zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
+    except OSError as error:
+        raise LocalFault(f"the local network cannot be listened to: {error.strerror or error}") from error
+    try:
+        browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard])
+        await asyncio.sleep(seconds)
+        await browser.async_cancel()
+        return [found for name in names if (found := await _resolved(zeroconf.zeroconf, name)) is not None]
+    finally:
+        await zeroconf.async_close()
+
+
+async def _resolved(zeroconf: Zeroconf, name: str) -> Nearby | None:
+    info = AsyncServiceInfo(SERVICE, name)
+    if not await info.async_request(zeroconf, ANSWER_MS):
+        return None
+    try:
+        return parse(info.properties)
+    except Malformed as error:
+        log.info("on the local network: %s", error)
+        return None

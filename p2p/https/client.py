@@ -1,0 +1,328 @@
+"""The network of a node that gets nothing through but HTTPS: one coordinator, asked and never asking.
+
+Rules
+1. The other side must hold the pinned key (p2p/https/certificate.py); that is checked before a byte of HTTP leaves,
+   also through a proxy (`HTTPS_PROXY`, `NO_PROXY`). Every document is signed in any case.
+2. A chunk is stored once its proof leads to the signed root (p2p/swarm/payload_file.py), and what is stored outlives a
+   break: a fetch goes on with what is missing, at this start or the next. It retries until cancelled, in growing steps.
+3. News comes by questions that the coordinator keeps open until there is some; whoever asked for a topic hears it.
+4. No byte for `patience` seconds ends a question; one for news has `NEWS` more, since older coordinators keep it open
+   for 25 s. Answers are bounded, packed ones are not unpacked.
+5. Who is told that he asks too much asks again when he is told to, where that is soon: it costs him time and no line.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import anyio
+import anyio.to_thread
+
+from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.guard import guarded, one_error
+from p2p.https import routes
+from p2p.https.certificate import KeyPin
+from p2p.multiaddr import address_of
+from p2p.network import Fetched, Manifest, Traffic
+from p2p.peer.rpc import ANSWER_LIMIT
+from p2p.swarm import messages
+from p2p.swarm.payload_file import PartialPayload, Payload
+from p2p.swarm.transfer_log import Feeds
+from p2p.transport import GossipHandler
+from runtime.backoff import Backoff
+
+log = logging.getLogger("p2p")
+
+PATIENCE: Final = 20.0
+"""Seconds without a byte before a question is given up."""
+CONNECT: Final = 10.0
+"""Seconds for a connection with its handshake."""
+LANES: Final = 4
+"""Questions for chunks at a time."""
+RUN_BYTES: Final = 4 << 20
+"""Most bytes of chunks in one question."""
+RETRY: Final = Backoff(0.5, 15.0)
+"""Seconds before a fetch or a topic is tried again; doubles each time."""
+PUT_OFF: Final = 5.0
+"""Seconds within which a question that came too soon is asked again."""
+NEWS: Final = 25.0
+"""Seconds beyond the patience that a question for news may stay open."""
+_TOO_MANY: Final = 429
+_SMALL: Final = 64 << 10
+
+
+class HttpsClient:
+    """`p2p.network.Rpc` and `Links` over HTTPS, and the half of gossip and payloads that a node hears and fetches. One
+    `run` per instance."""
+
+    def __init__(self, peer_id: str, pin: bytes, *, patience: float = PATIENCE) -> None:
+        """`pin`: SHA-256 of the coordinator's HTTPS key (SPKI), from the invite."""
+        self._peer_id = peer_id
+        self._pin = pin
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+        self._ready = asyncio.Event()
+        self._coordinator, self._origin = "", ""
+        self._up = asyncio.Event()
+        self._topics: dict[str, GossipHandler] = {}
+        self._fetching: set[bytes] = set()
+        self._received: Counter[str] = Counter()
+
+    @property
+    def peer_id(self) -> str:
+        """See `Links`."""
+        return self._peer_id
+
+    async def run(self) -> None:
+        """See `Host`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience)
+        connector = aiohttp.TCPConnector(ssl=KeyPin(self._pin), limit=LANES + 4)
+        try:
+            async with aiohttp.ClientSession(
+                connector=connector, timeout=timeout, trust_env=True, auto_decompress=False
+            ) as self._session:
+                with one_error():
+                    async with asyncio.TaskGroup() as group:
+                        for topic, handler in self._topics.items():
+                            group.create_task(self._follow(topic, handler))
+                        self._ready.set()
+                        await asyncio.get_running_loop().create_future()
+        finally:
+            self._session = None
+            self._up.clear()
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        await self._ready.wait()
+
+    async def peers(self) -> list[str]:
+        """The coordinator, while it answers."""
+        return [self._coordinator] if self._up.is_set() else []
+
+    async def way(self, peer: str) -> str | None:
+        """See `Links`."""
+        return "https" if peer in await self.peers() else None
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Links`. Of HTTPS addresses only. Raises `WrongIdentity`."""
+        troubles = []
+        for address in addresses:
+            origin = address_of(address).https_url
+            if origin is None:
+                continue
+            try:
+                status, body = await self._ask("GET", f"{origin}{routes.PEER}", limit=_SMALL)
+                self._connected(address, origin, status, body)
+            except (Unreachable, Malformed) as error:
+                troubles.append(str(error))
+            else:
+                return self._coordinator
+        raise Unreachable("; ".join(troubles) or f"no HTTPS address among {list(addresses)}")
+
+    async def leave(self) -> None:
+        """Ask nothing more until it is dialled again: there is a better way."""
+        self._up.clear()
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Rpc`."""
+        self._only(peer)
+        try:
+            async with asyncio.timeout(timeout):
+                url = f"{self._origin}{routes.RPC}{method}"
+                status, body = await self._ask("POST", url, data=payload, limit=ANSWER_LIMIT)
+        except TimeoutError:
+            self._up.clear()
+            raise Unreachable(f"{peer} did not answer {method} within {timeout:g} s") from None
+        except Unreachable:
+            self._up.clear()
+            raise
+        if status == 200:
+            return body
+        sentence = f"{peer} refused {method} ({status}): {body[:200].decode(errors='replace')}"
+        if status in (400, 413):
+            raise Malformed(sentence)
+        raise Busy(sentence) if status == _TOO_MANY else Declined(sentence)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Gossip`."""
+        self._topics[topic] = guarded(handler)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        if manifest.hash in self._fetching:
+            raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
+        if await anyio.to_thread.run_sync(_is_whole, manifest, path):
+            return Fetched()
+        self._fetching.add(manifest.hash)
+        feeds = Feeds(anyio.current_time())
+        try:
+            payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
+            try:
+                await self._fill(payload, feeds)
+                await anyio.to_thread.run_sync(payload.finish)
+            finally:
+                payload.close()
+        finally:
+            self._fetching.discard(manifest.hash)
+        return feeds.fetched(anyio.current_time())
+
+    async def traffic(self) -> Traffic:
+        """See `PayloadExchange`."""
+        return Traffic(received=self._received.total(), sent=0, received_by_peer=dict(self._received), sent_by_peer={})
+
+    def _connected(self, address: str, origin: str, status: int, body: bytes) -> None:
+        peer = body.decode(errors="replace")
+        expected = address_of(address).peer or peer
+        if status != 200 or peer != expected:
+            raise Malformed(f"{origin} is not the coordinator {expected} (status {status})")
+        self._coordinator, self._origin = peer, origin
+        self._up.set()
+
+    def _only(self, peer: str) -> None:
+        if peer != self._coordinator or not self._up.is_set():
+            raise Unreachable(f"{peer} is not connected over HTTPS")
+
+    async def _fill(self, payload: PartialPayload, feeds: Feeds) -> None:
+        """Rule 2."""
+        failures = 0
+        while not payload.complete:
+            await self._up.wait()
+            before, runs = payload.have, deque(_runs(payload))
+            try:
+                with one_error():
+                    # anyio's: asyncio's own of 3.11 leaves this task marked as cancelled when a lane fails.
+                    async with anyio.create_task_group() as group:
+                        for _ in range(min(LANES, len(runs))):
+                            group.start_soon(self._lane, payload, runs, feeds)
+            except (Unreachable, PeerFault) as error:
+                failures = 1 if payload.have != before else failures + 1
+                quietly = isinstance(error, Unreachable) and failures > 1
+                log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
+                await asyncio.sleep(RETRY.delay(failures))
+
+    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: Feeds) -> None:
+        while runs:
+            first, last = runs.popleft()
+            feeds.asked(self._coordinator, anyio.current_time())
+            path = routes.chunks_path(payload.manifest.hash, first, last)
+            async with self._open("GET", f"{self._origin}{path}") as answer:
+                if answer.status != 200:
+                    raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
+                for expected in range(first, last + 1):
+                    nbytes = await self._take(payload, expected, await _frame(answer.content))
+                    feeds.came(self._coordinator, nbytes, anyio.current_time())
+
+    async def _take(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
+        """Store a chunk; its bytes."""
+        match message:
+            case messages.Chunk(index, proof, data) if index == expected:
+                await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
+                self._received[self._coordinator] += len(data)
+                return len(data)
+            case messages.Gone(index) if index == expected:
+                raise Unreachable(f"chunk {index} is gone")
+            case _:
+                raise BadChunk(f"something else came for chunk {expected}")
+
+    async def _follow(self, topic: str, handler: GossipHandler) -> None:
+        """Rule 3, while the coordinator answers."""
+        heard, failures = "", 0
+        while True:
+            await self._up.wait()
+            try:
+                headers = {"If-None-Match": heard} if heard else {}
+                url = f"{self._origin}{routes.TOPIC}{topic}"
+                status, data = await self._ask("GET", url, limit=_SMALL, headers=headers, wait=NEWS)
+                if status not in (200, 304):
+                    raise Unreachable(f"news: status {status}")
+            except (Unreachable, PeerFault) as error:
+                failures += 1
+                log.debug("news over HTTPS: %s", error)
+                await asyncio.sleep(RETRY.delay(failures))
+                continue
+            failures = 0
+            if status == 200:
+                heard = routes.etag(data)
+                await handler(self._coordinator, data)
+
+    async def _ask(
+        self, method: str, url: str, *, limit: int, data: bytes | None = None,
+        headers: Mapping[str, str] | None = None, wait: float = 0.0,
+    ) -> tuple[int, bytes]:  # fmt: skip
+        """(status, body). `wait`: seconds beyond the patience that an answer may take."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=self._patience + wait)
+        async with self._open(method, url, data=data, headers=headers, timeout=timeout) as answer:
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > limit:
+                    raise Malformed(f"an answer longer than {limit} bytes")
+            return answer.status, bytes(body)
+
+    @asynccontextmanager
+    async def _open(self, method: str, url: str, **how: object) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Rule 5. Foreign errors become ours here."""
+        patient_until = anyio.current_time() + PUT_OFF
+        while True:
+            if self._session is None:
+                raise Unreachable("the network is not running")
+            with _named(url):
+                async with self._session.request(method, url, allow_redirects=False, **how) as answer:  # type: ignore[arg-type]
+                    again = _put_off(answer)
+                    if again is None or anyio.current_time() + again > patient_until:
+                        yield answer
+                        return
+            await asyncio.sleep(again)
+
+
+def _put_off(answer: aiohttp.ClientResponse) -> float | None:
+    """Seconds after which a question that came too soon may come again; None: it was answered."""
+    after = answer.headers.get("Retry-After", "")
+    return float(after) if answer.status == _TOO_MANY and after.isascii() and after.isdecimal() else None
+
+
+@contextmanager
+def _named(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (P2PError, asyncio.CancelledError):
+        raise
+    except (aiohttp.ClientError, asyncio.IncompleteReadError, TimeoutError, OSError) as error:
+        raise Unreachable(f"{url.partition(routes.ROOT)[0]}: {str(error) or type(error).__name__}") from None
+
+
+async def _frame(content: aiohttp.StreamReader) -> messages.FromHolder:
+    (length,) = routes.LENGTH.unpack(await content.readexactly(routes.LENGTH.size))
+    if length > messages.HOLDER_LIMIT:
+        raise Malformed(f"a frame of {length} bytes")
+    return messages.decode_from_holder(await content.readexactly(length))
+
+
+def _runs(payload: Payload) -> list[tuple[int, int]]:
+    """Spans (first, last) of what is missing, each for one question."""
+    most = min(routes.BATCH, max(1, RUN_BYTES // payload.manifest.chunk_size))
+    runs: list[tuple[int, int]] = []
+    for index in range(payload.chunks):
+        if payload.have >> index & 1:
+            continue
+        if runs and runs[-1][1] == index - 1 and index - runs[-1][0] < most:
+            runs[-1] = (runs[-1][0], index)
+        else:
+            runs.append((index, index))
+    return runs
+
+
+def _is_whole(manifest: Manifest, path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        Payload.open(manifest, path).close()
+    except LocalFault as fault:
+        log.warning("%s is fetched again: %s", path, fault)
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""A coordinator's peer, and HTTPS beside it: one network with two entrances.
+
+Rules
+1. What is registered, published or shared is there at both entrances. All else is the peer's alone.
+2. If one of the two ends, both end.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from p2p.guard import one_error
+from p2p.https.server import HttpsServer
+from p2p.limits.origin import Origin
+from p2p.multiaddr import OVER_HTTPS
+from p2p.network import AnyPeer, Fetched, Manifest, Network, Traffic
+
+
+class PeerAndHttps:
+    """The parts of `network` that concern both. `https`: over the handlers of `peer`."""
+
+    def __init__(self, peer: AnyPeer, https: HttpsServer) -> None:
+        self.peer, self.https = peer, https
+        self.subscribe = peer.subscribe
+
+    @property
+    def network(self) -> Network:
+        """The peer's parts, and HTTPS where it has a share in them."""
+        return Network(self, self.peer.handlers, self.peer, self.peer, self, self, self)
+
+    async def run(self) -> None:
+        """See `Host`."""
+        with one_error():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.peer.run())
+                group.create_task(self.https.run())
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        await self.https.ready()
+        await self.peer.ready()
+
+    async def addresses(self) -> list[str]:
+        """See `Inbound`."""
+        return [*await self.peer.addresses(), *self.https.addresses()]
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Inbound`."""
+        await self.peer.reserve(addresses)
+
+    async def release(self, relay: str) -> None:
+        """See `Inbound`."""
+        await self.peer.release(relay)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Inbound`."""
+        return (self.https if peer.startswith(OVER_HTTPS) else self.peer).origin(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Inbound`."""
+        self.https.keep_places(parties)
+        self.peer.keep_places(parties)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Gossip`."""
+        self.https.publish(topic, data)
+        await self.peer.publish(topic, data)
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `PayloadExchange`."""
+        await self.peer.share(manifest, path)
+        await self.https.share(manifest, path)
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `PayloadExchange`."""
+        self.https.unshare(payload_hash)
+        await self.peer.unshare(payload_hash)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        """See `PayloadExchange`."""
+        return await self.peer.fetch(manifest, path, last=last)
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        """See `PayloadExchange`."""
+        await self.peer.follow(parents, children)
+
+    async def traffic(self) -> Traffic:
+        """See `PayloadExchange`."""
+        other, sent = await self.peer.traffic(), self.https.sent
+        return msgspec.structs.replace(
+            other,
+            sent=other.sent + sent.total(),
+            sent_by_peer={**other.sent_by_peer, **sent},
+            refused={**other.refused, **self.https.refused()},
+        )

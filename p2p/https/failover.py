@@ -1,0 +1,241 @@
+"""A node's ways to others, the best one first: direct and relayed over libp2p, then plain HTTPS to the coordinator.
+
+Rules
+1. An address says its way (p2p/multiaddr.py). Only the ways that the owner admits are tried, and in their order.
+2. A request goes by the best way that stands. A way by which one just failed is no way to that peer for `PENALTY`
+   seconds, unless it is dialled again before: a connection that swallows everything must not hide a way that works.
+3. A payload comes over libp2p while that moves; else over HTTPS, and back. Both go on from the same part on disk.
+4. Over HTTPS nothing more is asked once a request went well by a better way.
+5. Over HTTPS alone nobody can call this node: what it answers or shares, nobody asks for.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from p2p.errors import Declined, P2PError, Unreachable
+from p2p.guard import one_error
+from p2p.handlers import Handlers
+from p2p.https.client import HttpsClient
+from p2p.limits.origin import Origin
+from p2p.multiaddr import WAYS, Way, way_of
+from p2p.network import AnyPeer, Fetched, Inbound, Manifest, Network, Traffic
+from p2p.transport import GossipHandler
+
+PENALTY: Final = 60.0
+STALL: Final = 15.0
+"""Seconds without a byte of payload after which another way is tried."""
+LOOK: Final = 0.5
+"""Seconds between two looks at a fetch."""
+
+
+class Ways:
+    """A node over libp2p and HTTPS, or one of them: every part of `network` that both have. `clock`: monotonic
+    seconds."""
+
+    def __init__(
+        self,
+        direct: AnyPeer | None,
+        https: HttpsClient | None,
+        *,
+        via: Sequence[Way] = WAYS,
+        stall: float = STALL,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`direct`: libp2p's. At least one of the two is given. `stall`: see `STALL`."""
+        self._direct, self._https, self._stall, self._clock = direct, https, stall, clock
+        self._via = [way for way in via if (https if way == "https" else direct) is not None]
+        self._all = [one for one in (direct, https) if one is not None]
+        self._bad: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
+
+    @property
+    def network(self) -> Network:
+        """The parts, each without what it does not need of this."""
+        inbound: Inbound = NoInbound() if self._direct is None else self._direct
+        handlers = Handlers() if self._direct is None else self._direct.handlers
+        if self._https is None and self._direct is not None:
+            return Network(self, handlers, self, self, self._direct, self._direct, inbound)
+        return Network(self, handlers, self, self, self, self, inbound)
+
+    @property
+    def peer_id(self) -> str:
+        """See `Links`."""
+        return self._all[0].peer_id
+
+    async def run(self) -> None:
+        """See `Host`."""
+        with one_error():
+            async with asyncio.TaskGroup() as group:
+                for one in self._all:
+                    group.create_task(one.run())
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        for one in self._all:
+            await one.ready()
+
+    async def peers(self) -> list[str]:
+        """Those that some way leads to, by rule 2."""
+        found = [peer for one in self._all for peer in await self._reached(one)]
+        return list(dict.fromkeys(found))
+
+    async def way(self, peer: str) -> str | None:
+        """See `Links`."""
+        best = await self._best(peer)
+        return None if best is None else await best.way(peer)
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Links`. Raises also `PeerFault` where that is all that came of it."""
+        troubles: list[P2PError] = []
+        for way in self._via:
+            by_way = [address for address in addresses if way_of(address) == way]
+            if by_way:
+                try:
+                    return await self._dial(way, by_way)
+                except P2PError as error:
+                    troubles.append(error)
+        if len(troubles) == 1:
+            raise troubles[0]
+        raise Unreachable("; ".join(map(str, troubles)) or f"this node does not go by the way of {list(addresses)}")
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Rpc`."""
+        best = await self._best(peer)
+        if best is None:
+            raise Unreachable(f"{peer} is not connected")
+        try:
+            answer = await best.request(peer, method, payload, timeout=timeout)
+        except Declined:
+            raise
+        except Unreachable:
+            self._bad[best, peer] = self._clock() + PENALTY
+            raise
+        if self._https is not None and best is not self._https and peer in await self._https.peers():
+            await self._https.leave()
+        return answer
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Gossip`; rule 5."""
+        if self._direct is not None:
+            await self._direct.publish(topic, data)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Gossip`."""
+        for one in self._all:
+            one.subscribe(topic, handler)
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `PayloadExchange`; rule 5."""
+        if self._direct is not None:
+            await self._direct.share(manifest, path)
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `PayloadExchange`; rule 5."""
+        if self._direct is not None:
+            await self._direct.unshare(payload_hash)
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        """See `PayloadExchange`; rule 3. Tells of the way that brought it to its end."""
+        by, other = self._all[0], self._all[-1]
+        while True:
+            fetching = asyncio.ensure_future(by.fetch(manifest, path, last=last))
+            try:
+                await self._while_it_moves(fetching, by, other)
+                if fetching.done():
+                    fetched = fetching.result()
+                    break
+            finally:
+                await _let_go(fetching)
+            by, other = other, by
+        await self.share(manifest, path)
+        return fetched
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        """See `PayloadExchange`; rule 5."""
+        if self._direct is not None:
+            await self._direct.follow(parents, children)
+
+    async def traffic(self) -> Traffic:
+        """See `PayloadExchange`."""
+        parts = [await one.traffic() for one in self._all]
+        return Traffic(
+            received=sum(part.received for part in parts),
+            sent=sum(part.sent for part in parts),
+            received_by_peer=_added([part.received_by_peer for part in parts]),
+            sent_by_peer=_added([part.sent_by_peer for part in parts]),
+            relayed=sum(part.relayed for part in parts),
+            refused=_added([part.refused for part in parts]),
+        )
+
+    async def _dial(self, way: Way, addresses: list[str]) -> str:
+        by = self._https if way == "https" else self._direct
+        assert by is not None
+        peer = await by.dial(addresses)
+        self._bad.pop((by, peer), None)
+        return peer
+
+    async def _best(self, peer: str) -> AnyPeer | HttpsClient | None:
+        for one in self._all:
+            if peer in await self._reached(one):
+                return one
+        return None
+
+    async def _reached(self, by: AnyPeer | HttpsClient) -> list[str]:
+        now = self._clock()
+        self._bad = {key: until for key, until in self._bad.items() if until > now}
+        return [peer for peer in await by.peers() if (by, peer) not in self._bad]
+
+    async def _while_it_moves(
+        self, fetching: asyncio.Future[Fetched], by: AnyPeer | HttpsClient, other: AnyPeer | HttpsClient
+    ) -> None:
+        """Wait until a fetch is done, or stands while the other way is open."""
+        if by is other:
+            await asyncio.wait([fetching])
+        received, since = -1, self._clock()
+        while not fetching.done():
+            await asyncio.wait([fetching], timeout=min(LOOK, self._stall))
+            if (seen := (await by.traffic()).received) != received:
+                received, since = seen, self._clock()
+            patience = self._stall if await self._reached(by) else 0.0
+            if not fetching.done() and self._clock() - since >= patience and await self._reached(other):
+                return
+
+
+class NoInbound:
+    """`Inbound` of a node that nobody can call."""
+
+    async def addresses(self) -> list[str]:
+        """See `Inbound`."""
+        return []
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Inbound`."""
+        raise Unreachable("this node does not go over libp2p")
+
+    async def release(self, relay: str) -> None:
+        """See `Inbound`."""
+
+    def origin(self, peer: str) -> Origin:
+        """See `Inbound`."""
+        return Origin(peer, peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Inbound`."""
+
+
+async def _let_go(fetching: asyncio.Future[Fetched]) -> None:
+    """End a fetch. The part on disk is let go of before the other way takes it up."""
+    fetching.cancel()
+    await asyncio.wait([fetching])
+    if not fetching.cancelled():
+        fetching.exception()
+
+
+def _added(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in counts:
+        for peer, number in part.items():
+            total[peer] = total.get(peer, 0) + number
+    return total

@@ -1,0 +1,243 @@
+"""The sockets of the HTTPS server: TLS, connections, and what a slow or hostile visitor may cost.
+
+Rules
+1. A connection is counted before its handshake, and turned away there where the door says so
+   (p2p/https/client_limits.py); that is counted too, and said in the log.
+2. Every wait has an end: the handshake, the headers, the time between two requests, each read and each write. A body
+   must come at `Limits.slowest` on the whole. Whoever is slower has the connection cut.
+3. A body's length is known and within the method's bound before the first byte of it is read. Nothing is unpacked.
+"""
+
+import asyncio
+import logging
+import math
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import anyio
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from anyio.abc import TaskGroup
+
+from p2p.errors import LocalFault, Unreachable
+from p2p.guard import guarded
+from p2p.https.client_limits import Door, Limits
+from p2p.https.routes import PIECE
+from p2p.limits.subnets import TurnedAway
+from p2p.multiaddr import address_of, tcp
+from runtime.descriptors import SHORTAGES, is_shortage
+
+log = logging.getLogger("p2p")
+
+Respond = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+_SILENT = logging.getLogger("p2p.visitors")
+_SILENT.setLevel(logging.CRITICAL + 1)
+_SWEEP = 1.0
+_FAREWELL = 1.0  # seconds for open requests, and for closing TLS, at the end
+_BACKLOG = 128
+_TAKEN = "{address} cannot be listened on ({why}): choose another port in https.listen"
+
+
+class Refused(Exception):
+    """An answer that is no success: a status and a sentence."""
+
+    def __init__(self, status: int, sentence: str, *, retry_after: float | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class HttpsListener:
+    """`listen`: multiaddresses /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
+
+    def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: Limits) -> None:
+        self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
+        self.door = Door(limits)
+        self.turned_away = TurnedAway(time.monotonic)
+        self._hosts: dict[RequestHandler, str] = {}
+        self._idle: dict[RequestHandler, float] = {}
+        self._sockets: list[socket.socket] = []
+        self._server: _Server | None = None
+
+    def addresses(self) -> list[str]:
+        """Where it listens, as /ip4/HOST/tcp/PORT/https."""
+        return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
+
+    async def run(self, listening: Callable[[], None]) -> None:
+        """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalFault`."""
+        self._server = _Server(self._handle, self._made, self._lost)
+        try:
+            for address in self._listen:
+                self._sockets.append(_listening(address))
+            listening()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._sweep)
+                for opened in self._sockets:
+                    tasks.start_soon(self._accept, opened, tasks)
+        finally:
+            for opened in self._sockets:
+                opened.close()
+            self._sockets.clear()
+            await self._server.shutdown(_FAREWELL)
+
+    async def _accept(self, opened: socket.socket, tasks: TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(opened)
+            except OSError as error:  # out of descriptors, or it was gone before it was taken
+                if is_shortage(error):
+                    SHORTAGES.met("accepting a connection over HTTPS")
+                await asyncio.sleep(0.1)
+                continue
+            if (why := self.door.enter(address[0])) is None:
+                tasks.start_soon(self._admit, connection, address[0])
+            else:
+                self.turned_away.count(*why)
+                connection.close()
+
+    async def _admit(self, connection: socket.socket, host: str) -> None:
+        await guarded(self._shake_hands)(connection, host)
+
+    async def _shake_hands(self, connection: socket.socket, host: str) -> None:
+        assert self._server is not None
+        protocol = self._server()
+        self._hosts[protocol] = host
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._limits.handshake,
+                ssl_shutdown_timeout=_FAREWELL,
+            )
+        except OSError as error:  # ssl.SSLError and TimeoutError among them
+            self._lost(protocol)
+            raise Unreachable(f"https: no handshake with {host}: {error}") from None
+
+    def _made(self, protocol: RequestHandler) -> None:
+        self._idle[protocol] = asyncio.get_running_loop().time()
+
+    def _lost(self, protocol: RequestHandler) -> None:
+        self._idle.pop(protocol, None)
+        host = self._hosts.pop(protocol, None)
+        if host is not None:
+            self.door.leave(host)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        self._idle.pop(request.protocol, None)
+        try:
+            return await self._answered(request, loop.time())
+        except TimeoutError:
+            log.info("https: %s is too slow, its connection is cut", request.remote)
+        except ConnectionError as error:
+            log.debug("https: %s went away: %s", request.remote, error)
+        except Exception as fault:
+            log.error("https: an answer failed", exc_info=fault)
+        finally:
+            if request.protocol in self._hosts:
+                self._idle[request.protocol] = loop.time()
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=408)  # goes nowhere
+
+    async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
+        wait = self.door.ask(request.remote or "", now)
+        try:
+            if wait:
+                raise Refused(429, "too many requests", retry_after=wait)
+            return await self._respond(request)
+        except Refused as refused:
+            headers = {} if refused.retry_after is None else {"Retry-After": str(math.ceil(refused.retry_after))}
+            return await self.send(request, str(refused).encode(), status=refused.status, headers=headers)
+
+    async def read(self, request: web.BaseRequest, limit: int) -> bytes:
+        """The body under rules 2 and 3. Raises `Refused`, and `TimeoutError`, which cuts the connection."""
+        length = request.content_length
+        if length is None:
+            raise Refused(411, "the length of a body is said first")
+        if length > limit:
+            raise Refused(413, f"a request may have {limit} bytes")
+        body = bytearray()
+        async with asyncio.timeout(self._limits.patience + length / self._limits.slowest):
+            while len(body) < length:
+                async with asyncio.timeout(self._limits.patience):
+                    piece = await request.content.readany()
+                if not piece:
+                    raise Refused(400, "the body ended early")
+                body += piece
+        return bytes(body)
+
+    async def send(
+        self, request: web.BaseRequest, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        """A whole answer. Raises `TimeoutError`, which cuts the connection."""
+        answer = web.StreamResponse(status=status, headers=headers)
+        if status != 304:
+            answer.content_length = len(body)
+        if status >= 400 and not request.content.is_eof():
+            answer.force_close()  # what is left of the body is not worth reading
+        await answer.prepare(request)
+        await self.write(answer, body)
+        return await self.finish(answer)
+
+    async def write(self, answer: web.StreamResponse, data: bytes) -> None:
+        """A part of a prepared answer. Raises `TimeoutError`, which cuts the connection."""
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE):
+            async with asyncio.timeout(self._limits.patience):
+                await answer.write(bytes(view[start : start + PIECE]))
+
+    async def finish(self, answer: web.StreamResponse) -> web.StreamResponse:
+        """The end of a prepared answer. Raises `TimeoutError`, which cuts the connection."""
+        async with asyncio.timeout(self._limits.patience):
+            await answer.write_eof()
+        return answer
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(_SWEEP, self._limits.idle / 4))
+            over = asyncio.get_running_loop().time() - self._limits.idle
+            for protocol in [one for one, since in self._idle.items() if since < over]:
+                if protocol.transport is not None:
+                    protocol.transport.abort()
+
+
+class _Server(web.Server):
+    """aiohttp's, which also tells of each connection."""
+
+    def __init__(
+        self, respond: Respond, made: Callable[[RequestHandler], None], lost: Callable[[RequestHandler], None]
+    ) -> None:
+        # A body that is packed stays so. What visitors do wrong is their concern, and fills no log.
+        super().__init__(respond, access_log=None, logger=_SILENT, auto_decompress=False, lingering_time=1.0)
+        self._made, self._gone = made, lost
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._made(handler)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._gone(handler)
+
+
+def _listening(address: str) -> socket.socket:
+    found = address_of(address)
+    if not found.is_listening:
+        raise LocalFault(f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like")
+    opened = socket.socket(socket.AF_INET if found.kind == "ip4" else socket.AF_INET6)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if found.kind == "ip6":
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind((found.host, found.port))
+        opened.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        opened.close()
+        raise LocalFault(_TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)) from error
+    return opened

@@ -1,0 +1,206 @@
+"""The coordinator's entrance over plain HTTPS: for nodes behind what lets nothing else out.
+
+Rules
+1. A request is answered by the handler that answers it over libp2p, from the same bytes, under the same limits. No
+   document is believed for the connection it came over. What is shared or published at both:
+   p2p/https/combined_network.py.
+2. A handler hears of the other side only "https/ADDRESS", of a private address with its port (p2p/limits/origin.py).
+   The signature inside the request names the asker.
+3. A request that does not decode is the asker's fault (400); any other error of a handler is ours (500), is logged, and
+   nothing of it goes out.
+4. Only what is shared now is given out, by the hash of its content. A file is read and checked when it is first asked
+   for. No path of a request is ever a path of the disk.
+5. What a visitor may cost is p2p/https/listener.py's concern.
+6. Payloads leave under the machine's one limit, in the one line with those of the other network
+   (p2p/limits/bandwidth.py): a piece at a time, so that who waits sees bytes come.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio.to_thread
+from aiohttp import web
+
+from p2p.errors import Busy, Malformed
+from p2p.handlers import Handlers
+from p2p.https import routes
+from p2p.https.client_limits import Limits
+from p2p.https.listener import HttpsListener, Refused
+from p2p.limits.origin import Origin, origin_over_https, over_https
+from p2p.limits.request_slots import Slots
+from p2p.multiaddr import OVER_HTTPS
+from p2p.network import Manifest, Uplink
+from p2p.swarm import messages
+from p2p.swarm.open_files import patiently
+from p2p.swarm.payload_file import Payload
+
+log = logging.getLogger("p2p")
+
+
+class HttpsServer:
+    """Answers `handlers`, tells the newest message of each topic, and gives out what is shared. `peer_id`: the
+    coordinator's. `sent`: payload bytes by visitor, whose name is "https/ADDRESS". One `run` per instance."""
+
+    def __init__(
+        self,
+        peer_id: str,
+        handlers: Handlers,
+        listen: Sequence[str],
+        context: ssl.SSLContext,
+        limits: Limits | None = None,
+        *,
+        uplink: Uplink | None = None,
+    ) -> None:
+        """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.https.certificate.server_context. `uplink`: None
+        for no limit."""
+        self._peer_id, self._handlers, self._uplink = peer_id, handlers, uplink
+        limits = limits or Limits()
+        self._subnet_of = limits.subnet_of
+        self._listener = HttpsListener(listen, context, self._respond, limits)
+        self._slots = Slots()
+        self._topics: dict[str, tuple[str, bytes]] = {}
+        self._news = asyncio.Event()
+        self._shared: dict[bytes, Payload] = {}
+        self._listening = asyncio.Event()
+        self._failure: Exception | None = None
+        self.sent: Counter[str] = Counter()
+        self.addresses = self._listener.addresses
+        self.keep_places = self._listener.door.keep
+
+    async def run(self) -> None:
+        """See `Host`."""
+        try:
+            await self._listener.run(self._listening.set)
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._listening.set()
+            for shared in self._shared.values():
+                shared.close()
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        await self._listening.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def origin(self, visitor: str) -> Origin:
+        """See `Inbound`. `visitor`: its name as a handler hears it."""
+        return origin_over_https(visitor, self._subnet_of)
+
+    def refused(self) -> dict[str, int]:
+        """Return the connections that were refused, by the limit that refused them."""
+        return self._listener.turned_away.counts()
+
+    def publish(self, topic: str, data: bytes) -> None:
+        """Tell everybody who asks for the topic."""
+        self._topics[topic] = (routes.etag(data), data)
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `PayloadExchange`."""
+        known = self._shared.get(manifest.hash)
+        if known is None or not await anyio.to_thread.run_sync(known.stands, path):
+            self._shared[manifest.hash] = Payload.offered(manifest, path)
+
+    def unshare(self, payload_hash: bytes) -> None:
+        """See `PayloadExchange`."""
+        shared = self._shared.pop(payload_hash, None)
+        if shared is not None:
+            shared.close()
+
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if request.method == "POST" and path.startswith(routes.RPC):
+            return await self._answer(request, path.removeprefix(routes.RPC))
+        if request.method == "GET" and path.startswith(routes.TOPIC):
+            return await self._tell(request, path.removeprefix(routes.TOPIC))
+        if request.method == "GET" and path.startswith(routes.CHUNKS):
+            return await self._give(request)
+        if request.method == "GET" and path == routes.PEER:
+            return await self._listener.send(request, self._peer_id.encode())
+        raise Refused(404, "nothing is here")
+
+    async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
+        if method not in self._handlers.methods:
+            raise Refused(404, "no such method")
+        asker = self._asker(request)
+        try:
+            with self._slots.at_work(method, self.origin(asker)):
+                return await self._listener.send(request, await self._worked(request, method, asker))
+        except Busy as busy:
+            raise Refused(429, str(busy), retry_after=1.0) from None
+
+    async def _worked(self, request: web.BaseRequest, method: str, asker: str) -> bytes:
+        body = await self._listener.read(request, self._handlers.methods[method].limit)
+        try:
+            return await self._handlers.answer(method, asker, body)
+        except Busy:
+            raise
+        except Malformed as fault:
+            raise Refused(400, str(fault)) from None
+        except Exception as fault:  # rule 3; and nothing ends
+            log.error("https: %s failed", method, exc_info=fault)
+            raise Refused(500, "the request failed") from None
+
+    def _asker(self, request: web.BaseRequest) -> str:
+        """Return the name that a handler hears."""
+        transport = request.transport
+        port = 0 if transport is None else transport.get_extra_info("peername", ("", 0))[1]
+        return over_https(str(request.remote), port, self._subnet_of)
+
+    async def _tell(self, request: web.BaseRequest, topic: str) -> web.StreamResponse:
+        """The topic's message; where that is the one the other side has, the next one, or 304 after a while."""
+        known, until = request.headers.get("If-None-Match"), asyncio.get_running_loop().time() + routes.WAIT
+        while topic in self._topics and self._topics[topic][0] == known:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._news.wait()
+            except TimeoutError:
+                return await self._listener.send(request, b"", status=304, headers={"ETag": known})
+        if topic not in self._topics:
+            raise Refused(404, "nothing was published there")
+        tag, data = self._topics[topic]
+        return await self._listener.send(request, data, headers={"ETag": tag})
+
+    async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            payload_hash, first, last = routes.read_chunks_path(request.path)
+        except Malformed as fault:
+            raise Refused(400, str(fault)) from None
+        payload = self._shared.get(payload_hash)
+        if payload is not None and last >= payload.chunks:
+            raise Refused(416, f"the payload has {payload.chunks} chunks")
+        begun = None if payload is None else await patiently(payload.read, first)
+        if payload is None or payload.lost:
+            raise Refused(404, "that payload is not shared")
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for index in range(first, last + 1):
+            found = begun if index == first else await patiently(payload.read, index)
+            message = (
+                messages.Gone(index) if found is None else messages.Chunk(index, tuple(found[1]), memoryview(found[0]))
+            )
+            await self._send(answer, _name(request), routes.framed(message))
+            self.sent[_name(request)] += len(found[0]) if found else 0
+        return await self._listener.finish(answer)
+
+    async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
+        """Rule 6."""
+        if self._uplink is None:
+            await self._listener.write(answer, frame)
+            return
+        for start in range(0, len(frame), routes.PIECE):
+            piece = frame[start : start + routes.PIECE]
+            await self._uplink.turn(name, len(piece))
+            await self._listener.write(answer, piece)
+
+
+def _name(request: web.BaseRequest) -> str:
+    return f"{OVER_HTTPS}{request.remote}"

@@ -1,0 +1,274 @@
+"""Circuit relay v2, the two ends: reserve at a relay, dial through one, be dialled through one.
+
+The wire is the specification's (/libp2p/circuit/relay/0.2.0/hop and /stop), upstream's protobuf types on it. What is
+ours is small, because upstream's client retries, discovers and keeps state of its own. A relayed connection is secured
+and multiplexed from end to end like any other, so the relay sees only encrypted bytes, and whoever answers is who he
+says he is.
+
+1. A connection is accepted only through a relay at which this peer holds a reservation.
+2. Messages are at most `LONGEST` bytes, and come within `ANSWER_TIMEOUT`.
+3. The relay is dialled from the port that this peer listens on, where the system permits it: then the address that the
+   relay sees is one that a hole can be punched for (p2p/libp2p/hole_punch.py).
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
+from google.protobuf.message import Message
+from libp2p.abc import IHost, IMuxedConn, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.custom_types import TProtocol
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.stream.exceptions import StreamEOF, StreamError
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+from libp2p.utils.varint import encode_varint_prefixed, read_varint_prefixed_bytes_limited
+from multiaddr import Multiaddr
+
+from p2p.errors import Malformed, Unreachable
+from p2p.multiaddr import address_of, through
+from runtime.backoff import Backoff
+
+log = logging.getLogger("p2p")
+
+HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
+STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
+LONGEST = 4096
+"""Bytes of one message."""
+ANSWER_TIMEOUT = 10.0
+DIAL_TIMEOUT = 15.0
+RETRY = Backoff(1.0, 60.0)
+"""Seconds between two attempts at a relay that does not answer: at first, and at most."""
+SKEWED = 60.0
+"""Seconds for which a reservation is taken that, by this machine's clock, has ended already."""
+MOST_ADDRESSES = 4
+"""Addresses of a relay that are announced."""
+
+M = TypeVar("M", bound=Message)
+
+
+async def send(stream: INetStream, message: Message) -> None:
+    """One message with its length. Raises `Unreachable`."""
+    try:
+        await stream.write(encode_varint_prefixed(message.SerializeToString()))
+    except StreamError as error:
+        raise Unreachable(f"the stream ended: {error!r}") from None
+
+
+async def receive(stream: INetStream, type_: type[M]) -> M:
+    """One message. Raises `Malformed`, `Unreachable`."""
+    message = type_()
+    try:
+        with trio.fail_after(ANSWER_TIMEOUT):
+            message.ParseFromString(await read_varint_prefixed_bytes_limited(stream, LONGEST))
+    except trio.TooSlowError:
+        raise Unreachable(f"no message within {ANSWER_TIMEOUT:g} s") from None
+    except (StreamEOF, StreamError) as error:
+        raise Unreachable(f"the stream ended: {error!r}") from None
+    except Exception as error:
+        raise Malformed(f"no message of the relay protocol: {error!r}") from None
+    return message
+
+
+class CircuitStream(ReadWriteCloser):
+    """A relayed stream where libp2p wants a socket."""
+
+    def __init__(self, stream: INetStream) -> None:
+        self._stream = stream
+
+    async def read(self, n: int | None = None) -> bytes:
+        try:
+            return await self._stream.read(n)
+        except StreamEOF:
+            return b""
+        except Exception as error:
+            raise ConnectionClosedError(f"the circuit ended: {error!r}", transport="relay") from None
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._stream.write(data)
+        except Exception as error:
+            raise ConnectionClosedError(f"the circuit ended: {error!r}", transport="relay") from None
+
+    async def close(self) -> None:
+        await self._stream.reset()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return None
+
+
+class Circuits:
+    """The ends of circuits on one host."""
+
+    def __init__(self, host: IHost, gone: Callable[[str], Awaitable[None]]) -> None:
+        """`gone`: waits until there is no connection with a peer."""
+        self._host, self._gone = host, gone
+        self.arrived: Callable[[str], None] = lambda peer: None
+        """Told of each peer that came through a relay."""
+        self._held: dict[ID, list[str]] = {}
+        self._kept: dict[str, trio.CancelScope] = {}
+        host.set_stream_handler(STOP, self._stopped)
+
+    def addresses(self) -> list[str]:
+        """Where this peer can be dialled through relays."""
+        return [through(address, str(self._host.get_id())) for held in self._held.values() for address in held]
+
+    async def keep(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
+        """Reserve at the relay with these addresses, and renew it until `release`. Raises `Unreachable`."""
+        relay, life = await self._find_and_reserve(addresses)
+        if relay not in self._kept:
+            self._kept[relay] = trio.CancelScope()
+            nursery.start_soon(self._renew, relay, list(addresses), life)
+
+    def release(self, relay: str) -> None:
+        """Let a reservation lapse, and announce it no more."""
+        self._held.pop(ID.from_string(relay), None)
+        if (kept := self._kept.pop(relay, None)) is not None:
+            kept.cancel()
+
+    async def _renew(self, relay: str, addresses: list[str], life: float) -> None:
+        """After two thirds of its life, or when the relay was lost."""
+        with self._kept[relay]:
+            failures = 0
+            while True:
+                with trio.move_on_after(life * 2 / 3):
+                    await self._gone(relay)
+                    self._held.pop(ID.from_string(relay), None)
+                try:
+                    _, life = await self._find_and_reserve(addresses)
+                    failures = 0
+                except Unreachable as error:
+                    log.info("%s", error)
+                    life = 0.0
+                    failures += 1
+                    await trio.sleep(RETRY.delay(failures))
+
+    async def _find_and_reserve(self, addresses: Sequence[str]) -> tuple[str, float]:
+        """(the relay's peer id, seconds until the reservation ends)."""
+        reasons = []
+        for address in addresses:
+            try:
+                with trio.fail_after(DIAL_TIMEOUT):
+                    relay = await self.connect(address)
+                    return str(relay), await self._reserve(relay, addresses)
+            except (Exception, ExceptionGroup) as error:
+                reasons.append(f"{address}: {str(error) or repr(error)}")
+        raise Unreachable(f"no reservation: {'; '.join(reasons) or 'no relay is named'}")
+
+    async def _reserve(self, relay: ID, addresses: Sequence[str]) -> float:
+        """Ask once; seconds until the reservation ends. Raises `Unreachable`."""
+        stream = await self._open(relay)
+        try:
+            await send(stream, pb.HopMessage(type=pb.HopMessage.RESERVE))
+            answer = await receive(stream, pb.HopMessage)
+        finally:
+            await stream.reset()
+        if answer.status != pb.OK:
+            self._held.pop(relay, None)
+            raise Unreachable(f"{relay} grants no reservation: {_status(answer.status)}")
+        self._held[relay] = list(addresses)[:MOST_ADDRESSES]
+        left = float(answer.reservation.expire) - time.time()
+        return left if left > 0 else SKEWED
+
+    async def dial(self, address: str) -> str:
+        """Connect to a peer through a relay, by an address with /p2p-circuit; the peer id. Raises `Unreachable`."""
+        relay, target = circuit_parts(address)
+        peer = ID.from_string(target)
+        if peer in self._host.get_connected_peers():
+            return target
+        relay_id = await self.connect(relay)
+        stream = await self._open(relay_id)
+        try:
+            await send(stream, pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=peer.to_bytes())))
+            answer = await receive(stream, pb.HopMessage)
+            if answer.status != pb.OK:
+                raise Unreachable(f"{relay_id} does not connect to {target}: {_status(answer.status)}")
+            await self._network.upgrade_outbound_raw_conn(_connection(stream, address, initiator=True), peer)
+        except BaseException:
+            with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
+                await stream.reset()
+            raise
+        return target
+
+    async def connect(self, address: str) -> ID:
+        """Connect to a relay itself (rule 3); its peer id."""
+        info = info_from_p2p_addr(Multiaddr(address))
+        if info.peer_id not in self._host.get_connected_peers():
+            source = self.source(address)
+            try:
+                await self._network.dial_addr(Multiaddr(address), info.peer_id, source)
+            except Exception as error:
+                if source is None:
+                    raise
+                log.debug("not from the own port: %r", error)
+                await self._network.dial_addr(Multiaddr(address), info.peer_id)
+        return info.peer_id
+
+    def source(self, address: str) -> tuple[str, int] | None:
+        """Host and port that this peer listens on, of the family of `address`."""
+        family = address_of(address).kind
+        for listening in self._host.get_network().listeners.values():
+            for own in map(address_of, map(str, listening.get_addrs())):
+                if own.kind == family and own.port is not None:
+                    return own.host, own.port
+        return None
+
+    @property
+    def _network(self) -> Any:
+        return self._host.get_network()
+
+    async def _open(self, relay: ID) -> INetStream:
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT):
+                return await self._host.new_stream(relay, [HOP])
+        except (Exception, ExceptionGroup) as error:
+            raise Unreachable(f"{relay} is no relay: {error!r}") from None
+
+    async def _stopped(self, stream: INetStream) -> None:
+        """A relay brings a connection."""
+        relay = stream.muxed_conn.peer_id
+        asked = await receive(stream, pb.StopMessage)
+        if asked.type != pb.StopMessage.CONNECT or relay not in self._held:
+            await send(stream, pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.PERMISSION_DENIED))
+            await stream.close()
+            return
+        await send(stream, pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK))
+        source = ID(asked.peer.id)
+        address = through((self._held[relay] or [f"/p2p/{relay}"])[0], str(source))
+        try:
+            connection = _connection(stream, address, initiator=False)
+            await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
+        except Exception as error:
+            raise Unreachable(f"the relayed connection of {source} failed: {error!r}") from None
+        self.arrived(str(source))
+
+
+def remote_address(connection: IMuxedConn) -> str | None:
+    """Multiaddress of the other end."""
+    addresses = connection.get_transport_addresses()
+    return str(addresses[0]) if addresses else None
+
+
+def circuit_parts(address: str) -> tuple[str, str]:
+    """(address of the relay with its peer id, peer id of the target). Raises `Unreachable`."""
+    found = address_of(address)
+    if not found.relay or not found.peer:
+        raise Unreachable(f"{address} names no relay, or nobody behind it")
+    return found.before_circuit.text, found.peer
+
+
+def _connection(stream: INetStream, address: str, *, initiator: bool) -> RawConnection:
+    return RawConnection(CircuitStream(stream), initiator, ConnectionType.RELAYED, [Multiaddr(address)])
+
+
+def _status(status: "pb.Status.ValueType") -> str:
+    try:
+        return pb.Status.Name(status).lower().replace("_", " ")
+    except ValueError:
+        return f"status {status}"

@@ -1,0 +1,180 @@
+"""Hole punching (DCUtR): two peers that met through a relay try to connect directly.
+
+The wire is the specification's (/libp2p/dcutr). Who was dialled through the relay leads:
+
+1. Both tell where they may be reached: what relays saw of them, and their own addresses; at most `ADDRESSES`.
+2. The leader dials the other's addresses. A peer that only the leader could not be reached by is found so.
+3. Else both dial at the same moment, from the port that they listen on, so that each side's router has let its own
+   packets out when the other's come: the leader says SYNC, and waits half a round trip. Their two attempts may become
+   one connection; for that case the handshake's roles are fixed, the leader's is the server's.
+4. What counts is a direct connection that both ends have. Then the relayed one is closed after `GRACE` seconds, in
+   which what is under way on it may end. If none comes in `ROUNDS` rounds, the relayed one stays.
+5. An invitation to dial is no amplifier: IP addresses and TCP only, none that a record may not name
+   (p2p/discovery/peer_records.py), `PER_SUBNET` of one public subnet; one upgrade at a time with a peer, `AT_ONCE` in
+   all; `PEER_BURST` rounds with a peer and `BURST` in all, then one each `PEER_EACH` and each `EACH` seconds.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+from multiaddr import Multiaddr
+
+from p2p.discovery.peer_records import dials
+from p2p.errors import Malformed, P2PError, Unreachable
+from p2p.libp2p.circuit import Circuits, receive, send
+from p2p.limits.subnets import subnet_of
+from p2p.limits.token_bucket import TokenBucket, TokenBuckets
+from p2p.local_addresses import dialable
+from p2p.multiaddr import address_of, pack, unpack
+
+log = logging.getLogger("p2p")
+
+PROTOCOL = TProtocol("/libp2p/dcutr")
+ADDRESSES = 8
+ROUNDS = 3
+DIAL_TIMEOUT = 4.0
+GRACE = 10.0
+AT_ONCE = 4
+PER_SUBNET = 2
+PEER_BURST, PEER_EACH = 6.0, 60.0
+BURST, EACH = 30.0, 5.0
+SETTLE = 1.0
+"""Seconds for the other end's attempt to become a connection here."""
+
+
+class Punch:
+    """Upgrades of one host."""
+
+    def __init__(self, host: IHost, circuits: Circuits) -> None:
+        self._host, self._circuits = host, circuits
+        self._busy: set[ID] = set()
+        self._by_peer, self._all = TokenBuckets(1 / PEER_EACH, PEER_BURST), TokenBucket(1 / EACH, BURST)
+        host.set_stream_handler(PROTOCOL, self._follow)
+
+    async def lead(self, peer: str) -> bool:
+        """Try to replace a relayed connection that came in; whether there is a direct one now. Never raises."""
+        target = ID.from_string(peer)
+        if target in self._busy or len(self._busy) >= AT_ONCE:
+            return False
+        self._busy.add(target)
+        try:
+            for _ in range(ROUNDS):
+                if await self._round(target):
+                    log.info("%s is reached directly now", peer)
+                    await self._leave_relay(target)
+                    return True
+        except (P2PError, Exception, ExceptionGroup) as error:
+            log.info("no direct way to %s: %r", peer, error)
+        finally:
+            self._busy.discard(target)
+        return False
+
+    async def _round(self, peer: ID) -> bool:
+        """Rules 1 to 3."""
+        self._count(peer)
+        stream = await self._host.new_stream(peer, [PROTOCOL])
+        try:
+            began = trio.current_time()
+            await send(stream, self._connect())
+            addresses = usable(await receive(stream, HolePunch), str(peer))
+            half = (trio.current_time() - began) / 2
+            if await self._dial(peer, addresses, source=False):
+                return True
+            await send(stream, HolePunch(type=HolePunch.SYNC))
+        finally:
+            await stream.close()
+        await trio.sleep(half)
+        return await self._dial(peer, addresses, responder=True)
+
+    async def _follow(self, stream: INetStream) -> None:
+        """The other side of a round."""
+        peer = stream.muxed_conn.peer_id
+        if peer in self._busy or len(self._busy) >= AT_ONCE:
+            raise Unreachable(f"no upgrade with {peer} now")
+        self._count(peer)
+        self._busy.add(peer)
+        try:
+            asked = await receive(stream, HolePunch)
+            await send(stream, self._connect())
+            with trio.fail_after(ADDRESSES * DIAL_TIMEOUT):
+                while (await receive(stream, HolePunch)).type != HolePunch.SYNC:
+                    pass
+            await self._dial(peer, usable(asked, str(peer)))
+        finally:
+            self._busy.discard(peer)
+            await stream.close()
+
+    def _count(self, peer: ID) -> None:
+        """A round (rule 5). Raises `Unreachable`."""
+        now = trio.current_time()
+        if max(self._by_peer.delay(str(peer), now), self._all.delay(1, now)) > 0:
+            raise Unreachable(f"too many upgrades, {peer} among them")
+        self._by_peer.consume(str(peer), now)
+        self._all.consume(1, now)
+
+    async def _dial(self, peer: ID, addresses: Sequence[str], *, responder: bool = False, source: bool = True) -> bool:
+        """All addresses at once, the first direct connection counts."""
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(self._try, peer, address, responder, source, nursery.cancel_scope)
+        with trio.move_on_after(SETTLE):
+            while not self._direct(peer):  # noqa: ASYNC110 - upstream tells of no connection before it is usable
+                await trio.sleep(0.05)
+        return bool(self._direct(peer))
+
+    async def _try(self, peer: ID, address: str, responder: bool, source: bool, found: trio.CancelScope) -> None:
+        network: Any = self._host.get_network()
+        dial = network.dial_addr_as_responder if responder else network._dial_addr_single_attempt
+        own = self._circuits.source(address) if source else None
+        try:
+            with trio.move_on_after(DIAL_TIMEOUT):
+                await dial(Multiaddr(address), peer, own)
+                found.cancel()
+        except (Exception, ExceptionGroup) as error:
+            log.debug("punch %s: %r", address, error)
+
+    def _direct(self, peer: ID) -> list[INetConn]:
+        connections: list[INetConn] = self._host.get_network().get_connections(peer)
+        return [one for one in connections if one.get_connection_type() == ConnectionType.DIRECT and not one.is_closed]
+
+    async def _leave_relay(self, peer: ID) -> None:
+        await trio.sleep(GRACE)
+        connections: list[INetConn] = self._host.get_network().get_connections(peer)
+        for connection in connections:
+            if connection.get_connection_type() == ConnectionType.RELAYED and self._direct(peer):
+                await connection.close()
+
+    def _connect(self) -> HolePunch:
+        own = [str(address) for address in self._host.get_addrs()]
+        manager: Any = getattr(self._host, "_observed_addr_manager", None)
+        seen = [str(address) for address in manager.addrs(min_observers=1)] if manager is not None else []
+        spread = dialable([*seen, *own], str(self._host.get_id()))
+        bare = dict.fromkeys(found.endpoint for found in map(address_of, spread) if found.route == "direct")
+        packed = [pack(address) for address in list(bare)[:ADDRESSES]]
+        return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
+
+
+def usable(message: HolePunch, peer: str) -> list[str]:
+    """Direct TCP addresses of a peer's CONNECT (rule 5). Raises `Unreachable`."""
+    if message.type != HolePunch.CONNECT:
+        raise Unreachable("the peer does not follow the upgrade")
+    found, subnets = [], Counter[str | None]()
+    for packed in message.ObsAddrs[:ADDRESSES]:
+        try:
+            address = unpack(packed)
+        except Malformed as error:
+            log.debug("%s", error)
+            continue
+        subnet = subnet_of(address_of(address).host)
+        subnets[subnet] += 1
+        if dials(f"{address}/p2p/{peer}", peer) and (subnet is None or subnets[subnet] <= PER_SUBNET):
+            found.append(address)
+    return found

@@ -1,0 +1,162 @@
+"""Noise, and nothing else: upstream's handshake, our own transport phase (p2p/libp2p/noise.py) on the same wire.
+
+Upstream makes a task switch and a socket write of each message of 64 KiB; here all messages that arrived are opened
+together, and all that leave are sealed together and written once.
+
+Noise counts messages: one that was sealed and not sent, because its task was cancelled, makes every later message fail
+its authentication, and the connection dies. Upstream cancels tasks in many places (timeouts, resets), so the write
+itself is shielded here, at the one place where every byte passes. What bounds it instead is time: a write that has not
+left after `STUCK` seconds closes the socket.
+"""
+
+import logging
+from collections import deque
+
+import trio
+from libp2p.abc import IRawConnection, ISecureConn
+from libp2p.connection_types import ConnectionType
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.custom_types import TProtocol, TSecurityOptions
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.peer.id import ID
+from libp2p.security.base_session import BaseSession
+from libp2p.security.noise.io import NoiseTransportReadWriter
+from libp2p.security.noise.patterns import PatternXX
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.security.secure_session import SecureSession
+from multiaddr import Multiaddr
+
+from p2p.errors import Malformed
+from p2p.libp2p.mux import Bytes
+from p2p.libp2p.noise import Opener, Sealer
+from p2p.libp2p.noise_socket import RawBytes
+
+log = logging.getLogger("p2p")
+
+STUCK = 30.0
+"""Seconds for one write to leave, before its connection is closed."""
+
+
+def security(key_pair: KeyPair) -> TSecurityOptions:
+    """What is offered to a peer, and accepted from one."""
+    return {TProtocol(NOISE): BatchedNoise(key_pair, noise_privkey=create_noise_key_pair().private_key)}
+
+
+class BatchedNoise(Noise):
+    """Upstream's Noise; what its handshake gives is turned into a `NoiseSession`."""
+
+    def get_pattern(self) -> "PatternXX":
+        return _PatternXX(self.local_peer, self.libp2p_privkey, self.noise_privkey, self.early_data)
+
+
+class _PatternXX(PatternXX):
+    async def handshake_inbound(self, conn: IRawConnection) -> ISecureConn:
+        return NoiseSession.after(await super().handshake_inbound(conn), conn)
+
+    async def handshake_outbound(self, conn: IRawConnection, remote_peer: ID | None) -> ISecureConn:
+        return NoiseSession.after(await super().handshake_outbound(conn, remote_peer), conn)
+
+
+class NoiseSession(BaseSession):
+    """A secured connection: upstream's interface for the negotiation that follows and for stock yamux, `pieces` for
+    our own muxer."""
+
+    @classmethod
+    def after(cls, session: ISecureConn, conn: IRawConnection) -> "NoiseSession":
+        """Take the keys over from the session that upstream's handshake has made on `conn`."""
+        assert isinstance(session, SecureSession)
+        assert isinstance(session.conn, NoiseTransportReadWriter)
+        noise = session.conn.noise_state.noise_protocol
+        sending, receiving = noise.cipher_state_encrypt, noise.cipher_state_decrypt
+        taken = cls(
+            local_peer=session.local_peer,
+            local_private_key=session.local_private_key,
+            remote_peer=session.remote_peer,
+            remote_permanent_pubkey=session.remote_permanent_pubkey,
+            is_initiator=session.is_initiator,
+        )
+        taken._start(conn, Sealer(sending.k, sending.n), Opener(receiving.k, receiving.n))
+        return taken
+
+    def _start(self, conn: IRawConnection, sealer: Sealer, opener: Opener) -> None:
+        self._conn = conn
+        self._raw = RawBytes(conn)
+        self._sealer = sealer
+        self._opener = opener
+        self._arrived: deque[bytes | memoryview] = deque()
+        self._writing = trio.Lock()
+
+    async def pieces(self) -> list[bytes | memoryview]:
+        """What has arrived, one byte at least; empty when the other side has closed. Raises `ConnectionClosedError`,
+        also for bytes that do not open."""
+        while not self._arrived:
+            data = await self._raw.receive()
+            if not data:
+                return []
+            try:
+                self._arrived += self._opener.open(data)
+            except Malformed as fault:
+                log.warning("connection with %s closed: %s", self.remote_peer, fault)
+                await self.close()
+                raise ConnectionClosedError(str(fault)) from None
+        found = list(self._arrived)
+        self._arrived.clear()
+        return found
+
+    async def read(self, n: int | None = None) -> bytes:
+        """`n` bytes, fewer only at the end; without `n` what is there, one byte at least. Raises
+        `ConnectionClosedError`."""
+        found = bytearray()
+        while n is None or len(found) < n:
+            pieces = await self.pieces()
+            if not pieces:
+                break
+            found += b"".join(pieces)
+            if n is None:
+                break
+        if n is not None and len(found) > n:
+            self._arrived.appendleft(memoryview(bytes(found[n:])))
+        if not found and n != 0:
+            raise ConnectionClosedError("the other side closed the connection")
+        return bytes(found[:n])
+
+    async def write(self, data: bytes) -> None:
+        """See `send`."""
+        await self.send(data)
+
+    async def send(self, *pieces: Bytes) -> None:
+        """All of them, whoever is cancelled meanwhile. Raises `ConnectionClosedError`."""
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            await self._writing.acquire()
+        try:
+            sealed = self._sealer.seal(*pieces)
+            if left := sealed[self._raw.send_now(sealed) :]:
+                await self._send(left)
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        finally:
+            self._writing.release()
+
+    async def _send(self, sealed: memoryview) -> None:
+        with trio.move_on_after(STUCK) as scope:
+            scope.shield = True
+            await self._raw.send(sealed)
+        if scope.cancelled_caught:
+            await self.close()
+            raise ConnectionClosedError(f"a write did not leave for {STUCK:g} s")
+
+    async def close(self) -> None:
+        await self._conn.close()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._conn.get_remote_address()
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return self._conn.get_transport_addresses()
+
+    def get_connection_type(self) -> ConnectionType:
+        return self._conn.get_connection_type()

@@ -1,0 +1,86 @@
+"""The socket under a raw connection of upstream's.
+
+Bytes go to it and come from it without upstream's layers, which pass through the scheduler four times for each of them.
+A relayed connection, which has no TCP socket, goes through the layers. As with upstream, a socket that this side has
+closed is at its end, and what is sent to it is lost.
+"""
+
+import os
+
+import trio
+from libp2p.abc import IRawConnection
+from libp2p.io.abc import ReadWriteCloser
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
+
+from p2p.libp2p.mux import Bytes
+
+RECEIVE = 256 << 10
+"""Bytes that are asked of the socket at once."""
+
+
+class RawBytes:
+    """The bytes of one raw connection. One task may send, and one receive."""
+
+    def __init__(self, conn: IRawConnection) -> None:
+        self._conn = conn
+        stream = getattr(conn, "stream", None)
+        self._socket = stream.stream.socket if isinstance(stream, TrioTCPStream) else None
+        self._buffer = memoryview(bytearray(RECEIVE if self._socket else 0))
+
+    async def receive(self) -> Bytes:
+        """What has arrived, empty at the end; it is overwritten by the next call. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return await self._conn.read(RECEIVE)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            while True:
+                try:
+                    length = os.readv(self._descriptor(), [self._buffer])
+                    break
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self._descriptor())
+        except trio.ClosedResourceError:
+            return b""
+        except OSError as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+        await trio.lowlevel.cancel_shielded_checkpoint()  # others may run, however much there is to read
+        return self._buffer[:length]
+
+    def send_now(self, data: memoryview) -> int:
+        """The bytes that could leave without waiting. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return 0
+        try:
+            return os.write(self._descriptor(), data)
+        except BlockingIOError:
+            return 0
+        except trio.ClosedResourceError:
+            return len(data)
+        except OSError as error:
+            raise ConnectionClosedError(f"{error!r}", transport="tcp") from error
+
+    async def send(self, data: memoryview) -> None:
+        """All of it. Raises `ConnectionClosedError`."""
+        if self._socket is None:
+            return await self._conn.write(data)  # type: ignore[arg-type]
+        while data:
+            try:
+                await trio.lowlevel.wait_writable(self._descriptor())
+            except trio.ClosedResourceError:
+                return
+            data = data[self.send_now(data) :]
+
+    def _descriptor(self) -> int:
+        """Asked for each time: once the socket is closed, its number may be another file's."""
+        assert self._socket is not None
+        if (number := self._socket.fileno()) < 0:
+            raise trio.ClosedResourceError("this side closed it")
+        return number
+
+
+async def readable(stream: ReadWriteCloser) -> None:
+    """Wait until something has arrived, or the other side has closed; at once where there is no TCP socket. Raises
+    `trio.ClosedResourceError` where this side closes it."""
+    if isinstance(stream, TrioTCPStream):
+        await trio.lowlevel.wait_readable(stream.stream.socket)  # type: ignore[arg-type]

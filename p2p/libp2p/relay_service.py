@@ -1,0 +1,162 @@
+"""Circuit relay v2, the relay: passes encrypted bytes between two peers, within what `p2p.limits.relay_quota` grants.
+
+1. One request a stream. At most `REQUESTS` streams of one peer are looked at together; further ones are reset.
+2. Nothing is granted over a connection that is itself relayed.
+3. A target is only ever asked over the connection that it holds to this relay: a relay dials nobody.
+4. Whatever fails ends that circuit. Every handler is guarded (p2p/guard.py), since upstream would end the whole host.
+5. Bytes pass in pieces of at most `PIECE`, each in its turn of the one bucket; while a piece waits nothing more is
+   read, so the sender is slowed down and nothing piles up here.
+"""
+
+import logging
+import time
+from collections import Counter
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+
+from p2p.discovery.dial_back import ip_of
+from p2p.errors import Unreachable
+from p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
+from p2p.limits.relay_quota import Circuit, Refused, RelayBook, RelayLimits, Why
+from p2p.multiaddr import way_of
+
+log = logging.getLogger("p2p")
+
+REQUESTS = 4
+"""Requests of one peer that are looked at together."""
+PIECE = 16 << 10
+"""Bytes that pass in one turn."""
+_STATUS = {
+    Why.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
+    Why.CROWDED: pb.RESERVATION_REFUSED,
+    Why.TOO_MANY: pb.RESOURCE_LIMIT_EXCEEDED,
+    Why.NO_RESERVATION: pb.NO_RESERVATION,
+}
+
+
+class Relay:
+    """The hop on one host, from when it is made."""
+
+    def __init__(self, host: IHost, limits: RelayLimits) -> None:
+        self._host = host
+        self.book = RelayBook(limits)
+        self._asking: Counter[ID] = Counter()
+        self.passed = 0
+        """Bytes relayed since the start."""
+        host.set_stream_handler(HOP, self._hop)
+
+    async def _hop(self, stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        if self._asking[peer] >= REQUESTS:
+            await stream.reset()
+            return
+        self._asking[peer] += 1
+        try:
+            asked = await receive(stream, pb.HopMessage)
+            circuit = await self._grant(stream, peer, asked)
+        finally:
+            self._asking[peer] -= 1
+            if not self._asking[peer]:
+                del self._asking[peer]
+        if circuit is not None:
+            await self._carry(stream, circuit, ID(asked.peer.id), peer)
+
+    async def _grant(self, stream: INetStream, peer: ID, asked: pb.HopMessage) -> Circuit | None:
+        """Answer; the circuit that is now to be carried."""
+        address = remote_address(stream.muxed_conn)
+        try:
+            if way_of(address or "") == "relay":
+                await self._answer(stream, pb.PERMISSION_DENIED)
+            elif asked.type == pb.HopMessage.RESERVE:
+                self._forget_the_gone()
+                self.book.reserve(str(peer), ip_of(address), trio.current_time())
+                await self._grant_reservation(stream)
+            elif asked.type == pb.HopMessage.CONNECT:
+                self._forget_the_gone()
+                return self.book.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
+            else:
+                await self._answer(stream, pb.UNEXPECTED_MESSAGE)
+        except Refused as refused:
+            log.info("relay: %s is refused: %s", peer, refused)
+            await self._answer(stream, _STATUS[refused.why])
+        return None
+
+    async def _grant_reservation(self, stream: INetStream) -> None:
+        limits = self.book.limits
+        own = [address.to_bytes() for address in self._host.get_addrs()]
+        reservation = pb.Reservation(expire=int(time.time() + limits.life), addrs=own)
+        limit = pb.Limit(duration=int(limits.duration), data=limits.data)
+        answer = pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, reservation=reservation, limit=limit)
+        await send(stream, answer)
+        await stream.close()
+
+    async def _answer(self, stream: INetStream, status: "pb.Status.ValueType") -> None:
+        await send(stream, pb.HopMessage(type=pb.HopMessage.STATUS, status=status))
+        await stream.close()
+
+    async def _carry(self, source: INetStream, circuit: Circuit, target: ID, peer: ID) -> None:
+        """Ask the target, then pass bytes until either side ends."""
+        try:
+            try:
+                stream = await self._ask_target(target, peer)
+            except Unreachable as error:
+                log.info("relay: %s does not take %s: %s", target, peer, error)
+                await self._answer(source, pb.CONNECTION_FAILED)
+                return
+            limits = self.book.limits
+            limit = pb.Limit(duration=int(limits.duration), data=limits.data)
+            await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=limit))
+            try:
+                with trio.move_on_at(circuit.deadline):
+                    async with trio.open_nursery() as nursery:
+                        for one, other in ((source, stream), (stream, source)):
+                            nursery.start_soon(self._pass, one, other, circuit, nursery.cancel_scope)
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(ANSWER_TIMEOUT):
+                    await source.reset()
+                    await stream.reset()
+        finally:
+            circuit.close()
+
+    async def _ask_target(self, target: ID, source: ID) -> INetStream:
+        stream: INetStream | None = None
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT):
+                stream = await self._host.new_stream(target, [STOP])
+                asked = pb.StopMessage(type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=source.to_bytes()))
+                await send(stream, asked)
+                answer = await receive(stream, pb.StopMessage)
+            if answer.status != pb.OK:
+                raise Unreachable(f"status {answer.status}")
+        except (Exception, ExceptionGroup) as error:
+            if stream is not None:
+                await stream.reset()
+            raise Unreachable(f"{error!r}") from None
+        return stream
+
+    async def _pass(self, one: INetStream, other: INetStream, circuit: Circuit, end: trio.CancelScope) -> None:
+        """From one side to the other, until it ends or the circuit is used up; then the circuit ends."""
+        try:
+            while data := await one.read(PIECE):
+                wait = circuit.book(len(data), trio.current_time())
+                if wait is None:
+                    log.info("relay: a circuit is used up")
+                    break
+                await trio.sleep(wait)
+                await other.write(data)
+                self.passed += len(data)
+        except StreamEOF:
+            pass
+        except Exception as error:
+            log.debug("relay: a circuit ended: %r", error)
+        end.cancel()
+
+    def _forget_the_gone(self) -> None:
+        connected = {str(peer) for peer in self._host.get_connected_peers()}
+        for holder in self.book.holders(trio.current_time()):
+            if holder not in connected:
+                self.book.forget(holder)

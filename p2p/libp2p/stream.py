@@ -1,0 +1,186 @@
+"""One libp2p stream as a `p2p.transport.Stream`: frames, and a watchdog (rules 4 and 6 of p2p/libp2p/transport.py)."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import trio
+from libp2p.abc import INetStream
+
+from p2p.errors import LocalFault, Malformed, TooLong, Unreachable
+from p2p.libp2p.mux import Bytes
+from p2p.libp2p.muxed_connection import MuxStream
+from p2p.libp2p.yamux import ForeignStream
+
+log = logging.getLogger("p2p")
+
+T = TypeVar("T")
+
+LENGTH = 4
+RESET_TIMEOUT = 5.0
+"""Seconds for a reset to leave; after that the connection is closed."""
+
+
+class Pipe(Protocol):
+    """What is common to a stream of our muxer and one of a foreign peer; see `MuxStream`."""
+
+    @property
+    def unread(self) -> int: ...
+
+    @property
+    def sent(self) -> int: ...
+
+    @property
+    def room(self) -> bool: ...
+
+    async def pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]: ...
+
+    def put(self, data: Bytes) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def reset(self) -> None: ...
+
+
+class LibP2PStream:
+    """Frames over a muxed stream."""
+
+    def __init__(
+        self,
+        stream: INetStream,
+        peer: str,
+        nursery: trio.Nursery,
+        patience: float,
+        drop: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`patience`: seconds. `drop`: closes the connection with a peer."""
+        muxed = getattr(stream, "muxed_stream", None)
+        self._pipe: Pipe = muxed if isinstance(muxed, MuxStream) else ForeignStream(stream, nursery)
+        self._stream = stream
+        self._peer = peer
+        self._nursery = nursery
+        self._patience = patience
+        self._drop = drop
+        self._finished = False
+        self._broken: str | None = None
+
+    @property
+    def peer(self) -> str:
+        """See `Stream`."""
+        return self._peer
+
+    async def send(self, *pieces: Bytes) -> None:
+        """See `Stream`. Where the caller is cancelled, the frame leaves whole all the same."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check()
+        if self._finished:
+            raise LocalFault("a frame was sent after the stream's finish")
+        try:
+            self._pipe.put(sum(map(len, pieces)).to_bytes(LENGTH, "big"))
+            for piece in pieces:
+                self._pipe.put(piece)
+        except Exception as error:
+            self._break(f"{error!r}")
+        await self._flush()
+
+    async def receive(self, limit: int) -> bytes | None:
+        """See `Stream`."""
+        head = await self._exactly(LENGTH)
+        if not head:
+            return None
+        length = int.from_bytes(head, "big") if len(head) == LENGTH else 1
+        if length > limit:
+            raise TooLong(f"{self._peer} announces a frame of {length} bytes, the limit is {limit}")
+        frame = await self._exactly(length)
+        if len(frame) < length:
+            raise Malformed(f"{self._peer} ended in the middle of a frame")
+        return frame
+
+    async def finish(self) -> None:
+        """See `Stream`."""
+        if not self._finished and self._broken is None:
+            self._finished = True
+            await self._pipe.close()
+            await self._flush()
+
+    async def reset(self) -> None:
+        """See `Stream`."""
+        self._break("this side reset the stream")
+
+    async def linger(self) -> None:
+        """Finish, and discard what still arrives until the other side is done or makes no progress; then reset."""
+        try:
+            await self.finish()
+            while await self._pieces(1 << 20):
+                pass
+        except Unreachable as error:
+            log.debug("%s", error)
+        finally:
+            self._break("the handler is done")
+
+    async def _exactly(self, count: int) -> bytes:
+        """So many bytes; fewer only where the other side finished."""
+        pieces: list[Bytes] = []
+        while count:
+            found = await self._pieces(count, least=count)
+            if not found:
+                break
+            pieces += found
+            count -= sum(map(len, found))
+        return b"".join(pieces)
+
+    async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:
+        """See `MuxStream`. Waits as long as there is progress. Raises `Unreachable`."""
+        while self._broken is None:
+            unread = self._pipe.unread
+            try:
+                if unread >= least:  # no deadline for what is there: it costs more than the call
+                    return await self._pipe.pieces(limit, least)
+                with trio.fail_after(self._patience):
+                    return await self._pipe.pieces(limit, least)
+            except trio.TooSlowError:
+                if self._pipe.unread == unread:
+                    self._break(f"no byte for {self._patience:g} s")
+            except Exception as error:
+                self._break(f"{error!r}")
+        raise Unreachable(self._why())
+
+    async def _flush(self) -> None:
+        """Wait for room, as long as there is progress. Raises `Unreachable`."""
+        while self._broken is None:
+            sent = self._pipe.sent
+            try:
+                if self._pipe.room:
+                    return await self._pipe.flush()
+                with trio.fail_after(self._patience):
+                    return await self._pipe.flush()
+            except trio.TooSlowError:
+                if self._pipe.sent == sent:
+                    self._break(f"nothing could be sent for {self._patience:g} s")
+            except Exception as error:
+                self._break(f"{error!r}")
+        raise Unreachable(self._why())
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise Unreachable(self._why())
+
+    def _why(self) -> str:
+        return f"stream with {self._peer}: {self._broken}"
+
+    def _break(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = why
+            self._nursery.start_soon(self._reset)
+
+    async def _reset(self) -> None:
+        with trio.move_on_after(RESET_TIMEOUT) as scope:
+            try:
+                await self._pipe.reset()
+                await self._stream.reset()
+            except Exception as error:
+                log.debug("reset: %r", error)
+        if scope.cancelled_caught:  # not even a reset leaves: the connection is stuck
+            await self._drop(self._peer)

@@ -1,0 +1,173 @@
+"""The network plane of an asyncio daemon over libp2p: a `Peer` on a trio thread, called from asyncio.
+
+1. `Bridged` is the only way from asyncio to that peer: one line per method, with the types of `Peer`.
+2. Payload bytes stay on the trio side: a blocked asyncio loop does not stop chunks from being served.
+3. Handlers are called in the asyncio loop, at most `bridge.CALLS` at once.
+4. The thread's death is an error of `run`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from p2p.errors import LocalFault, Unreachable
+from p2p.guard import one_error
+from p2p.handlers import Handlers
+from p2p.identity import peer_id, public_bytes
+from p2p.libp2p.trio_bridge import TrioThread
+from p2p.limits.origin import Origin
+from p2p.limits.relay_quota import RelayLimits
+from p2p.limits.subnets import PeerLimits
+from p2p.peer.peer import Peer
+from p2p.transport import GossipHandler, Transport
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds without a byte before a waiting stream is reset."""
+
+
+class Bridged(Generic[P, T]):
+    """A method of the peer on trio, called from asyncio: `fetch = Bridged(lambda peer: peer.fetch)`."""
+
+    def __init__(self, method: Callable[[Peer], Callable[P, Awaitable[T]]]) -> None:
+        self._method = method
+
+    def __get__(self, own: "ThreadedPeer", kind: type["ThreadedPeer"]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Raises `Unreachable`."""
+        thread, peer = own.on_trio()
+        return partial(thread.call, self._method(peer))
+
+
+class ThreadedPeer:
+    """`p2p.network.AnyPeer` for asyncio, over libp2p. One `run` per instance."""
+
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        listen: Sequence[str],
+        *,
+        seed: int = 0,
+        uplink: float | None = None,
+        downlink: float | None = None,
+        patience: float = PATIENCE,
+        relay: RelayLimits | None = None,
+        limits: PeerLimits | None = None,
+    ) -> None:
+        """`listen`: multiaddresses, none for a peer that only dials. `uplink`, `downlink`: bytes of payload per
+        second, None for no limit. `patience`: seconds without a byte before a stream is reset. `relay`: what it relays
+        for others, None for nothing. `limits`: of connections."""
+        self._key = key
+        self._listen = list(listen)
+        self._seed = seed
+        self._uplink, self._downlink = uplink, downlink
+        self._patience = patience
+        self._relay, self._limits = relay, limits
+        self._peer_id = peer_id(public_bytes(key))
+        self.handlers = Handlers()
+        self.serve = self.handlers.serve
+        self._topics: list[tuple[str, GossipHandler]] = []
+        self._ready = asyncio.Event()
+        self._failure: Exception | None = None
+        self._thread: TrioThread | None = None
+        self._peer: Peer | None = None
+        self._kept: Collection[str] = ()
+
+    request = Bridged(lambda peer: peer.request)
+    peers = Bridged(lambda peer: peer.peers)
+    way = Bridged(lambda peer: peer.way)
+    dial = Bridged(lambda peer: peer.dial)
+    publish = Bridged(lambda peer: peer.publish)
+    share = Bridged(lambda peer: peer.share)
+    unshare = Bridged(lambda peer: peer.unshare)
+    fetch = Bridged(lambda peer: peer.fetch)
+    follow = Bridged(lambda peer: peer.follow)
+    turn = Bridged(lambda peer: peer.turn)
+    traffic = Bridged(lambda peer: peer.traffic)
+    addresses = Bridged(lambda peer: peer.addresses)
+    reserve = Bridged(lambda peer: peer.reserve)
+    release = Bridged(lambda peer: peer.release)
+
+    @property
+    def peer_id(self) -> str:
+        """See `Links`."""
+        return self._peer_id
+
+    def on_trio(self) -> tuple[TrioThread, Peer]:
+        """Return the peer and the thread on which alone it may be used. Raises `Unreachable`."""
+        if self._thread is None or self._peer is None:
+            raise Unreachable("the network is not running")
+        return self._thread, self._peer
+
+    async def run(self) -> None:
+        """See `Host`."""
+        self._thread = TrioThread("p2p")
+        try:
+            await self._thread.run(self._main)
+            raise Unreachable("the network thread ended by itself")
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._ready.set()
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        await self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Gossip`."""
+        self._topics.append((topic, handler))
+
+    def origin(self, peer: str) -> Origin:
+        """See `Inbound`."""
+        return Origin(peer, peer) if self._peer is None else self._peer.origin(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Inbound`."""
+        self._kept = parties
+        if self._peer is not None:
+            self._peer.keep_places(parties)
+
+    async def _main(self) -> None:
+        """On trio: build the peer, and run it."""
+        thread = self._thread
+        assert thread is not None
+        self._peer = peer = self._build(thread)
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(peer.run)
+                await peer.ready()
+                thread.post(self._ready.set)
+
+    def _build(self, thread: TrioThread) -> Peer:
+        transport = _libp2p_transport(self._key, self._listen, self._patience, self._relay, self._limits)
+        transport.keep_places(self._kept)
+        handlers = self.handlers.across(thread.from_trio)
+        peer = Peer(transport, seed=self._seed, uplink=self._uplink, downlink=self._downlink, handlers=handlers)
+        for topic, hear in self._topics:
+            peer.subscribe(topic, thread.from_trio(hear))
+        return peer
+
+
+def _libp2p_transport(
+    key: Ed25519PrivateKey,
+    listen: list[str],
+    patience: float,
+    relay: RelayLimits | None,
+    limits: PeerLimits | None,
+) -> Transport:
+    try:
+        from p2p.libp2p.transport import LibP2PTransport
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "libp2p":
+            raise
+        raise LocalFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
+    return LibP2PTransport(key, listen, patience=patience, relay=relay, limits=limits)

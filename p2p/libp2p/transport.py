@@ -1,0 +1,398 @@
+"""The transport over py-libp2p, on trio. Only this module and its parts (p2p/libp2p_*.py) import libp2p; one of them,
+p2p/libp2p/patches.py, replaces parts of upstream's own code.
+
+What py-libp2p 0.8 does under fire, and what stands against it here:
+
+1. An exception from any stream handler ends the host. Every handler is guarded, those the host installs for itself
+   and pubsub's included: the guard is in place before Pubsub is built.
+2. Plaintext is offered by default, and limits are loose. Security is Noise and nothing else; limits are stated.
+3. A cancelled write ends the connection for all its streams: Noise has counted a message that never left. So writes
+   are shielded where they enter the socket (p2p/libp2p/noise_session.py), and whoever sends only queues bytes for the
+   task that writes (p2p/libp2p/muxed_connection.py, p2p/libp2p/yamux.py).
+4. A frozen peer gives no error. A wait without a single byte for `patience` seconds resets the stream; a write that
+   cannot even leave, or a peer that answers no PING, closes the connection.
+5. Stock Noise and yamux spend 4 times the CPU of TLS on task switches, and yamux fails a write when the reader pauses
+   for 5 s. Between our own peers streams go over our own muxer; a foreign peer's yamux is held within bounds
+   (p2p/libp2p/yamux.py).
+6. `read(n)` may be short, and the end is an exception. Frames are a length (u32, big-endian) and the bytes; the length
+   is checked against the reader's limit before anything is read.
+7. Gossip drops above 10 messages a second silently, and late joiners get old ones out of order: it carries only small
+   messages, each of which must stand alone, and of those of this peer `GOSSIP_RATE` a second. Signing is strict. Two
+   copies that come close together would both be judged (p2p/libp2p/gossip_dedup.py).
+8. A second connection to the same peer delays every connect by 250 ms: one connection a peer.
+9. The host dials peers that it once knew, dropped ones too: that is turned off. Whom to connect is the daemon's
+   choice.
+10. Of the addresses of a peer it dials the one that it heard first and no other, and for a while none after a failure:
+    whoever came back at another port would stay lost. So what it knew is forgotten before each dial.
+11. A dial to a peer that is connected returns at once, also where that connection leads nowhere since this machine
+    has moved. So a connection that gives no sign of life within `ALIVE` seconds is replaced; and where a peer comes by
+    a second one, as it knows of no first one, the first is looked at in the same way.
+12. Gossip ends in silence where connections come and go, and a publisher tells its mesh alone (p2p/libp2p/gossip.py).
+13. After as many inbound connections as may be open at once, all closed long ago, it takes no more, in silence. Ours
+    are taken in by p2p/libp2p/inbound.py.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from libp2p import new_host
+from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TMuxerOptions, TProtocol
+from libp2p.network.config import ConnectionConfig
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.pubsub.pb.rpc_pb2 import Message
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.rcmgr import ResourceLimits, ResourceManager, new_resource_manager
+from libp2p.rcmgr.connection_limits import ConnectionLimits
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.tools.anyio_service import background_trio_service
+from multiaddr import Multiaddr
+
+from p2p.errors import LocalFault, Unreachable
+from p2p.guard import guarded
+from p2p.libp2p.circuit import Circuits, remote_address
+from p2p.libp2p.connection_gater import Connections, close_socket
+from p2p.libp2p.gossip import Router, mend
+from p2p.libp2p.gossip_dedup import Once
+from p2p.libp2p.hole_punch import Punch
+from p2p.libp2p.inbound import Inbound
+from p2p.libp2p.mux import PROTOCOL as MUX
+from p2p.libp2p.muxed_connection import MuxConn
+from p2p.libp2p.noise_session import security
+from p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
+from p2p.libp2p.relay_service import Relay
+from p2p.libp2p.stream import LibP2PStream
+from p2p.libp2p.trio_bridge import HEARD
+from p2p.libp2p.upstream_logs import demote
+from p2p.libp2p.yamux import ForeignConn
+from p2p.limits.origin import Origin
+from p2p.limits.relay_quota import RelayLimits
+from p2p.limits.subnets import PeerLimits
+from p2p.limits.token_bucket import TokenBuckets
+from p2p.multiaddr import address_of, way_of
+from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+from runtime.figures import figure
+
+log = logging.getLogger("p2p")
+
+PATIENCE = 20.0
+"""Seconds without a byte before a waiting stream is reset."""
+DIAL_TIMEOUT = 15.0
+ALIVE = 4.0
+"""Seconds for a peer to be heard of over a connection that somebody wants dialled."""
+HANG_UP = 2.0
+"""Seconds for closing connections at the end."""
+STREAMS_PER_CONNECTION = 16
+"""On the average of all connections together."""
+OWN_DIALS = 16
+"""Connections that this host may make when those of others have taken all places."""
+MAX_MEMORY_MIB = 512
+GOSSIP_PROTOCOLS = [TProtocol("/meshsub/1.2.0"), TProtocol("/meshsub/1.1.0"), TProtocol("/meshsub/1.0.0")]
+HEARTBEAT = 1
+"""Seconds between two rounds of gossip; upstream's default is 120."""
+GOSSIP_RATE, GOSSIP_BURST = 5.0, 5.0
+"""Messages of a topic that this peer lets go: a second, and at once. The rest wait."""
+GOSSIP_RPC_LIMIT = 128 << 10
+"""Bytes of one gossip packet, which may carry several messages."""
+VALIDATION_TIMEOUT = 30.0
+"""Seconds a gossip handler may take, longer than an event loop that handles it may be busy."""
+
+
+def muxers() -> TMuxerOptions:
+    """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
+    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn}
+
+
+def resources(connections: int) -> ResourceManager:
+    """Return what all peers together may take. Upstream's circuit breaker and degradation would refuse honest peers
+    too. Connections are counted by p2p/libp2p/connection_gater.py, so that upstream's own bound is out of their way."""
+    return new_resource_manager(
+        ResourceLimits(
+            max_connections=4 * (connections + OWN_DIALS),
+            max_memory_mb=MAX_MEMORY_MIB,
+            max_streams=STREAMS_PER_CONNECTION * connections,
+        ),
+        connection_limits=ConnectionLimits(),
+        enable_metrics=False,
+        enable_memory_pooling=False,
+        enable_circuit_breaker=False,
+        enable_graceful_degradation=False,
+    )
+
+
+def upstream_limits(connections: int) -> ConnectionConfig:
+    """Return upstream's own bounds, twice as wide as ours: no connection shall meet them in silence."""
+    most = 2 * (connections + OWN_DIALS)
+    return ConnectionConfig(
+        max_connections=most,
+        high_watermark=most,
+        low_watermark=0,
+        min_connections=0,
+        max_connections_per_peer=1,
+        dial_timeout=DIAL_TIMEOUT,
+    )
+
+
+class LibP2PTransport:
+    """`p2p.transport.Transport` on trio."""
+
+    def __init__(
+        self,
+        key: Ed25519PrivateKey,
+        listen: Sequence[str],
+        *,
+        patience: float = PATIENCE,
+        relay: RelayLimits | None = None,
+        limits: PeerLimits | None = None,
+    ) -> None:
+        """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `relay`: what it relays for others,
+        None for nothing. Raises `LocalFault`."""
+        limits = limits or PeerLimits()
+        try:
+            self._listen = [Multiaddr(address) for address in listen]
+        except ValueError as error:
+            raise LocalFault(f"not a multiaddress to listen on: {error}") from error
+        self._patience = patience
+        self._nursery: trio.Nursery | None = None
+        self._topics: dict[str, GossipHandler] = {}
+        self._gossip = TokenBuckets(GOSSIP_RATE, GOSSIP_BURST)
+        patch_streams()
+        demote()
+        key_pair = create_new_key_pair(key.private_bytes_raw())
+        self._host: IHost = new_host(
+            key_pair=key_pair,
+            sec_opt=security(key_pair),
+            listen_addrs=self._listen or None,
+            resource_manager=resources(limits.connections),
+            connection_config=upstream_limits(limits.connections),
+        )
+        self._most = limits.connections + OWN_DIALS
+        self._connections = Connections(limits)
+        patch_host(self._host, muxers(), Inbound(self._host, self._connections).take_in)
+        self._circuits = Circuits(self._host, self._connections.gone)
+        self._punch = Punch(self._host, self._circuits)
+        self._circuits.arrived = self._upgrade
+        self._connections.doubled = self._look_at_older
+        self._relay = Relay(self._host, relay) if relay is not None else None
+        self._host.get_network().register_notifee(self._connections)
+        self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
+        self._pubsub = patch_pubsub(
+            Pubsub(
+                self._host,
+                self._router,
+                strict_signing=True,
+                max_concurrent_validator_count=HEARD,
+                validation_timeout=VALIDATION_TIMEOUT,
+                max_inbound_rpc_size=GOSSIP_RPC_LIMIT,
+            )
+        )
+
+    @property
+    def peer_id(self) -> str:
+        """See `Transport`."""
+        return str(self._host.get_id())
+
+    async def run(self, listening: Callable[[], None]) -> None:
+        """See `Transport`."""
+        async with (
+            self._host.run(listen_addrs=self._listen),
+            background_trio_service(self._pubsub),
+            background_trio_service(self._router),
+            trio.open_nursery() as self._nursery,
+        ):
+            self._check_listeners()
+            await self._host.get_network().auto_connector.stop()  # type: ignore[attr-defined]
+            await self._pubsub.wait_until_ready()
+            for topic, handler in self._topics.items():
+                await self._join(topic, handler, self._nursery)
+            self._nursery.start_soon(mend, self._pubsub, self._host.get_connected_peers)
+            listening()
+            try:
+                await trio.sleep_forever()
+            finally:
+                await self._hang_up()
+
+    def addresses(self) -> list[str]:
+        """See `Transport`."""
+        return [*(str(address) for address in self._host.get_addrs()), *self._circuits.addresses()]
+
+    def remote(self, peer: str) -> str | None:
+        """See `Transport`."""
+        found = [connection for connection in self._connections.of(peer) if not connection.is_closed]
+        addresses = [address for connection in found if (address := remote_address(connection.muxed_conn)) is not None]
+        return min(addresses, key=lambda address: way_of(address) == "relay", default=None)
+
+    def peers(self) -> list[str]:
+        """See `Transport`."""
+        return [str(peer) for peer in self._host.get_connected_peers()]
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Transport`."""
+        why = ""
+        for address in addresses:
+            place = address_of(address)
+            peer = place.peer
+            if peer == self.peer_id:
+                continue
+            if (left := self._connections.banned_for(peer)) > 0:
+                why = f"; {peer} broke the protocol, and is left alone for {figure(left)} s more"
+                continue
+            if len(self._connections.open) >= self._most and not self._connections.of(peer):
+                why = f"; this peer has {len(self._connections.open)} connections, and its setting allows no more"
+                continue
+            try:
+                with trio.fail_after(DIAL_TIMEOUT):
+                    for passed in place.peers:  # a relay before the peer behind it
+                        await self._drop_dead(passed)
+                    relayed = place.route == "relay"
+                    return await (self._circuits.dial(address) if relayed else self._connect(address))
+            except (Exception, ExceptionGroup) as error:
+                log.debug("dial %s: %r", address, error)
+        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}{why}")
+
+    def _look_at_older(self, newest: INetConn) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(guarded(self._drop_dead), str(newest.muxed_conn.peer_id), newest)
+
+    async def _drop_dead(self, peer: str, but: INetConn | None = None) -> None:
+        """Rule 11. Of stock yamux nothing is asked."""
+        for connection in self._connections.of(peer):
+            muxed = connection.muxed_conn
+            if connection is but or not isinstance(muxed, MuxConn) or muxed.is_closed:
+                continue
+            if not await muxed.alive(ALIVE):
+                log.info("%s gives no sign of life: its connection is replaced", peer)
+                await close_socket(connection)
+                await connection.close()
+
+    async def _connect(self, address: str) -> str:
+        info = info_from_p2p_addr(Multiaddr(address))
+        self._forget(info.peer_id)
+        await self._host.connect(info)
+        return str(info.peer_id)
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Transport`."""
+        if self._nursery is None:
+            raise Unreachable("the network is not running")
+        await self._circuits.keep(addresses, self._nursery)
+
+    async def release(self, relay: str) -> None:
+        """See `Transport`."""
+        self._circuits.release(relay)
+
+    def origin(self, peer: str) -> Origin:
+        """See `Transport`."""
+        return self._connections.origins.of(peer)
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Transport`."""
+        self._connections.places.keep(parties)
+
+    def relayed(self) -> int:
+        """See `Transport`."""
+        return self._relay.passed if self._relay is not None else 0
+
+    def turned_away(self) -> dict[str, int]:
+        """See `Transport`."""
+        return self._connections.turned_away.counts()
+
+    def _upgrade(self, peer: str) -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(self._punch.lead, peer)
+
+    def _forget(self, peer: ID) -> None:
+        """Where a peer was, and that it was not there lately (rule 10)."""
+        network: Any = self._host.get_network()
+        network.peerstore.clear_addrs(peer)
+        network._negative_peer_cache.evict(str(peer))
+
+    async def open(self, peer: str, protocol: str) -> Stream:
+        """See `Transport`."""
+        target = ID.from_string(peer)
+        if target not in self._host.get_connected_peers():
+            raise Unreachable(f"{peer} is not connected")
+        try:
+            with trio.fail_after(self._patience):
+                stream = await self._host.new_stream(target, [TProtocol(protocol)])
+        except (Exception, ExceptionGroup) as error:
+            raise Unreachable(f"no {protocol} stream to {peer}: {error!r}") from None
+        return self._wrap(stream)
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """See `Transport`."""
+
+        async def serve(stream: INetStream) -> None:
+            wrapped = self._wrap(stream)
+            await guarded(handler)(wrapped)
+            await wrapped.linger()
+
+        self._host.set_stream_handler(TProtocol(protocol), serve)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Transport`."""
+        if len(data) > GOSSIP_LIMIT:
+            raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+        await trio.sleep(self._gossip.consume(topic, trio.current_time()))
+        await self._pubsub.publish(topic, data)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Transport`."""
+        self._topics[topic] = handler
+
+    async def drop(self, peer: str) -> None:
+        """See `Transport`."""
+        for connection in self._connections.of(peer):
+            await close_socket(connection)  # first, as a farewell to a frozen peer would never leave
+            # Not `host.disconnect`, which in the end forgets a new connection too, if the peer was quick to come back.
+            await connection.close()
+
+    async def _hang_up(self) -> None:
+        """Close every connection, so that the others need not wait for their watchdogs (upstream just lets go)."""
+        with trio.move_on_after(HANG_UP) as scope:
+            scope.shield = True
+            async with trio.open_nursery() as nursery:
+                for peer in self._host.get_connected_peers():
+                    nursery.start_soon(self._host.disconnect, peer)
+        for connection in list(self._connections.open):
+            await close_socket(connection)
+
+    def _wrap(self, stream: INetStream) -> LibP2PStream:
+        if self._nursery is None:
+            raise Unreachable("the network is not running")
+        peer = str(stream.muxed_conn.peer_id)
+        return LibP2PStream(stream, peer, self._nursery, self._patience, self.drop)
+
+    def _check_listeners(self) -> None:
+        running = self._host.get_network().listeners
+        for address in self._listen:
+            if str(address) not in running:
+                raise LocalFault(f"cannot listen on {address}: the port is taken or not allowed; choose another port")
+
+    async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
+        own, once = self._host.get_id(), Once()
+
+        async def judge(forwarder: ID, message: Message) -> bool:
+            if forwarder == own:
+                return True
+            if len(message.data) > GOSSIP_LIMIT:
+                return False
+
+            async def heard() -> bool:
+                return bool(await guarded(handler)(str(forwarder), message.data))
+
+            return await once.judge(message.from_id + message.seqno, message.data, heard)
+
+        self._pubsub.set_topic_validator(topic, judge, True)
+        subscription = await self._pubsub.subscribe(topic)
+
+        async def drain() -> None:
+            while True:  # the handler has seen it as validator; upstream's queue must not fill up
+                await subscription.get()
+
+        nursery.start_soon(drain)

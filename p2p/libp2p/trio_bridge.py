@@ -1,0 +1,195 @@
+"""Trio in a thread of its own beside an asyncio loop, and calls between the two.
+
+1. `TrioThread.run` is the thread's life as an asyncio task: it ends when the thread ends, with the thread's error;
+   cancelling it cancels trio and waits until the thread is gone. The thread cannot die unseen, nor outlive its owner.
+2. `call` runs a coroutine function on trio; `call_back` runs one on asyncio. Results, errors and cancellation cross.
+   A cancelled caller waits until the other side has really let go.
+3. At most `CALLS` calls from trio are at work in the asyncio loop; further ones wait on the trio side.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+
+import trio
+
+from p2p.errors import Unreachable
+from p2p.guard import one_error
+from p2p.limits.request_slots import ALL
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+HEARD = 10
+"""Gossip messages that are judged at once."""
+CALLS = ALL + HEARD
+"""With all requests that p2p/limits/request_slots.py lets in: none waits here, and a flood of gossip takes no request's
+place. The daemon decides which it answers first, and knows those that crossed."""
+
+
+class TrioThread:
+    """One trio run in one thread. Make it where the asyncio loop runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._scope: trio.CancelScope | None = None
+        self._stop = False
+
+    async def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` on trio until it ends or this task is cancelled."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        def thread() -> None:
+            error: BaseException | None = None
+            try:
+                trio.run(self._main, main)
+            except BaseException as caught:
+                error = caught
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(_settle, ended, None, error)
+
+        runner = threading.Thread(target=thread, name=self._name, daemon=True)
+        runner.start()
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self._cancel()
+            await _quietly(ended)
+            raise
+        finally:
+            runner.join()  # telling us was its last act
+
+    async def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function on trio. Raises what it raises, and `Unreachable` when trio has ended."""
+        outcome: asyncio.Future[T] = self._loop.create_future()
+        scope = trio.CancelScope()
+
+        async def runner() -> None:
+            result, error = None, None
+            try:
+                with scope:
+                    result = await function(*args, **kwargs)
+            except trio.Cancelled:
+                self._post(_settle, outcome, None, Unreachable("the network has stopped"))
+                raise
+            except BaseExceptionGroup as group:
+                error = _without_cancellation(group)
+            except Exception as caught:
+                error = caught
+            if scope.cancelled_caught:
+                self._post(outcome.cancel)
+            else:
+                self._post(_settle, outcome, result, error)
+
+        self._on_trio(self._start, runner, outcome)
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Unreachable):
+                self._on_trio(scope.cancel)
+            await _quietly(outcome)
+            raise
+
+    async def call_back(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function on asyncio, from trio. Raises what it raises."""
+        async with self._calls:
+            done = trio.Event()
+            token = trio.lowlevel.current_trio_token()
+
+            async def runner() -> T:
+                return await function(*args, **kwargs)
+
+            def finished(_: object) -> None:
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(done.set)
+
+            outcome = asyncio.run_coroutine_threadsafe(runner(), self._loop)
+            outcome.add_done_callback(finished)
+            try:
+                await done.wait()
+            except trio.Cancelled:
+                outcome.cancel()
+                raise
+            if outcome.cancelled():
+                raise Unreachable("the daemon is stopping")
+            return outcome.result()
+
+    def from_trio(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return a coroutine function of asyncio as trio may call it: by `call_back`."""
+        return partial(self.call_back, function)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call `function` in the asyncio loop soon."""
+        self._post(function)
+
+    async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
+        self._calls = trio.CapacityLimiter(CALLS)
+        try:
+            with one_error():
+                async with trio.open_nursery() as nursery:
+                    self._scope = nursery.cancel_scope
+                    self._nursery = nursery
+                    self._token = trio.lowlevel.current_trio_token()
+                    if self._stop:
+                        nursery.cancel_scope.cancel()
+                    await main()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+
+    def _start(self, runner: Callable[[], Awaitable[None]], outcome: "asyncio.Future[Any]") -> None:
+        if self._nursery is None:
+            self._post(_settle, outcome, None, Unreachable("the network has stopped"))
+        else:
+            self._nursery.start_soon(runner)
+
+    def _on_trio(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        try:
+            if self._token is None:
+                raise Unreachable("the network has not started")
+            self._token.run_sync_soon(function, *args)
+        except trio.RunFinishedError:
+            raise Unreachable("the network has stopped") from None
+
+    def _cancel(self) -> None:
+        self._stop = True
+        with contextlib.suppress(Unreachable):
+            self._on_trio(self._cancel_on_trio)
+
+    def _cancel_on_trio(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _post(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+async def _quietly(future: "asyncio.Future[Any]") -> None:
+    """Wait for the end, whatever it is; a second cancellation does not shorten it."""
+    while not future.done():
+        with contextlib.suppress(BaseException):
+            await asyncio.shield(future)
+    if not future.cancelled():
+        future.exception()
+
+
+def _without_cancellation(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    rest = group.split(trio.Cancelled)[1]
+    return rest if rest is not None else Unreachable("the network has stopped")

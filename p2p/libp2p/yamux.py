@@ -1,0 +1,156 @@
+"""Stock yamux, for peers that are not of this project: its connections within bounds, its streams with the interface
+of our own (`libp2p_mux.MuxStream`).
+
+1. Stock yamux fails a write when the reader pauses for 5 s, so a task always reads, up to `READ_AHEAD` bytes ahead of
+   whoever consumes. Another task writes: whoever sends only queues, so that no write is ever cancelled.
+2. Stock yamux keeps what is sent past its window, and any number of streams, of which the host has `MAX_STREAMS` for
+   all peers together. Here a stream too many is reset, and who sends too much that nobody has read is cut off.
+"""
+
+import logging
+from collections import deque
+
+import trio
+from libp2p.abc import IMuxedStream, INetStream
+from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.stream_muxer.yamux.yamux import Yamux
+
+from p2p.libp2p.mux import STREAMS_MAX, Bytes
+
+log = logging.getLogger("p2p")
+
+PIECE = 64 << 10
+"""Bytes of one read or write."""
+READ_AHEAD = 1 << 20
+"""Bytes that are read before anybody asked for them."""
+UNREAD_MAX = 64 << 20
+"""Bytes of one connection that may have come and not been read: 256 streams' first windows, or 4 grown ones."""
+
+
+class ForeignConn(Yamux):
+    """Upstream's, with rule 2."""
+
+    fault: str | None = None
+    """What the peer did wrong."""
+
+    async def accept_stream(self) -> IMuxedStream:
+        while True:
+            stream = await super().accept_stream()
+            if sum(not (one.is_initiator or one.closed) for one in self.streams.values()) <= STREAMS_MAX:
+                return stream
+            await stream.reset()
+
+    async def _read_data_body(self, length: int) -> bytes:
+        unread = sum(map(len, self.stream_buffers.values()))
+        if unread + length > UNREAD_MAX:
+            self.fault = f"{unread} bytes came that nobody has read"
+            log.warning("connection with %s closed: %s", self.peer_id, self.fault)
+            raise trio.TooSlowError  # the one error that upstream lets end the connection
+        return await super()._read_data_body(length)
+
+
+class ForeignStream:
+    """Its tasks live in the transport's nursery, and end with the stream."""
+
+    def __init__(self, stream: INetStream, nursery: trio.Nursery) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+        self._queue: deque[Bytes] = deque()
+        self._ended = self._finishing = self._finished = False
+        self._error: Exception | None = None
+        self._changed = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+        self.sent = 0
+        nursery.start_soon(self._run)
+
+    @property
+    def unread(self) -> int:
+        """See `MuxStream`."""
+        return len(self._buffer)
+
+    @property
+    def room(self) -> bool:
+        """See `MuxStream`."""
+        return False
+
+    async def pieces(self, limit: int, least: int = 1) -> list[bytes]:
+        """See `MuxStream`; does not wait for more than one byte."""
+        while not self._buffer:
+            self._check()
+            if self._ended:
+                return []
+            await self._changed.park()
+        found = bytes(self._buffer[:limit])
+        del self._buffer[: len(found)]
+        self._changed.unpark_all()
+        return [found]
+
+    def put(self, data: Bytes) -> None:
+        """See `MuxStream`."""
+        self._check()
+        self._queue.append(data)
+        self._changed.unpark_all()
+
+    async def flush(self) -> None:
+        """See `MuxStream`."""
+        while self._queue or (self._finishing and not self._finished):
+            self._check()
+            await self._changed.park()
+        self._check()
+
+    async def close(self) -> None:
+        """See `MuxStream`."""
+        self._finishing = True
+        self._changed.unpark_all()
+
+    async def reset(self) -> None:
+        """See `MuxStream`."""
+        self._fail(ConnectionResetError("this side reset the stream"))
+        await self._stream.reset()
+        self._scope.cancel()
+
+    async def _run(self) -> None:
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read_always)
+                nursery.start_soon(self._write_always)
+
+    async def _read_always(self) -> None:
+        try:
+            while data := await self._stream.read(PIECE):
+                self._buffer += data
+                self._changed.unpark_all()
+                while len(self._buffer) >= READ_AHEAD:
+                    await self._changed.park()
+        except StreamEOF:
+            pass
+        except Exception as error:
+            self._fail(error)
+        self._ended = True
+        self._changed.unpark_all()
+
+    async def _write_always(self) -> None:
+        try:
+            while self._queue or not self._finishing:
+                if not self._queue:
+                    await self._changed.park()
+                    continue
+                data = memoryview(self._queue[0])
+                for start in range(0, len(data), PIECE):
+                    await self._stream.write(bytes(data[start : start + PIECE]))
+                    self.sent += len(data[start : start + PIECE])
+                self._queue.popleft()
+                self._changed.unpark_all()
+            await self._stream.close_write()  # type: ignore[attr-defined]
+            self._finished = True
+            self._changed.unpark_all()
+        except Exception as error:
+            self._fail(error)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._changed.unpark_all()

@@ -1,0 +1,418 @@
+"""A whole network in one process: the transport that tests and simulations run on. Addresses: p2p/memory/places.py.
+
+1. Time is the event loop's clock (`anyio.current_time`), chance is `random.Random(seed)`: on a loop with a fake
+   clock, a run is repeated exactly.
+2. Streams are reliable, as TCP is: loss strikes dials, opening of streams, and gossip. A partition or a frozen peer
+   holds frames back, and whoever waits longer than `patience` has the stream reset under it.
+3. A frame leaves when the sender's uplink and the link are free, takes length / bandwidth, and arrives a delay
+   later. At most `WINDOW` bytes are under way on a stream; then `send` waits.
+4. A frozen peer is like a process under SIGSTOP: connections to it stand, nothing in or out of it moves.
+   A killed one resets all its streams, and its id may come back with a new `transport`.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+import anyio
+from anyio.abc import TaskGroup
+
+from p2p.errors import LocalFault, TooLong, Unreachable
+from p2p.guard import guarded
+from p2p.limits.origin import Origin
+from p2p.memory.places import Places
+from p2p.multiaddr import peer_of
+from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
+
+WINDOW = 1 << 18
+"""Bytes under way on one stream before `send` waits."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """One way between two peers. `loss`: chance that a dial, an open or a gossip message fails. `delay`: seconds one
+    way. `bandwidth`: bytes per second, None for no limit."""
+
+    loss: float = 0.0
+    delay: float = 0.0
+    bandwidth: float | None = None
+
+
+class MemoryNetwork:
+    """The world: who can reach whom, how fast, and who is frozen."""
+
+    def __init__(self, seed: int, *, link: Link | None = None, patience: float = 20.0) -> None:
+        """`patience`: seconds without progress before a waiting stream is reset."""
+        self.random = Random(seed)
+        self.patience = patience
+        self.transports: dict[str, MemoryTransport] = {}
+        self._default = link or Link()
+        self._links: dict[tuple[str, str], Link] = {}
+        self._uplinks: dict[str, float] = {}
+        self._busy: dict[tuple[str, str | None], float] = {}
+        self._groups: dict[str, int] = {}
+        self._frozen: set[str] = set()
+        self.places = Places()
+        self.origins: dict[str, Origin] = {}
+        """Where peers come from, where that is not their own party."""
+        self.kept: dict[str, frozenset[str]] = {}
+        """The parties for which each peer was told to keep places."""
+
+    def transport(self, peer_id: str) -> "MemoryTransport":
+        """A transport for `peer_id`, which must not be alive already."""
+        if peer_id in self.transports:
+            raise LocalFault(f"peer {peer_id} is already in this network")
+        self.transports[peer_id] = MemoryTransport(self, peer_id)
+        return self.transports[peer_id]
+
+    def move(self, peer: str) -> None:
+        """Take a peer to another place, as a laptop is: its connections end, and nobody is where it was."""
+        self.places.move(peer)
+        self.transports[peer].hang_up()
+
+    def set_link(self, a: str, b: str, link: Link) -> None:
+        """Both directions between two peers."""
+        self._links[a, b] = self._links[b, a] = link
+
+    def set_uplink(self, peer: str, bandwidth: float) -> None:
+        """Cap what `peer` sends to everybody together, in bytes per second."""
+        self._uplinks[peer] = bandwidth
+
+    def partition(self, *groups: Sequence[str]) -> None:
+        """Peers of different groups no longer hear each other; a peer in none reaches everybody."""
+        self._groups = {peer: number for number, group in enumerate(groups) for peer in group}
+        self._wake()
+
+    def heal(self) -> None:
+        """Undo `partition`."""
+        self.partition()
+
+    def freeze(self, peer: str) -> None:
+        """Stop a peer as SIGSTOP would."""
+        self._frozen.add(peer)
+        self._wake()
+
+    def thaw(self, peer: str) -> None:
+        """Let a frozen peer go on."""
+        self._frozen.discard(peer)
+        self._wake()
+
+    def kill(self, peer: str) -> None:
+        """End a peer as SIGKILL would: every stream resets, and every later call on its transport fails."""
+        self.transports.pop(peer).die()
+
+    def link(self, a: str, b: str) -> Link:
+        """The link from `a` to `b`."""
+        return self._links.get((a, b), self._default)
+
+    def passes(self, a: str, b: str) -> bool:
+        """Whether bytes move from `a` to `b` now."""
+        return not self.apart(a, b) and b not in self._frozen
+
+    def apart(self, a: str, b: str) -> bool:
+        """Whether `a` cannot even connect to `b`: a partition lies between, or `a` itself is frozen."""
+        cut = a in self._groups and b in self._groups and self._groups[a] != self._groups[b]
+        return cut or a in self._frozen
+
+    def lost(self, a: str, b: str) -> bool:
+        """Whether this attempt fails by chance."""
+        return self.random.random() < self.link(a, b).loss
+
+    def arrival(self, a: str, b: str, size: int) -> float:
+        """When `size` bytes sent now are there; books the link and the uplink."""
+        link = self.link(a, b)
+        done = now = anyio.current_time()
+        for way, bandwidth in (((a, None), self._uplinks.get(a)), ((a, b), link.bandwidth)):
+            if bandwidth is not None:
+                self._busy[way] = max(self._busy.get(way, now), now) + size / bandwidth
+                done = max(done, self._busy[way])
+        return done + link.delay
+
+    def _wake(self) -> None:
+        for transport in self.transports.values():
+            transport.wake()
+
+
+class MemoryTransport:
+    """One peer's `p2p.transport.Transport` in a `MemoryNetwork`."""
+
+    def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
+        self._network = network
+        self._peer_id = peer_id
+        self._alive = True
+        self._tasks: TaskGroup | None = None
+        self._connected: dict[str, None] = {}
+        self._streams: dict[_MemoryStream, None] = {}
+        self._handlers: dict[str, StreamHandler] = {}
+        self._topics: dict[str, GossipHandler] = {}
+        self._seen: set[tuple[str, int]] = set()
+        self._published = 0
+
+    @property
+    def peer_id(self) -> str:
+        """See `Transport`."""
+        return self._peer_id
+
+    async def run(self, listening: Callable[[], None]) -> None:
+        """See `Transport`."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                listening()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+            if self._network.transports.get(self._peer_id) is self:
+                self._network.kill(self._peer_id)
+
+    def addresses(self) -> list[str]:
+        """See `Transport`."""
+        return [self._network.places.address(self._peer_id)]
+
+    def peers(self) -> list[str]:
+        """See `Transport`."""
+        return list(self._connected)
+
+    async def dial(self, addresses: Sequence[str]) -> str:
+        """See `Transport`."""
+        for address in addresses:
+            peer = peer_of(address)
+            if peer in self._connected:
+                return peer
+            other = await self._reach(peer) if self._network.places.leads(address) else None
+            if other is not None and other is not self:
+                self._connected[peer] = other._connected[self._peer_id] = None
+                return peer
+        raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}")
+
+    def remote(self, peer: str) -> str | None:
+        """See `Transport`. Addresses of this network have no IP address in them."""
+        return f"/memory/{peer}" if peer in self.peers() else None
+
+    async def reserve(self, addresses: Sequence[str]) -> None:
+        """See `Transport`. Nobody relays here."""
+        raise Unreachable("there are no relays in the in-memory network")
+
+    async def release(self, relay: str) -> None:
+        """See `Transport`."""
+
+    def origin(self, peer: str) -> Origin:
+        """See `Transport`."""
+        return self._network.origins.get(peer, Origin(peer, peer))
+
+    def keep_places(self, parties: Collection[str]) -> None:
+        """See `Transport`. Connections have no bound here: only noted."""
+        self._network.kept[self._peer_id] = frozenset(parties)
+
+    def relayed(self) -> int:
+        """See `Transport`."""
+        return 0
+
+    def turned_away(self) -> dict[str, int]:
+        """See `Transport`."""
+        return {}
+
+    async def open(self, peer: str, protocol: str) -> Stream:
+        """See `Transport`."""
+        other = await self._reach(peer) if peer in self._connected else None
+        if other is None or other._tasks is None or not self._alive:
+            raise Unreachable(f"{peer} is not connected")
+        handler = other._handlers.get(protocol)
+        if handler is None:
+            raise Unreachable(f"{peer} does not speak {protocol}")
+        near = _MemoryStream(self._network, self, other)
+        far = _MemoryStream(self._network, other, self)
+        near.other, far.other = far, near
+        other._tasks.start_soon(other._accept, handler, far)
+        return near
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """See `Transport`."""
+        self._handlers[protocol] = handler
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Transport`."""
+        if len(data) > GOSSIP_LIMIT:
+            raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+        self._published += 1
+        message = (self._peer_id, self._published)
+        self._seen.add(message)
+        self._spread(topic, message, data, came_from=None)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Transport`."""
+        self._topics[topic] = handler
+
+    async def drop(self, peer: str) -> None:
+        """See `Transport`."""
+        self._connected.pop(peer, None)
+        other = self._network.transports.get(peer)
+        if other is not None:
+            other._connected.pop(self._peer_id, None)
+        for stream in [s for s in self._streams if s.peer == peer]:
+            stream.abort()
+
+    def die(self) -> None:
+        """Reset everything, as the operating system does for a process that was killed."""
+        self._alive = False
+        self.hang_up()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    def hang_up(self) -> None:
+        """End every connection."""
+        for stream in list(self._streams):
+            stream.abort()
+        for peer in self._connected:
+            if peer in self._network.transports:
+                self._network.transports[peer]._connected.pop(self._peer_id, None)
+        self._connected.clear()
+
+    def wake(self) -> None:
+        """Let every waiting stream look again."""
+        for stream in list(self._streams):
+            stream.wake()
+
+    async def _reach(self, peer: str) -> "MemoryTransport | None":
+        """The other side, a round trip later; None where nobody listens or the attempt is lost."""
+        network = self._network
+        if not self._alive or network.lost(self._peer_id, peer):
+            return None
+        if network.apart(self._peer_id, peer):
+            await anyio.sleep(network.patience)
+            return None
+        await anyio.sleep(2 * network.link(self._peer_id, peer).delay)
+        other = network.transports.get(peer)
+        return other if other is not None and other._tasks is not None else None
+
+    async def _accept(self, handler: StreamHandler, stream: "_MemoryStream") -> None:
+        await guarded(handler)(stream)
+        await guarded(stream.linger)()
+
+    def _spread(self, topic: str, message: tuple[str, int], data: bytes, came_from: str | None) -> None:
+        for peer in list(self._connected):
+            other = self._network.transports.get(peer)
+            if peer == came_from or other is None or other._tasks is None:
+                continue
+            if self._network.passes(self._peer_id, peer) and not self._network.lost(self._peer_id, peer):
+                other._tasks.start_soon(other._hear, topic, message, data, self._peer_id)
+
+    async def _hear(self, topic: str, message: tuple[str, int], data: bytes, sender: str) -> None:
+        await anyio.sleep(self._network.link(sender, self._peer_id).delay)
+        if message in self._seen or topic not in self._topics:
+            return
+        self._seen.add(message)
+        if await guarded(self._topics[topic])(sender, data):
+            self._spread(topic, message, data, came_from=sender)
+
+
+class _MemoryStream:
+    """One side of a stream: what is under way to it lies in its own inbox."""
+
+    other: "_MemoryStream"
+
+    def __init__(self, network: MemoryNetwork, owner: MemoryTransport, far: MemoryTransport) -> None:
+        self._network = network
+        self._owner = owner
+        self._far = far
+        self._inbox: deque[tuple[float, bytes | None]] = deque()
+        self._under_way = 0
+        self._dead = False
+        self._finished = False
+        self._changed = anyio.Event()
+        owner._streams[self] = None
+
+    @property
+    def peer(self) -> str:
+        return self._far.peer_id
+
+    async def send(self, *pieces: bytes | memoryview) -> None:
+        await self._until_room(sum(map(len, pieces)))
+        self._post(b"".join(pieces))
+
+    async def receive(self, limit: int) -> bytes | None:
+        with self._watchdog():
+            while True:
+                self._check()
+                wait = self._until_next()
+                if wait is not None and wait <= 0:
+                    return self._take(limit)
+                with anyio.move_on_after(wait):
+                    await self._changed.wait()
+
+    async def finish(self) -> None:
+        if not self._dead and not self._finished:
+            self._finished = True
+            self._post(None)
+
+    async def reset(self) -> None:
+        self.abort()
+
+    async def linger(self) -> None:
+        """Finish, and discard what still arrives until the other side is done too."""
+        await self.finish()
+        while not self._dead and await self.receive(sys.maxsize) is not None:
+            pass
+        self._owner._streams.pop(self, None)
+
+    def abort(self) -> None:
+        """Kill both sides at once."""
+        for side in (self, self.other):
+            side._dead = True
+            side._owner._streams.pop(side, None)
+            side.wake()
+
+    def wake(self) -> None:
+        """Let waiting calls look again."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _until_next(self) -> float | None:
+        """Seconds until the next frame is there; None when nothing is coming, so far as one can see."""
+        if not self._inbox or not self._network.passes(self.peer, self._owner.peer_id):
+            return None
+        return self._inbox[0][0] - anyio.current_time()
+
+    def _take(self, limit: int) -> bytes | None:
+        frame = self._inbox[0][1]
+        if frame is None:
+            return None
+        self._inbox.popleft()
+        self._under_way -= len(frame)
+        self.other.wake()
+        if len(frame) > limit:
+            raise TooLong(f"{self.peer} sent a frame of {len(frame)} bytes, the limit is {limit}")
+        return frame
+
+    def _post(self, frame: bytes | None) -> None:
+        size = len(frame or b"")
+        when = self._network.arrival(self._owner.peer_id, self.peer, size)
+        if self.other._inbox:
+            when = max(when, self.other._inbox[-1][0])
+        self.other._inbox.append((when, frame))
+        self.other._under_way += size
+        self.other.wake()
+
+    async def _until_room(self, size: int) -> None:
+        with self._watchdog():
+            while True:
+                self._check()
+                if self._finished:
+                    raise LocalFault("a frame was sent after the stream's finish")
+                if not self.other._under_way or self.other._under_way + size <= WINDOW:
+                    return
+                await self._changed.wait()
+
+    def _check(self) -> None:
+        if self._dead:
+            raise Unreachable(f"the stream with {self.peer} was reset")
+
+    @contextmanager
+    def _watchdog(self) -> Iterator[None]:
+        with anyio.move_on_after(self._network.patience) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.abort()
+            raise Unreachable(f"{self.peer} made no progress for {self._network.patience:g} s")

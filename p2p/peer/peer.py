@@ -1,0 +1,117 @@
+"""One peer on any transport, in the transport's own event loop: requests, gossip and payloads.
+
+Written on anyio: under asyncio it runs on the in-memory transport, under trio on libp2p (see
+p2p/libp2p/threaded_network.py), and the tests of the one are the tests of the other. Methods that only hand over are
+those of the part that does the work.
+"""
+
+import anyio
+import msgspec
+
+from p2p.discovery import dial_back
+from p2p.errors import Unreachable
+from p2p.guard import guarded
+from p2p.handlers import Handlers
+from p2p.limits.request_slots import PER_PEER
+from p2p.multiaddr import way_of
+from p2p.network import Traffic
+from p2p.peer import rpc
+from p2p.swarm.exchange import PROTOCOL as CHUNKS
+from p2p.swarm.exchange import Broadcast
+from p2p.transport import GossipHandler, Transport
+
+
+class Peer:
+    """`p2p.network.AnyPeer` over a `Transport`. `seed` orders the chunks that it asks for. `turn`: see
+    `Broadcast.turn`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        seed: int,
+        uplink: float | None = None,
+        downlink: float | None = None,
+        handlers: Handlers | None = None,
+    ) -> None:
+        """`uplink`, `downlink`: bytes of payload per second to and from all peers together, None for no limit.
+        `handlers`: what it answers, where that is registered elsewhere."""
+        self._transport = transport
+        self._ready = anyio.Event()
+        self._failure: Exception | None = None
+        self._asking: dict[str, anyio.CapacityLimiter] = {}
+        self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
+        self.handlers = Handlers() if handlers is None else handlers
+        own = Handlers()  # answered over this transport alone
+        own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.LIMIT)
+        transport.handle(rpc.PROTOCOL, rpc.Server(transport.origin, (own, self.handlers)).answer)
+        transport.handle(CHUNKS, self._broadcast.serve_chunks)
+        self.serve = self.handlers.serve
+        self.dial = transport.dial
+        self.publish = transport.publish
+        self.reserve = transport.reserve
+        self.release = transport.release
+        self.origin = transport.origin
+        self.keep_places = transport.keep_places
+        self.share = self._broadcast.share
+        self.unshare = self._broadcast.unshare
+        self.fetch = self._broadcast.fetch
+        self.follow = self._broadcast.follow
+        self.turn = self._broadcast.turn
+
+    @property
+    def peer_id(self) -> str:
+        """See `Links`."""
+        return self._transport.peer_id
+
+    async def run(self) -> None:
+        """See `Host`."""
+        try:
+            await self._transport.run(self._ready.set)
+        except Exception as failure:
+            self._failure = failure
+            raise
+        finally:
+            self._ready.set()
+            self._broadcast.close()
+
+    async def ready(self) -> None:
+        """See `Host`."""
+        await self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def addresses(self) -> list[str]:
+        """See `Inbound`."""
+        return self._transport.addresses()
+
+    async def peers(self) -> list[str]:
+        """See `Links`."""
+        return self._transport.peers()
+
+    async def way(self, peer: str) -> str | None:
+        """See `Links`."""
+        return way_of(self._transport.remote(peer) or "") if peer in self._transport.peers() else None
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        """See `Rpc`."""
+        # As many as the other side works on at once; the rest wait here, and their timeout runs.
+        limiter = self._asking.setdefault(peer, anyio.CapacityLimiter(PER_PEER))
+        try:
+            with anyio.fail_after(timeout):
+                async with limiter:
+                    return await rpc.ask(await self._transport.open(peer, rpc.PROTOCOL), method, payload)
+        except TimeoutError:
+            raise Unreachable(f"{peer} did not answer {method} within {timeout:g} s") from None
+        finally:
+            if not limiter.statistics().borrowed_tokens and not limiter.statistics().tasks_waiting:
+                self._asking.pop(peer, None)
+
+    def subscribe(self, topic: str, handler: GossipHandler) -> None:
+        """See `Gossip`."""
+        self._transport.subscribe(topic, guarded(handler))
+
+    async def traffic(self) -> Traffic:
+        """See `PayloadExchange`."""
+        moved, transport = self._broadcast.traffic(), self._transport
+        return msgspec.structs.replace(moved, relayed=transport.relayed(), refused=transport.turned_away())

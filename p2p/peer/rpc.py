@@ -1,0 +1,159 @@
+"""One question, one answer: the protocol `/echo2/rpc/1`.
+
+1. Asker -> server: two frames, the method's name and the request. The asker then finishes its side.
+2. Server -> asker: any number of empty frames, meaning "still working", at most `BEAT` seconds apart; then one frame,
+   a status byte and the answer or a sentence. So the watchdog of the stream finds a frozen server while a slow
+   handler may take as long as the asker's timeout.
+3. A request is measured against its method's limit before it is read. It needs a slot (p2p/limits/request_slots.py);
+   where there is none, the answer is BUSY. One that asks often waits its turn first (p2p/limits/subnets.py, rule 3),
+   and holds no slot meanwhile.
+4. A slow peer holds a slot for so long only: a method's name comes within `NAME` seconds, a request or an answer
+   passes within `GRACE` seconds and one for each `SLOWEST` bytes.
+5. A handler's exception resets the stream: the asker sees `Unreachable`, and nothing about this machine.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
+from p2p.guard import one_error
+from p2p.handlers import METHOD_LIMIT, Handlers
+from p2p.limits.origin import Origin
+from p2p.limits.request_slots import Slots
+from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
+from p2p.limits.token_bucket import TokenBuckets
+from p2p.transport import Stream
+
+PROTOCOL = "/echo2/rpc/1"
+ANSWER_LIMIT = 64 << 20
+"""Bytes of the largest answer that is read."""
+BEAT = 4.0
+"""Seconds between two signs of life while a handler works."""
+NAME, GRACE = 30.0, 30.0
+"""Longer than the watchdog of a stream waits for a peer that is frozen or cut off."""
+SLOWEST = 4096.0
+"""Bytes a second."""
+
+_OK, _TOO_LONG, _UNKNOWN, _BUSY = b"\x00", b"\x01", b"\x02", b"\x03"
+
+
+@dataclass
+class Server:
+    """Answers requests by method; `answer` is the protocol's stream handler. `origin`: of a peer. `tables`: of methods,
+    looked through in order."""
+
+    _origin: Callable[[str], Origin]
+    _tables: Sequence[Handlers]
+    _slots: Slots = field(default_factory=Slots)
+    _turns: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
+    _turns_of_parties: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
+
+    async def answer(self, stream: Stream) -> None:
+        """Serve one stream."""
+        origin = self._origin(stream.peer)
+        try:
+            with self._slots.stream(origin):
+                now = anyio.current_time()
+                waits = self._turns.consume(origin.connection, now), self._turns_of_parties.consume(origin.party, now)
+                await anyio.sleep(max(waits))
+                await self._answer(stream, origin)
+        except Busy as busy:
+            await _refuse(stream, _BUSY, str(busy))
+
+    async def _answer(self, stream: Stream, origin: Origin) -> None:
+        with _within(NAME, "a method's name"):
+            method = (await stream.receive(METHOD_LIMIT) or b"").decode(errors="replace")
+        table = next((table for table in self._tables if method in table.methods), None)
+        if table is None:
+            await _refuse(stream, _UNKNOWN, "no such method")
+            return
+        limit = table.methods[method].limit
+        with self._slots.at_work(method, origin):
+            try:
+                with _within(GRACE + limit / SLOWEST, "a request"):
+                    request = await stream.receive(limit)
+            except TooLong:
+                await _refuse(stream, _TOO_LONG, f"a request may have {limit} bytes")
+                return
+            if request is None:
+                raise Malformed(f"{stream.peer} sent no request")
+            answer = _OK + await _beating(stream, table.answer(method, stream.peer, request))
+            with _within(GRACE + len(answer) / SLOWEST, "an answer"):
+                await stream.send(answer)
+                await stream.finish()
+
+
+async def ask(stream: Stream, method: str, payload: bytes) -> bytes:
+    """Ask over a fresh stream, which is used up. Raises `Unreachable`, or `Malformed` where the payload is too long
+    for the other side or its answer breaks the protocol."""
+    answer = b""
+    try:
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                # The request may be refused before it is read, so the answer is awaited while it is sent.
+                tasks.start_soon(_send, stream, method, payload)
+                while not answer:
+                    frame = await stream.receive(ANSWER_LIMIT + 1)
+                    if frame is None:
+                        raise Unreachable(f"{stream.peer} gave no answer to {method}")
+                    answer = frame
+                tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stream.reset()
+    return _read(answer, stream.peer, method)
+
+
+def _read(answer: bytes, peer: str, method: str) -> bytes:
+    status, body = answer[:1], answer[1:]
+    if status == _OK:
+        return body
+    sentence = body[:200].decode(errors="replace")
+    if status == _TOO_LONG:
+        raise Malformed(f"{peer} refused {method}: {sentence}")
+    if status == _BUSY:
+        raise Busy(f"{peer} does not answer {method} now: {sentence}")
+    if status == _UNKNOWN:
+        raise Declined(f"{peer} does not answer {method}: {sentence}")
+    raise Malformed(f"{peer} answered {method} with status {status.hex()}")
+
+
+async def _send(stream: Stream, method: str, payload: bytes) -> None:
+    await stream.send(method.encode())
+    await stream.send(payload)
+    await stream.finish()
+
+
+@contextmanager
+def _within(seconds: float, what: str) -> Iterator[None]:
+    """Raise `Unreachable` after so many seconds."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError:
+        raise Unreachable(f"{what} took longer than {seconds:g} s") from None
+
+
+async def _refuse(stream: Stream, status: bytes, sentence: str) -> None:
+    await stream.send(status + sentence.encode())
+    await stream.finish()
+
+
+async def _beating(stream: Stream, answering: Awaitable[bytes]) -> bytes:
+    """Wait for the answer, with signs of life for the asker. An asker that went away cancels it."""
+
+    async def beat() -> None:
+        while True:
+            await anyio.sleep(BEAT)
+            with anyio.CancelScope(shield=True):  # a write is never cancelled
+                await stream.send(b"")
+
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(beat)
+            answer = await answering
+            tasks.cancel_scope.cancel()
+    return answer

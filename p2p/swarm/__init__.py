@@ -1,0 +1,1 @@
+"""Payload exchange: cut a payload into chunks, choose whom to ask, verify, store, and pass on."""

@@ -1,0 +1,225 @@
+"""The downloader's side: one payload, from the plan's parents, or from every connected peer that has some of it.
+
+Streams are opened to the parents of the plan; to `last` and all others only while there is no plan, or it leaves chunks
+that nobody was asked for. (Rules: p2p/swarm/exchange.py, p2p/swarm/picker.py.)
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import anyio
+
+from p2p.errors import BadChunk, Malformed, Unreachable
+from p2p.guard import one_error
+from p2p.limits.bans import Bans
+from p2p.limits.token_bucket import TokenBucket
+from p2p.swarm import messages
+from p2p.swarm.chunk_writer import Shelf
+from p2p.swarm.payload_file import PartialPayload
+from p2p.swarm.picker import Ask, Swarm
+from p2p.swarm.transfer_log import Feeds
+from p2p.swarm.upload import BEAT, Held
+from p2p.transport import Stream, Transport
+from runtime.backoff import Backoff
+
+log = logging.getLogger("p2p")
+
+LOOK = 0.25
+"""Seconds between two looks at who is connected."""
+RETRY = Backoff(0.5, 15.0)
+"""Seconds before a peer whose stream failed is tried again; doubles each time."""
+
+
+class Download:
+    """One payload on its way. `run` ends when every chunk is stored."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        held: Held,
+        seed: int,
+        last: str | None,
+        bans: Bans,
+        received: Counter[str],
+        feeds: Feeds,
+        pace: TokenBucket,
+        parents: Sequence[str] = (),
+    ) -> None:
+        """`pace`: of all downloads of this peer together. `parents`: see `follow`."""
+        assert isinstance(held.payload, PartialPayload)
+        self._transport = transport
+        self._held = held
+        self._payload: PartialPayload = held.payload
+        self._bans = bans
+        self._received = received
+        self._feeds = feeds
+        self._pace = pace
+        self._parents = tuple(parents)
+        size = self._payload.manifest.chunk_size
+        self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
+        self._shelf = Shelf(self._payload, held.add)
+        self._writers: dict[str, _Writer] = {}
+        self._failures: Counter[str] = Counter()
+        self._busy: set[str] = set()
+        self._looking = anyio.Event()
+
+    def follow(self, parents: Sequence[str]) -> None:
+        """The plan: the parent of each stripe; none: there is no plan."""
+        self._parents = tuple(parents)
+        self._swarm.follow(parents, anyio.current_time())
+        self._pump()
+        self._looking.set()
+
+    async def run(self, protocol: str) -> None:
+        """Fetch what is missing; raises only `LocalFault`, else tries until cancelled."""
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                self.follow(self._parents)
+                tasks.start_soon(self._watch)
+                tasks.start_soon(self._shelf.run)
+                while not self._swarm.complete:
+                    self._looking, now = anyio.Event(), anyio.current_time()
+                    for peer in self._transport.peers():
+                        if peer not in self._busy and self._wants(peer) and not self._bans.banned(peer, now):
+                            self._busy.add(peer)
+                            self._swarm.joined(peer, now)
+                            tasks.start_soon(self._session, peer, protocol)
+                    with anyio.move_on_after(LOOK):
+                        await self._looking.wait()
+                await self._shelf.empty()
+                tasks.cancel_scope.cancel()
+
+    def _wants(self, peer: str) -> bool:
+        """Whether a stream to this peer is worth opening."""
+        return not self._parents or peer in self._parents or self._swarm.needy
+
+    async def _session(self, peer: str, protocol: str) -> None:
+        try:
+            stream = await self._transport.open(peer, protocol)
+            try:
+                await self._trade(peer, stream)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await stream.reset()
+        except Unreachable as error:
+            log.debug("chunks from %s: %s", peer, error)
+        except (Malformed, BadChunk) as fault:
+            term = self._bans.ban(peer, anyio.current_time())
+            log.warning("%s is dropped, for %.0f s: %s", peer, term, fault)
+            await self._transport.drop(peer)
+        finally:
+            self._writers.pop(peer, None)
+            self._swarm.left(peer)
+            self._pump()
+        if self._swarm.complete:
+            self._looking.set()
+            return
+        self._failures[peer] += 1
+        await anyio.sleep(RETRY.delay(self._failures[peer]))
+        self._busy.discard(peer)
+
+    async def _trade(self, peer: str, stream: Stream) -> None:
+        await stream.send(messages.encode(messages.Ask(self._payload.manifest.hash)))
+        writer = self._writers[peer] = _Writer(stream)
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(writer.run)
+                while not self._swarm.complete:
+                    frame = await stream.receive(messages.HOLDER_LIMIT)
+                    if frame is None:
+                        break
+                    await self._take(peer, messages.decode_from_holder(frame))
+                tasks.cancel_scope.cancel()
+
+    async def _take(self, peer: str, message: messages.FromHolder) -> None:
+        now = anyio.current_time()
+        match message:
+            case messages.Have(bitmap):
+                self._swarm.has(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
+            case messages.New(()):
+                self._swarm.waits(peer)
+            case messages.New(indices):
+                if any(index >= self._payload.chunks for index in indices):
+                    raise Malformed("a chunk beyond the payload's end")
+                self._swarm.has(peer, sum(1 << index for index in set(indices)), now)
+            case messages.Gone(index):
+                self._swarm.gone(peer, index)
+            case messages.Chunk(index, proof, data):
+                if not self._swarm.owed(peer, index):
+                    raise Malformed(f"chunk {index} was not asked for")
+                await self._store(peer, index, data, list(proof))
+        self._pump()
+
+    async def _store(self, peer: str, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
+        try:
+            self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
+        except BadChunk as fault:
+            log.warning("%s sent a bad chunk: %s", peer, fault)
+            if self._swarm.bad(peer, index):
+                raise
+            return
+        now = anyio.current_time()
+        self._received[peer] += len(data)
+        self._feeds.came(peer, len(data), now)
+        self._failures[peer] = 0
+        self._swarm.arrived(peer, index, now)
+        await self._shelf.put(index, data, proof)
+
+    def _pump(self) -> None:
+        """Hand out what is to be asked now, as far as the owner's limit lets it come."""
+        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._swarm.needy
+        if self._pace.rate is None:
+            asks = self._swarm.next(now)
+        else:
+            asks = []
+            while self._pace.delay(0, now) <= 0 and (one := self._swarm.next(now, 1)):
+                self._pace.consume(size, now)
+                asks += one
+        for peer, indices in _by_peer(self._swarm.take_back()).items():  # first: what is taken back may be asked anew
+            self._writers[peer].say(messages.Cancel(tuple(indices)))
+        for peer, indices in _by_peer(asks).items():
+            self._feeds.asked(peer, now)
+            self._writers[peer].say(messages.Want(tuple(indices)))
+        if self._swarm.needy and not needy:
+            self._looking.set()
+
+    async def _watch(self) -> None:
+        """Some answers change with time alone: a peer stalls, the limit allows more."""
+        while True:
+            now = anyio.current_time()
+            deadline = self._swarm.deadline()
+            wait = LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK)
+            if (limit := self._pace.delay(0, now)) > 0:
+                wait = min(wait, limit)
+            await anyio.sleep(wait)
+            self._pump()
+
+
+def _by_peer(asks: Sequence[Ask]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for ask in asks:
+        found.setdefault(ask.peer, []).append(ask.index)
+    return found
+
+
+class _Writer:
+    """The one task that writes to a holder."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._words: list[messages.FromDownloader] = []
+        self._wake = anyio.Event()
+
+    def say(self, word: messages.FromDownloader) -> None:
+        self._words.append(word)
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            with anyio.move_on_after(BEAT):
+                await self._wake.wait()
+            words, self._words, self._wake = self._words or [messages.Want()], [], anyio.Event()
+            with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
+                for word in words:
+                    await self._stream.send(messages.encode(word))

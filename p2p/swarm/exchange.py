@@ -1,0 +1,173 @@
+"""Payloads between peers: the anyio shell around `swarm` (what to ask) and `payload` (what is verified).
+
+1. Store and forward: a payload being fetched is served from its first verified chunk on, and whoever listens is told
+   of each new chunk at once (pushed, never polled).
+2. A holder that does not have the payload yet keeps the stream and answers when it does; so peers that start together
+   find each other without asking twice.
+3. On a stream, one task reads and one writes. Both sides send a sign of life every `BEAT` seconds, so that the
+   transport's watchdog finds a peer that froze.
+4. A peer that sends what it was not asked for, or bytes that do not decode, or two bad chunks, is dropped, and neither
+   asked nor served until its ban ends (p2p/limits/bans.py).
+5. Files are read and written in worker threads, but for chunks to send that the system has in memory. Where no
+   descriptor is free for one, it is tried again until there is (p2p/swarm/open_files.py).
+6. A payload whose file was found gone or changed is offered no more. Shared again, or fetched again, it is as new.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from p2p.errors import LocalFault
+from p2p.limits.bandwidth import Turns, bandwidth
+from p2p.limits.bans import Bans
+from p2p.network import Fetched, Manifest, Traffic
+from p2p.swarm.download import Download
+from p2p.swarm.open_files import patiently
+from p2p.swarm.payload_file import PartialPayload, Payload
+from p2p.swarm.transfer_log import Feeds
+from p2p.swarm.upload import Held, Turn, Upload
+from p2p.transport import Stream, Transport
+
+log = logging.getLogger("p2p")
+
+PROTOCOL = "/echo2/chunks/1"
+STREAMS_PER_PEER = 16
+"""Chunk streams that one peer may hold open to us."""
+FEEDS_KEPT = 64
+"""Payloads begun and not finished of which is remembered who sent what."""
+
+
+class Broadcast:
+    """What this peer holds, serves and fetches."""
+
+    def __init__(
+        self, transport: Transport, *, seed: int, uplink: float | None = None, downlink: float | None = None
+    ) -> None:
+        """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
+        self._transport = transport
+        self._seed = seed
+        self._turns: Turns[Upload | Turn] = Turns(bandwidth(uplink))
+        self._downlink = bandwidth(downlink)
+        self._parents: tuple[str, ...] = ()
+        self._downloads: dict[Download, None] = {}
+        self._held: dict[bytes, Held] = {}
+        self._arrivals = anyio.Event()
+        self._bans = Bans()
+        self._serving: Counter[str] = Counter()
+        self._received: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._feeds: dict[bytes, Feeds] = {}
+
+    async def share(self, manifest: Manifest, path: Path) -> None:
+        """See `PayloadExchange.share`."""
+        held = self._held.get(manifest.hash)
+        if held is None or not await anyio.to_thread.run_sync(held.payload.stands, path):
+            payload = await patiently(Payload.open, manifest, path)
+            await self.unshare(manifest.hash)
+            self._hold(Held(payload))
+
+    async def unshare(self, payload_hash: bytes) -> None:
+        """See `PayloadExchange.unshare`."""
+        held = self._held.pop(payload_hash, None)
+        if held is not None:
+            held.withdraw()
+
+    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        held = self._held.get(manifest.hash)
+        if held is not None and held.payload.lost:
+            await self.unshare(manifest.hash)
+        elif held is not None:
+            if held.payload.path != path or not held.payload.complete:
+                raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
+            return Fetched()
+        if await anyio.Path(path).exists():
+            try:
+                await self.share(manifest, path)
+                return Fetched()
+            except LocalFault as fault:
+                log.warning("%s is fetched again: %s", path, fault)
+        payload = await patiently(PartialPayload, manifest, path)
+        held = Held(payload)
+        self._hold(held)
+        feeds = self._recorded(manifest.hash)
+        try:
+            await self._download(held, last, feeds)
+            await patiently(payload.finish)
+        except BaseException:
+            self._held.pop(manifest.hash, None)
+            held.withdraw()
+            raise
+        self._feeds.pop(manifest.hash, None)
+        return feeds.fetched(anyio.current_time())
+
+    async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
+        """See `PayloadExchange.follow`."""
+        self._parents = tuple(parents)
+        self._turns.favour(children)
+        for download in self._downloads:
+            download.follow(self._parents)
+
+    async def serve_chunks(self, stream: Stream) -> None:
+        """The stream handler of `PROTOCOL`: serve one downloader until it leaves."""
+        banned = self._bans.banned(stream.peer, anyio.current_time())
+        if banned or self._serving[stream.peer] >= STREAMS_PER_PEER:
+            await stream.reset()
+            return
+        self._serving[stream.peer] += 1
+        try:
+            await Upload(stream, self._turns, self._sent).run(self._wait_for)
+        finally:
+            self._serving[stream.peer] -= 1
+            if not self._serving[stream.peer]:
+                del self._serving[stream.peer]
+
+    async def turn(self, peer: str, nbytes: int) -> None:
+        """Wait until `nbytes` may leave to `peer` by another way, under the same limit and in the same line."""
+        await Turn(self._turns).come(peer, nbytes)
+
+    def traffic(self) -> Traffic:
+        """See `PayloadExchange.traffic`. Of payloads alone."""
+        return Traffic(
+            received=self._received.total(),
+            sent=self._sent.total(),
+            received_by_peer=dict(self._received),
+            sent_by_peer=dict(self._sent),
+        )
+
+    def close(self) -> None:
+        """Give every file back."""
+        for held in self._held.values():
+            held.withdraw()
+        self._held.clear()
+
+    async def _download(self, held: Held, last: str | None, feeds: Feeds) -> None:
+        download = Download(
+            self._transport, held, self._seed, last, self._bans, self._received, feeds, self._downlink, self._parents
+        )
+        self._downloads[download] = None
+        try:
+            await download.run(PROTOCOL)
+        finally:
+            del self._downloads[download]
+
+    def _hold(self, held: Held) -> None:
+        self._held[held.payload.manifest.hash] = held
+        self._arrivals.set()
+        self._arrivals = anyio.Event()
+
+    def _recorded(self, payload_hash: bytes) -> Feeds:
+        """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
+        feeds = self._feeds.setdefault(payload_hash, Feeds(anyio.current_time()))
+        for forgotten in list(self._feeds)[:-FEEDS_KEPT]:
+            del self._feeds[forgotten]
+        return feeds
+
+    async def _wait_for(self, payload_hash: bytes) -> Held:
+        while (held := self._held.get(payload_hash)) is None:
+            await self._arrivals.wait()
+        return held

@@ -1,0 +1,196 @@
+"""The payload files that this process has open: few of them, however many it offers.
+
+Rules
+1. At most `MOST` complete payloads are open. The one that was read longest ago is closed first; while a chunk of it is
+   being read, it stays open.
+2. A file is read once when it is opened, and not served unless it hashes to its manifest. It is not read where this
+   program has just hashed it: as it wrote it (`HashedManifest`), or chunk by chunk as it came
+   (p2p/swarm/payload_file.py). A file that is opened again is read again. The tree over its chunks is kept only as long
+   as the file is open: 10,000 payloads on offer cost no descriptor and little memory.
+3. A file that is gone or changed is a `LocalFault`. A want of descriptors is `Exhausted`: files that nobody reads are
+   closed first, and `patiently` tries again until one is free.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+
+from p2p.errors import Exhausted, LocalFault
+from p2p.network import Manifest
+from p2p.swarm import merkle
+from p2p.swarm.manifest import HashedManifest, digest, scan
+from runtime.descriptors import SHORTAGES, is_shortage
+
+MOST: Final = 48
+"""With some 40 files, pipes and listeners of a daemon it stays below 100 descriptors beside its connections."""
+AGAIN: Final = 1.0
+"""Seconds until a file is tried again for which there was no descriptor."""
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Key = tuple[bytes, Path]
+"""Hash and path of a payload."""
+
+
+@dataclass(slots=True)
+class OpenPayload:
+    """An open file, the tree over its chunks, how many read it, and whether the last one of them closes it."""
+
+    descriptor: int
+    tree: merkle.Tree
+    readers: int = 0
+    doomed: bool = False
+
+
+class OpenPayloads:
+    """The open files, by hash and path. Safe in any thread."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._open: OrderedDict[Key, OpenPayload] = OrderedDict()
+        self._lock = threading.Lock()
+        self._opening = [threading.Lock() for _ in range(16)]
+        """Two threads that want the same file read it once."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, manifest: Manifest, path: Path) -> None:
+        """Open a file anew and check it (rule 2). Raises `LocalFault`, `Exhausted`."""
+        self.adopt((manifest.hash, path), self._opened(manifest, path))
+
+    @contextmanager
+    def reading(self, manifest: Manifest, path: Path, *, block: bool) -> Iterator[OpenPayload]:
+        """Keep a file open while it is read. Raises `LocalFault`, `Exhausted`; unless `block`, raises `BlockingIOError`
+        where it is not open."""
+        found = self._taken(key := (manifest.hash, path))
+        if found is None and not block:
+            raise BlockingIOError("not open")
+        if found is None:
+            with self._opening[hash(key) % len(self._opening)]:
+                found = self._taken(key)
+                if found is None:
+                    found = self._opened(manifest, path)
+                    found.readers = 1
+                    self.adopt(key, found)
+        try:
+            yield found
+        finally:
+            self._left(found)
+
+    def adopt(self, key: Key, opened: OpenPayload) -> None:
+        """Keep a file that was opened and checked elsewhere."""
+        with self._lock:
+            if (older := self._open.pop(key, None)) is not None:
+                _doom(older)
+            self._open[key] = opened
+            while len(self._open) > self._most:
+                _doom(self._open.popitem(last=False)[1])
+
+    def moved(self, key: Key, path: Path) -> bool:
+        """Follow a rename of an open file; False where `path` is not that very file."""
+        with self._lock:
+            opened = self._open.get(key)
+            try:
+                if opened is None or not os.path.samestat(os.fstat(opened.descriptor), path.stat()):
+                    return False
+            except OSError:
+                return False
+            del self._open[key]
+            if (older := self._open.pop((key[0], path), None)) is not None and older is not opened:
+                _doom(older)
+            self._open[key[0], path] = opened
+            return True
+
+    def close(self, key: Key) -> None:
+        """Close a file, if it is open, once nobody reads it."""
+        with self._lock:
+            if (opened := self._open.pop(key, None)) is not None:
+                _doom(opened)
+
+    def _taken(self, key: Key) -> OpenPayload | None:
+        with self._lock:
+            opened = self._open.get(key)
+            if opened is not None:
+                self._open.move_to_end(key)
+                opened.readers += 1
+            return opened
+
+    def _left(self, opened: OpenPayload) -> None:
+        with self._lock:
+            opened.readers -= 1
+            if opened.doomed and not opened.readers:
+                os.close(opened.descriptor)
+
+    def _opened(self, manifest: Manifest, path: Path) -> OpenPayload:
+        with faults(path):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                if not is_shortage(error):
+                    raise
+                self._shrink()
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return OpenPayload(descriptor, _checked(manifest, path, descriptor))
+            except BaseException:
+                os.close(descriptor)
+                raise
+
+    def _shrink(self) -> None:
+        """Close the older half of the files that nobody reads."""
+        with self._lock:
+            idle = [key for key, opened in self._open.items() if not opened.readers]
+            for key in idle[: (len(idle) + 1) // 2]:
+                _doom(self._open.pop(key))
+
+
+FILES: Final = OpenPayloads()
+"""Of this process, whichever networks it serves."""
+
+
+async def patiently(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call a function that opens files in a worker thread, again while no descriptor is free."""
+    while True:
+        try:
+            return await anyio.to_thread.run_sync(function, *args)
+        except Exhausted as error:
+            SHORTAGES.met(str(error))
+            await anyio.sleep(AGAIN)
+
+
+@contextmanager
+def faults(path: Path) -> Iterator[None]:
+    """Translate what the disk says into `LocalFault` and `Exhausted`."""
+    try:
+        yield
+    except OSError as error:
+        if is_shortage(error):
+            raise Exhausted(f"opening {path}") from error
+        raise LocalFault(f"{path}: {error.strerror}; put the disk right and start again") from error
+
+
+def _doom(opened: OpenPayload) -> None:
+    opened.doomed = True
+    if not opened.readers:
+        os.close(opened.descriptor)
+
+
+def _checked(manifest: Manifest, path: Path, descriptor: int) -> merkle.Tree:
+    if isinstance(manifest, HashedManifest):
+        leaves, whole, length = manifest.leaves, manifest.hash, os.fstat(descriptor).st_size
+    else:
+        with open(descriptor, "rb", closefd=False) as file:
+            leaves, whole, length = scan(file, manifest.chunk_size)
+    tree = merkle.Tree.of(leaves, digest)
+    if (whole, length, tree.root) != (manifest.hash, manifest.length, manifest.chunk_root):
+        raise LocalFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")
+    return tree

@@ -1,0 +1,244 @@
+"""A payload on disk: complete, or on the way (`PartialPayload` fills `<path>.part`).
+
+1. No byte is stored before its Merkle proof leads to the chunk root, and none is sent before it was hashed again:
+   a disk that decays makes a chunk "gone", never a bad chunk from us.
+2. Beside the part lies `<path>.part.proofs`, one record per chunk (1 + number of siblings, then the siblings).
+   Neither file is trusted after a crash: a chunk counts as held only if bytes and proof verify again.
+3. Finished means: every chunk is here, so all bytes lead to the chunk root; the file is fsynced, renamed to its name,
+   and the directory is fsynced. The payload's hash is its name, signed together with the chunk root, and is not
+   computed again: each byte is hashed once on its way in.
+4. A complete payload holds no file open and no tree: p2p/swarm/open_files.py opens it when a chunk is read. A file that
+   is gone or changed then makes the payload `lost`, which is said once in the log; nothing of it is offered any more.
+5. Methods block on the disk, and may be called from several threads; but `prove` never blocks, and `read(block=False)`
+   reads only from the page cache, which is faster than a thread switch.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import cast
+
+from p2p.errors import BadChunk, LocalFault
+from p2p.network import Manifest
+from p2p.swarm import merkle
+from p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
+from p2p.swarm.open_files import FILES, OpenPayload, OpenPayloads, faults
+from runtime.files import syncing
+
+log = logging.getLogger("p2p")
+
+RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+
+class Payload:
+    """A complete payload file, ready to answer with chunks and proofs."""
+
+    def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
+        self.manifest = bare(manifest)
+        self.path = path
+        self.have = 0
+        """Bit i: chunk i is here and verified."""
+        self._files = files
+        self._lost = False
+
+    @classmethod
+    def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+        """Read the file once and check it, unless the manifest says that it was hashed already
+        (p2p/swarm/open_files.py, rule 2). Raises `LocalFault` when it is missing or is not what the manifest says,
+        `Exhausted` where no descriptor is free."""
+        check(manifest)
+        files.open(manifest, path)
+        return cls.offered(manifest, path, files)
+
+    @classmethod
+    def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+        """Offer a file that is checked when it is first read."""
+        payload = cls(manifest, path, files)
+        payload.have = (1 << payload.chunks) - 1
+        return payload
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has."""
+        return chunk_count(self.manifest)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk is here."""
+        return self.have == (1 << self.chunks) - 1
+
+    @property
+    def lost(self) -> bool:
+        """Whether the file was found gone or changed (rule 4)."""
+        return self._lost
+
+    def size(self, index: int) -> int:
+        """Bytes of a chunk; 0 beyond the end."""
+        return chunk_span(self.manifest, index)[1] if index < self.chunks else 0
+
+    def read(self, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
+        """(data, proof) of a chunk; None when it is not here, or the disk no longer gives what was verified. Raises
+        `Exhausted` where no descriptor is free. Unless `block`, raises `BlockingIOError` where the disk is needed."""
+        if not self.have >> index & 1:
+            return None
+        offset, length = chunk_span(self.manifest, index)
+        read = os.pread if block else _cached
+        try:
+            with self._reading(block) as opened:
+                data = read(opened.descriptor, length, offset)
+                proof = opened.tree.proof(index) if leaf_digest(data) == opened.tree.leaf(index) else None
+        except BlockingIOError:
+            raise
+        except OSError:
+            return None
+        except LocalFault as fault:
+            self._lose(fault)
+            return None
+        return None if proof is None else (data, proof)
+
+    def stands(self, path: Path) -> bool:
+        """Whether this payload is still the one that is offered from `path`: nothing was lost, and the file is at the
+        same path, or is open and was renamed to it."""
+        if self._lost:
+            return False
+        if path != self.path and not self._files.moved((self.manifest.hash, self.path), path):
+            return False
+        self.path = path
+        return True
+
+    def close(self) -> None:
+        """Stop offering it. Chunks can no longer be read."""
+        self._files.close((self.manifest.hash, self.path))
+        self.have = 0
+
+    def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
+        return self._files.reading(self.manifest, self.path, block=block)
+
+    def _lose(self, fault: LocalFault) -> None:
+        if not self._lost:
+            log.warning("a payload is offered no more: %s", fault)
+        self._lost, self.have = True, 0
+
+
+class PartialPayload(Payload):
+    """A payload that is being filled, and serves what it has."""
+
+    def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
+        """Open or resume `<path>.part`. Raises `LocalFault`, `Exhausted`, `Malformed` (the manifest)."""
+        check(manifest)
+        super().__init__(manifest, path, files)
+        self._part, self._notes = Path(f"{path}.part"), Path(f"{path}.part.proofs")
+        self._descriptor = self._proofs = -1
+        self._lock = threading.Lock()
+        with faults(self._part):
+            try:
+                self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._proofs = os.open(self._notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                os.ftruncate(self._descriptor, manifest.length)
+            except OSError:
+                self._give_back()
+                raise
+        self._tree = merkle.Tree(manifest.chunk_root, self.chunks, digest)
+        self._record = 1 + 32 * merkle.depth(self.chunks)
+        self._finished = False
+        self._resume()
+
+    def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
+        """Verify and store a chunk; False when it was here already. Raises `BadChunk`, `LocalFault` (the disk)."""
+        self.prove(index, data, proof)
+        return self.store(index, data, proof)
+
+    def prove(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> None:
+        """Raises `BadChunk`."""
+        if not 0 <= index < self.chunks or not self._verify(index, data, proof):
+            raise BadChunk(f"chunk {index} does not lead to the chunk root")
+
+    def store(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
+        """Store a chunk that was proven; False when it was here already. Raises `LocalFault` (the disk)."""
+        if self.have >> index & 1:
+            return False
+        with self._lock, faults(self._part):
+            if self._descriptor < 0:
+                raise LocalFault(f"{self._part} was closed")
+            _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
+            _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
+            self.have |= 1 << index
+        return True
+
+    def finish(self) -> None:
+        """Make the complete part the payload (rule 3)."""
+        if not self.complete:
+            raise ValueError(f"chunks of {self.path} are missing")
+        with faults(self.path), syncing(self.path.parent):
+            os.fsync(self._descriptor)
+            os.rename(self._part, self.path)
+        self._notes.unlink(missing_ok=True)
+        with self._lock:
+            self._files.adopt((self.manifest.hash, self.path), OpenPayload(self._descriptor, self._tree))
+            self._descriptor, self._finished = -1, True
+            self._give_back()
+            del self._tree  # rule 4
+
+    def stands(self, path: Path) -> bool:
+        """See `Payload.stands`. One that is on the way stands wherever it will be."""
+        return super().stands(path) if self._finished else True
+
+    def close(self) -> None:
+        """Give the descriptors back; the part stays for another start."""
+        with self._lock:  # never under a write: the number may by then be another file's
+            self._give_back()
+        super().close()
+
+    def _give_back(self) -> None:
+        for descriptor in (self._descriptor, self._proofs):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._proofs = -1
+
+    def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
+        return super()._reading(block) if self._finished else self._own()
+
+    @contextmanager
+    def _own(self) -> Iterator[OpenPayload]:
+        yield OpenPayload(self._descriptor, self._tree)
+
+    def _verify(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
+        if len(data) != chunk_span(self.manifest, index)[1]:
+            return False
+        return self._tree.add(index, leaf_digest(data), proof)
+
+    def _resume(self) -> None:
+        with faults(self._part):
+            for index in range(self.chunks):
+                record = os.pread(self._proofs, self._record, index * self._record)
+                count = record[0] - 1 if record else -1
+                if not 0 <= count * 32 <= len(record) - 1:
+                    continue
+                proof = [record[1 + 32 * i : 33 + 32 * i] for i in range(count)]
+                offset, length = chunk_span(self.manifest, index)
+                data = os.pread(self._descriptor, length, offset)
+                if self._verify(index, data, proof):
+                    self.have |= 1 << index
+
+
+def _write(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _cached(descriptor: int, length: int, offset: int) -> bytes:
+    """What the system has in memory. Raises `BlockingIOError` where it has less, or cannot say (macOS, some file
+    systems)."""
+    data = bytearray(length)
+    try:
+        if RWF_NOWAIT and os.preadv(descriptor, [data], offset, RWF_NOWAIT) == length:
+            return cast(bytes, data)  # nobody changes it
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            raise
+    raise BlockingIOError(errno.EAGAIN, "not in memory")
