@@ -25,7 +25,7 @@ help: ## print this list
 
 setup: $(VENV)/.installed ## create .venv with exactly the locked versions (no compiler needed)
 
-$(VENV)/.installed: pyproject.toml requirements.lock Makefile hatch_build.py weights/native/classes.c
+$(VENV)/.installed: pyproject.toml requirements.lock Makefile hatch_build.py weights/codec/native/classes.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "echo2 needs Python 3.11 or newer; name one with: make setup PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) $(WHEELS) -r requirements.lock

@@ -1,7 +1,8 @@
-"""Compiles `weights/native/classes.c` into the wheel and, for an editable installation, beside its source.
+"""Compiles `weights/codec/native/classes.c` into the wheel and, for an editable installation, beside its source.
 
-Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.classes` does the same in
-numpy. CC names another compiler; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into an error.
+Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.codec.exponent_classes` does
+the same in numpy. CC names another compiler; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into an
+error.
 """
 
 import os
@@ -29,7 +30,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         built = compile_levels(Path(self.root) / "weights" / "native")
         for path in built:
-            build_data["force_include"][str(path)] = f"weights/native/{path.name}"
+            build_data["force_include"][str(path)] = f"weights/codec/native/{path.name}"
         if built:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
@@ -49,7 +50,7 @@ def compile_levels(folder: Path) -> list[Path]:
     except (OSError, subprocess.CalledProcessError) as error:
         if wanted == "1":
             raise
-        print(f"weights/native is not built, which costs speed only: {error}", file=sys.stderr)
+        print(f"weights/codec/native is not built, which costs speed only: {error}", file=sys.stderr)
         for partial in folder.glob("classes?.so"):
             partial.unlink()
         return []

@@ -29,7 +29,7 @@ from benchmarks.diff_sizes import COLUMNS, MISSED, row, size_claims, sizes
 from benchmarks.diff_speed import speeds
 from benchmarks.diff_streams import Stream, of_snapshots, recorded, save, synthetic
 from runtime.errors import LocalFault
-from weights import codec, native
+from weights.codec import frames, native
 
 STRETCH: Final = "stretch: 230 or 145 times, 3.25 or 3.0, 3.5, 1.02; 0.12 portable, 0.5 native; 1.95; 0.40"
 
@@ -77,7 +77,7 @@ def main() -> int:
         "diff: bytes and speed of what leads from one policy version to the next", ["numpy", "numba", "zstandard"]
     )
     build = native.best()
-    print(f"native build: {'none' if build is None else f'level {build.level}'}; {codec.NAME}; {STRETCH}\n")
+    print(f"native build: {'none' if build is None else f'level {build.level}'}; {frames.NAME}; {STRETCH}\n")
     with tempfile.TemporaryDirectory() as folder:
         try:
             return bench.close(measured(arguments, Path(folder)))

@@ -37,7 +37,7 @@ from engines.engine import Job
 from engines.transformers.engine import TransformersEngine
 from tasks import text
 from tasks.task import Task, Text, Transcript, replay
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 GROUPS: Final = 4

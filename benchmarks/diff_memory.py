@@ -13,7 +13,7 @@ from benchmarks.bench import Claim
 from benchmarks.diff_sizes import written
 from benchmarks.diff_speed import Tiled, builds
 from benchmarks.diff_streams import Stream
-from weights import codec
+from weights.codec import frames
 from weights.diff import apply, encode
 from weights.snapshot import Snapshot
 
@@ -30,20 +30,20 @@ def memory(stream: Stream, folder: Path) -> list[Claim]:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
             peak = fresh.submit(peak_of_apply, old.path, old.root, payload.path, new.root, which).result()
         name = f"{stream.name}, {which} memory of apply by one worker"
-        claims.append(Claim(name, peak / (2 * codec.FRAME), "a frame of 32 MiB", 1, at_most=True))
+        claims.append(Claim(name, peak / (2 * frames.FRAME), "a frame of 32 MiB", 1, at_most=True))
     return claims
 
 
 def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, which: str) -> int:
     """Bytes; to be called once in a process."""
     held = Snapshot(base, root=base_root)
-    with codec.using(builds()[which]):
+    with frames.using(builds()[which]):
         # What is loaded and compiled once is not what applying takes. A mapped snapshot is read-only, for which numba
         # compiles apart.
         old = np.arange(4, dtype=np.uint16)
-        kind, body = codec.encode("BF16", old, old ^ (old == 1))
+        kind, body = frames.encode("BF16", old, old ^ (old == 1))
         old.flags.writeable = False
-        patch = codec.decode("BF16", kind, memoryview(body), old, len(old))
+        patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
         assert [len(piece) for piece in (patch.onto(old), *patch.pieces(old))] == [4, 4]
         return peak_of(lambda: apply(held, payload, base.with_name("out"), root, threads=1))
 

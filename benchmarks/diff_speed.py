@@ -11,10 +11,10 @@ from benchmarks import bench
 from benchmarks.bench import Candidate, Claim
 from benchmarks.diff_anchors import gaps_apply, gaps_encode, xor_apply, xor_encode
 from benchmarks.diff_streams import Stream
-from weights import codec, native
-from weights.classes import REFERENCE
-from weights.codec import Build
-from weights.order import in_order
+from weights.codec import frames, native
+from weights.codec.exponent_classes import REFERENCE
+from weights.codec.frames import Build
+from weights.ordered_map import in_order
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,10 +40,10 @@ class Tiled:
         self.held, self.copy = self.old.copy(), np.empty_like(self.old)
         self.waits: list[float] = []
         """For each frame so far, what its thread waited for a core."""
-        self.frames = [slice(at, at + codec.FRAME) for at in range(0, len(self.old), codec.FRAME)]
+        self.frames = [slice(at, at + frames.FRAME) for at in range(0, len(self.old), frames.FRAME)]
 
     def encode(self, threads: int = 1) -> list[tuple[int, bytes]]:
-        return self._each(lambda part: codec.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
+        return self._each(lambda part: frames.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
 
     def decode(self, bodies: list[tuple[int, bytes]], threads: int = 1) -> None:
         """Into `held`, frame by frame. It may hold the new weights' bits of an earlier turn: the old are read apart."""
@@ -51,7 +51,7 @@ class Tiled:
         def one(found: tuple[slice, tuple[int, bytes]]) -> None:
             part, (kind, body) = found
             old = self.old[part]
-            patch = codec.decode("BF16", kind, memoryview(body), old, len(old))
+            patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
             patch.into(self.held[part])
 
         self._each(one, list(zip(self.frames, bodies, strict=True)), threads)
@@ -71,15 +71,15 @@ class Tiled:
 
     def candidates(self, build: Build) -> dict[str, Candidate]:
         def encoding() -> float:
-            with codec.using(build):
+            with frames.using(build):
                 self.encode()
             return float(self.old.nbytes)
 
-        with codec.using(build):
+        with frames.using(build):
             bodies = self.encode()
 
         def decoding() -> float:
-            with codec.using(build):
+            with frames.using(build):
                 self.decode(bodies)
             return float(self.old.nbytes)
 
@@ -112,7 +112,7 @@ BARS: Final = {
 
 def builds() -> dict[str, Build]:
     native_build = native.best()
-    found = {"numpy": REFERENCE, "numba": codec.compiled()}
+    found = {"numpy": REFERENCE, "numba": frames.compiled()}
     return found | ({"native": native_build} if native_build else {})
 
 

@@ -37,7 +37,7 @@ from engines.engine import Job  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402
 from tasks import text  # noqa: E402
 from weights.snapshot import Snapshot  # noqa: E402
-from weights.tensors import load_into, save_model  # noqa: E402
+from weights.torch_io import load_into, save_model  # noqa: E402
 
 GROUP = 8
 TASK = "single_sum"

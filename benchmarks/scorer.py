@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import bench, scorer_looks
 from tasks.text import EOS, char_tokenizer
 from weights.diff import encode
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
 
 RHO: Final = 0.008
@@ -126,7 +126,7 @@ def _small(folder: Path) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from weights.tensors import save_model
+    from weights.torch_io import save_model
 
     torch.manual_seed(0)
     config = LlamaConfig(

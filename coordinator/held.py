@@ -1,6 +1,6 @@
 """The weights that the scorer holds: one folder, which its process steps to the version that a group names.
 
-    scorer/held     a folder of weights.rolling: one snapshot, and the journals of the steps among the last versions
+    scorer/held     a folder of weights.journaled: one snapshot, and the journals of the steps among the last versions
     scorer/made     another, while it is made
 
 Rules
@@ -24,9 +24,9 @@ from engines.engine import Loaded
 from runtime.child import ChildError
 from weights.documents import Edge
 from weights.errors import WeightsError
-from weights.path import path_to
-from weights.rolling import Rolling, remove, settle, take_place
+from weights.journaled import Rolling, remove, settle, take_place
 from weights.snapshot import Snapshot
+from weights.update_path import path_to
 
 _SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
 """Errors of the scorer that speak of its weights."""

@@ -112,7 +112,7 @@ def check_importable(folder: Path) -> None:
 
 def import_folder(source: Path, out: Path) -> None:
     """Copy the assets, and the weights into one file (rule 2). Raises `LocalFault`; `out` may then hold a part."""
-    from weights.hub import import_model
+    from weights.hf_import import import_model
 
     check_importable(source)
     out.mkdir(parents=True, exist_ok=True)

@@ -47,11 +47,11 @@ from protocol.methods import DOCUMENTS, HEAD
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
 from runtime.files import writing
-from weights import codec
+from weights.codec import frames
 from weights.documents import Edge, EdgeIndex, Version
-from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store, StoredFile
+from weights.update_path import path_to
 
 SEQUENCE_AHEAD = 24 * 3600 * 1000
 """Milliseconds that a Head's sequence may be ahead of the clock."""
@@ -375,7 +375,7 @@ class Publisher:
             base_root=edge.base_root,
             version=export.version,
             root=export.root,
-            codec=codec.NAME,
+            codec=frames.NAME,
             payload_hash=manifest.hash,
             length=manifest.length,
             chunk_size=manifest.chunk_size,

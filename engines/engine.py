@@ -78,7 +78,7 @@ class Engine(Protocol):
 
     def load(self, model: Path, weights: Path) -> Loaded:
         """Build the model of folder `model` (config.json, tokenizer.json) with `weights`: a snapshot file, or a folder
-        of weights.rolling, in which a step that a kill has torn is finished first. Raises weights.errors
+        of weights.journaled, in which a step that a kill has torn is finished first. Raises weights.errors
         where they are not what they claim to be."""
 
     def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:

@@ -66,7 +66,7 @@ class EngineCall(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
 
 
 class LoadCall(EngineCall[Loaded], frozen=True, kw_only=True):
-    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot file, or folder of weights.rolling."""
+    """`model`: folder of config.json and tokenizer.json. `weights`: snapshot file, or folder of weights.journaled."""
 
     method: ClassVar[str] = "load"
     answer: ClassVar[Any] = Loaded

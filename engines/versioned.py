@@ -4,7 +4,7 @@ Rules
 1. A part that wants the engine takes it with `exclusive`, in the order asked. A lease is generated within the block in
    which it was asked for, so that a version never changes under it.
 2. The engine is started, and the current version loaded into it, when a block begins: after a crash as after a pause.
-3. The weights are a folder that the engine steps in place (weights.rolling). An engine that dies within a step leaves
+3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
    it before or behind that step; its successor finds out which.
 4. `MOST_CRASHES` in a row, with nothing done between, end the node: raises `EngineUnusable`.
 """

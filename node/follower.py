@@ -43,8 +43,8 @@ from p2p.network import Gossip, PayloadExchange
 from runtime.backoff import Backoff
 from runtime.child import ChildError
 from weights.documents import Edge, Version
-from weights.path import path_to
 from weights.store import Store
+from weights.update_path import path_to
 
 RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
 HEAD_LIFE: Final = 180.0

@@ -1,6 +1,6 @@
 """The weights that a node holds: one folder, which its engine steps from version to version in place.
 
-    weights/held     a folder of weights.rolling: what the engine computes with
+    weights/held     a folder of weights.journaled: what the engine computes with
     weights/made     another, while it is made from a full payload
 
 Rules
@@ -17,7 +17,7 @@ from pathlib import Path
 from p2p.envelope import Verified
 from weights.documents import Edge
 from weights.errors import WeightsError
-from weights.rolling import Rolling, remove, settle, take_place
+from weights.journaled import Rolling, remove, settle, take_place
 
 
 class BadChain(Exception):

@@ -18,7 +18,7 @@ from tasks.task import Score, sampled_mask
 from tasks.text import load as load_text
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
 
 VOCABULARY = 16

@@ -1,4 +1,4 @@
-"""Payload of an edge: from a base snapshot to a new one, or from nothing. Layout: see `weights.payload`.
+"""Payload of an edge: from a base snapshot to a new one, or from nothing. Layout: see `weights.payload_format`.
 
 `apply` does this, in order:
 
@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.files import writing
-from weights import codec
-from weights.codec import Bits
+from weights.codec import frames
+from weights.codec.frames import Bits
 from weights.documents import TensorEntry, Version
 from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.order import in_order
-from weights.payload import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head
+from weights.ordered_map import in_order
+from weights.payload_format import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head
 from weights.snapshot import Snapshot, writing_snapshot
 
 MAX_SNAPSHOT: Final = 1 << 42
@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload that leads from `old` (None: from nothing) to `new`. Equal snapshots give equal bytes at any
-    number of threads (None: one a core), with the same version of zstd. Memory a thread: see `weights.codec`.
+    number of threads (None: one a core), with the same version of zstd. Memory a thread: see `weights.codec.frames`.
     Raises `BadSnapshot` when the tensor tables differ, `DiskFull`."""
     if old is not None and old.tensors != new.tensors:
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
@@ -65,11 +65,11 @@ def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | No
         encoded = in_order(lambda frame: _encode(old, new, frame), frames_of(new.tensors), threads)
         for kind, body in encoded:
             sink.write(bytes([kind]))
-            if kind != codec.SAME:
+            if kind != frames.SAME:
                 sink.write(struct.pack("<I", len(body)) + body)
     base_root = old.root if old else None
     return Payload(
-        path=path, codec=codec.NAME, hash=sink.hash.digest(), length=sink.length, base_root=base_root, root=new.root
+        path=path, codec=frames.NAME, hash=sink.hash.digest(), length=sink.length, base_root=base_root, root=new.root
     )
 
 
@@ -92,7 +92,7 @@ def apply(
 
     `expect_root`: content root from the signed Edge or Version. `expect`: the Version, if it is at hand: its tensor
     table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
-    `threads` (None: one a core): see `weights.codec`.
+    `threads` (None: one a core): see `weights.codec.frames`.
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
     reader = Reader(payload)
     table = open_payload(reader, base, expect_root)
@@ -134,26 +134,26 @@ def bodies(reader: Reader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, 
     """(frame, kind, body) of all frames, after the header. Raises `BadPayload`."""
     for frame in frames_of(tensors):
         kind = reader.u8()
-        yield frame, kind, memoryview(b"") if kind == codec.SAME else reader.take(reader.u32())
+        yield frame, kind, memoryview(b"") if kind == frames.SAME else reader.take(reader.u32())
     reader.end()
 
 
 def patches(
     reader: Reader, base: Snapshot | None, tensors: list[TensorEntry], threads: int | None
-) -> Iterator[tuple[Frame, codec.Patch]]:
+) -> Iterator[tuple[Frame, frames.Patch]]:
     """What becomes of each frame, in order. Raises `BadPayload`."""
 
-    def decode(found: tuple[Frame, int, memoryview]) -> tuple[Frame, codec.Patch]:
+    def decode(found: tuple[Frame, int, memoryview]) -> tuple[Frame, frames.Patch]:
         frame, kind, body = found
         old = base.span(frame.start, frame.elements, frame.width) if base else None
-        return frame, codec.decode(frame.dtype, kind, body, old, frame.elements)
+        return frame, frames.decode(frame.dtype, kind, body, old, frame.elements)
 
     return in_order(decode, bodies(reader, tensors), threads)
 
 
 def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, bytes]:
     before = old.span(frame.start, frame.elements, frame.width) if old else None
-    return codec.encode(frame.dtype, before, new.span(frame.start, frame.elements, frame.width))
+    return frames.encode(frame.dtype, before, new.span(frame.start, frame.elements, frame.width))
 
 
 def open_payload(reader: Reader, base: Snapshot | None, expect_root: bytes | None) -> Table:

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from weights import codec
+from weights.codec import frames
 from weights.diff import Payload, bodies, encode
 from weights.documents import Edge, TensorEntry, Version
 from weights.errors import BadPayload, WeightsError, WrongBase
-from weights.payload import Reader, read_head
+from weights.payload_format import Reader, read_head
 from weights.snapshot import Snapshot
 from weights.store import StoreReader
 
@@ -47,8 +47,8 @@ def remake(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, thre
     another codec, or was made with another version of zstd; `path` is then absent. Raises `DiskFull`."""
     if (base.root if base else None) != edge.base_root or new.root != edge.root:
         raise WrongBase("these snapshots are not the ends of the edge")
-    if edge.codec != codec.NAME:
-        raise BadPayload(f"edge is of codec {edge.codec}, this program makes {codec.NAME}")
+    if edge.codec != frames.NAME:
+        raise BadPayload(f"edge is of codec {edge.codec}, this program makes {frames.NAME}")
     payload = encode(base, new, path, threads=threads)
     if (payload.hash, payload.length) != (edge.payload_hash, edge.length):
         path.unlink()
@@ -62,7 +62,7 @@ def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
     reader = Reader(payload)
     if read_head(reader).base_root is None:
         return None
-    found = [codec.changes(frame.dtype, kind, body, frame.elements) for frame, kind, body in bodies(reader, tensors)]
+    found = [frames.changes(frame.dtype, kind, body, frame.elements) for frame, kind, body in bodies(reader, tensors)]
     return None if None in found else sum(one for one in found if one is not None)
 
 

@@ -23,7 +23,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from runtime.files import writing
-from weights import header
+from weights import safetensors_header
 from weights.documents import ITEM_BYTES, TensorEntry, check_table
 from weights.errors import BadPayload, BadSnapshot
 
@@ -50,7 +50,9 @@ class Snapshot:
         self._start = len(self._bytes) - sum(entry.nbytes for entry in self.tensors)
         self._root = root
         if parsed.offsets != sorted(parsed.offsets):
-            raise BadSnapshot(f"{path}: tensors are not in the order of their names; use weights.hub.import_model")
+            raise BadSnapshot(
+                f"{path}: tensors are not in the order of their names; use weights.hf_import.import_model"
+            )
 
     @property
     def start(self) -> int:
@@ -132,7 +134,7 @@ class SnapshotWriter(RootHasher):
         super().__init__(tensors, aliases)
         self._file = file
         metadata = {"format": "pt"} | ({"alias": _alias_json(aliases)} if aliases else {})
-        file.write(header.build(list(tensors), metadata))
+        file.write(safetensors_header.build(list(tensors), metadata))
 
     def write(self, data: Bits | bytes) -> None:
         self._file.write(_view(data))
@@ -163,12 +165,12 @@ def root_of(tensors: Sequence[TensorEntry], aliases: dict[str, str], hashes: Seq
     return hasher.digest()
 
 
-def read_header(file: BinaryIO) -> header.Header:
+def read_header(file: BinaryIO) -> safetensors_header.Header:
     """Header of an open safetensors file. Raises `BadSnapshot`."""
     size = os.fstat(file.fileno()).st_size
-    length = header.header_length(file.read(8), size)
+    length = safetensors_header.header_length(file.read(8), size)
     try:
-        return header.parse(file.read(length), size)
+        return safetensors_header.parse(file.read(length), size)
     except BadSnapshot as error:
         raise BadSnapshot(f"{file.name}: {error}") from error
 
@@ -193,7 +195,7 @@ def _alias_json(aliases: dict[str, str]) -> str:
     return json.dumps(aliases, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _aliases(parsed: header.Header) -> dict[str, str]:
+def _aliases(parsed: safetensors_header.Header) -> dict[str, str]:
     try:
         aliases = json.loads(parsed.metadata.get("alias", "{}"))
         if not isinstance(aliases, dict) or not all(isinstance(target, str) for target in aliases.values()):

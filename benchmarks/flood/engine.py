@@ -17,7 +17,7 @@ from coordinator.learner.calls import Batch, Open, Opened, Stepped
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.messages import Lease, Rollout, Segment, Submission
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 LOGPROB: Final = -0.5

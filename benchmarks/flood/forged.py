@@ -143,7 +143,7 @@ def _small(folder: Path) -> Snapshot:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from weights.tensors import save_model
+    from weights.torch_io import save_model
 
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from benchmarks.load.rows import ERA, Shape
 from coordinator.setup import Run
 from p2p.envelope import seal
 from p2p.swarm import manifest as chunks
-from weights import codec
+from weights.codec import frames
 from weights.diff import encode, encode_full
 from weights.documents import Edge, EdgeIndex, Version
 from weights.snapshot import Snapshot
@@ -98,7 +98,7 @@ def _edge(run: Run, store: Store, folder: Path, line: Line, base: int | None, ve
         base_root=None if base is None else line.roots[base],
         version=version,
         root=line.roots[version],
-        codec=codec.NAME,
+        codec=frames.NAME,
         payload_hash=digest,
         length=length,
         chunk_size=size,

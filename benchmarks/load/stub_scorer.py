@@ -10,7 +10,7 @@ from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.host import Host
 from engines.messages import ProbeCall, Probed
 from runtime.child import Pipe
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 

@@ -32,7 +32,7 @@ from runtime.files import sync_folder
 from runtime.files import writing as writing_file
 from weights.diff import encode, encode_full
 from weights.snapshot import Snapshot
-from weights.tensors import save_model
+from weights.torch_io import save_model
 
 SKIPS = 4
 ANCHOR_EVERY = 32

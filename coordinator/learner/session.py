@@ -28,7 +28,7 @@ from coordinator.learner.eras import Known
 from coordinator.learner.groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.optimiser import Optimiser
 from weights.snapshot import Snapshot
-from weights.tensors import load_into
+from weights.torch_io import load_into
 
 _CPU_RANDOM, _CUDA_RANDOM = "random.cpu", "random.cuda"
 

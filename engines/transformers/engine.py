@@ -35,9 +35,9 @@ from tasks.task import Text, sampled_mask
 from tasks.text import load as load_text
 from weights.diff import Change
 from weights.errors import BadSnapshot, WrongBase
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
-from weights.tensors import load_into, patch
+from weights.torch_io import load_into, patch
 
 HEAD_ROWS = 64
 """Positions whose logits exist at once while scoring: 64 x 49,152 float32 are 12.6 MB."""

@@ -19,7 +19,7 @@ from runtime.child import ChildDied
 from tests.engines import tiny_model
 from weights.diff import encode
 from weights.documents import Edge
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot, writing_snapshot
 
 VERSIONS, KILLS = 5, 6

@@ -17,9 +17,9 @@ from tests.coordinator.test_coordinator_publisher_threads import Nobody, export,
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from weights.documents import EdgeIndex
-from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store
+from weights.update_path import path_to
 
 RUN, KEY = bytes(32), Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

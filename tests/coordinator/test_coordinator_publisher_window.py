@@ -14,9 +14,9 @@ from tests.coordinator.test_coordinator_publisher_threads import export, publish
 from tests.quickdisk import quick_folder
 from weights.diff import encode
 from weights.documents import EdgeIndex
-from weights.path import path_to
 from weights.snapshot import Snapshot
 from weights.store import Store
+from weights.update_path import path_to
 
 VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
 ROOMY = 1 << 40

@@ -12,7 +12,7 @@ from runtime.child import ChildDied, ChildError, python_path
 from tests.engines import tiny_model
 from tests.engines.tiny_model import job
 from tests.support.paths import ROOT
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 

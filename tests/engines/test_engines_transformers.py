@@ -14,7 +14,7 @@ from tasks.task import Transcript, TranscriptLie, replay, sampled_mask
 from tests.engines import tiny_model
 from tests.engines.tiny_model import TEXT, OnDisk, job
 from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 MARGIN = 5e-4

@@ -10,7 +10,7 @@ from engines.engine import Job
 from tasks import registry, text
 from weights.diff import encode
 from weights.snapshot import Snapshot
-from weights.tensors import save_model
+from weights.torch_io import save_model
 
 TEXT = text.FileText(text.char_tokenizer(), text.EOS)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import Swarm, accepted, make_swarm, working
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 

@@ -17,7 +17,7 @@ from tests.quickdisk import quick_folder
 from tests.swarm import working
 from weights.diff import Payload, encode
 from weights.documents import Edge
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 

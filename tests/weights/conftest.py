@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weights.codec import Bits
+from weights.codec.frames import Bits
 from weights.documents import DType, TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot
 

@@ -17,16 +17,16 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["weights"]):
     import numpy as np
 
-    from weights import codec, native
-    from weights.classes import REFERENCE
-    from weights.codec import Bits
+    from weights.codec import frames, native
+    from weights.codec.exponent_classes import REFERENCE
+    from weights.codec.frames import Bits
     from weights.diff import bodies
     from weights.documents import ITEM_BYTES, TensorEntry
     from weights.errors import BadPayload
-    from weights.payload import Reader, read_head
+    from weights.payload_format import Reader, read_head
 
 DTYPES = ("BF16", "F16", "I16", "F32")
-BUILDS = [codec.compiled(), *native.builds()]
+BUILDS = [frames.compiled(), *native.builds()]
 HEAD = 5
 """Bytes before the body: dtype and kind, build, two of size, seed of the old bits."""
 ENTRIES = [TensorEntry(name="a", dtype="BF16", shape=(300,)), TensorEntry(name="b", dtype="F32", shape=(3,))]
@@ -40,10 +40,10 @@ def old_frame(dtype: str, count: int, seed: int) -> Bits:
     return (bits.astype(width) & width.type((1 << 8 * width.itemsize) - 1 >> seed % 4)).astype(width)
 
 
-def outcome(build: codec.Build, dtype: str, kind: int, body: bytes, old: Bits) -> object:
-    with codec.using(build):
+def outcome(build: frames.Build, dtype: str, kind: int, body: bytes, old: Bits) -> object:
+    with frames.using(build):
         try:
-            patch = codec.decode(dtype, kind, memoryview(body), old, len(old))
+            patch = frames.decode(dtype, kind, memoryview(body), old, len(old))
         except BadPayload:
             return None
     index, bits = patch.changes(old)
@@ -84,7 +84,7 @@ def seeds(folder: Path) -> None:
         dtype, count, rng = DTYPES[number % 4], 1 + 41 * number, np.random.default_rng(number)
         old = old_frame(dtype, count, number)
         new = np.where(rng.random(count) < (0.02, 0.3, 0.7)[number % 3], old + old.dtype.type(1 + number // 9), old)
-        kind, body = codec.encode(dtype, old, new)
+        kind, body = frames.encode(dtype, old, new)
         head = bytes([number % 4 | kind << 2, number]) + (count - 1).to_bytes(2, "little") + bytes([number])
         (folder / str(number)).write_bytes(head + body)
 

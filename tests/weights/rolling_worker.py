@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from weights.diff import encode
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 from weights.store import Store
 

@@ -16,11 +16,12 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from tests.support import paths
-from weights import classes, codec, native, scan
-from weights.bits import Reader, Writer
-from weights.classes import LAYOUTS, REFERENCE
-from weights.codec import Bits
-from weights.codes import MAX_ELIAS, Code, cheapest, rice
+from weights.codec import exponent_classes, native, rank_select
+from weights.codec import frames as codec
+from weights.codec.bitstream import Reader, Writer
+from weights.codec.exponent_classes import LAYOUTS, REFERENCE
+from weights.codec.frames import Bits
+from weights.codec.rice import MAX_ELIAS, Code, cheapest, rice
 from weights.errors import BadPayload
 
 DTYPES = {"U8": 1, "BF16": 2, "F16": 2, "I16": 2, "F32": 4, "I64": 8}
@@ -129,7 +130,7 @@ def test_every_pattern_steps_to_every_distance(build: Any, dtype: str, shift: in
 def test_a_step_costs_what_its_entropy_given_the_exponent_says(build: Any) -> None:
     old, new = learned(1 << 20, 0.05)
     body = codec.encode("BF16", old, new)[1]
-    exponents, steps = old >> 7 & 0xFF, scan._place(new) - scan._place(old)
+    exponents, steps = old >> 7 & 0xFF, rank_select._place(new) - rank_select._place(old)
     bound = 0.0
     for exponent in np.unique(exponents):
         counts = np.unique(steps[exponents == exponent], return_counts=True)[1]
@@ -212,7 +213,7 @@ OLD = np.zeros(COUNT, np.uint16)
 
 
 def frame(*, lo: int = 0, used: int = 1, head: bytes, codes: bytes, rest: bytes, length: int | None = None) -> bytes:
-    size = classes._number(len(codes) if length is None else length)
+    size = exponent_classes._number(len(codes) if length is None else length)
     return bytes([lo]) + used.to_bytes(2, "little") + head + size + codes + rest
 
 
@@ -323,7 +324,7 @@ def test_without_a_native_build_large_frames_are_worth_a_compiler(monkeypatch: p
     with codec.using(None):
         assert codec._build_for(codec.FRAME) is codec.compiled()
         assert codec._build_for(100_000) is REFERENCE
-    monkeypatch.setitem(sys.modules, "weights.compiled", None)
+    monkeypatch.setitem(sys.modules, "weights.codec.compiled", None)
     assert codec.compiled.__wrapped__() is REFERENCE
 
 

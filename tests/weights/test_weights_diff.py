@@ -15,12 +15,12 @@ import zstandard
 from blake3 import blake3
 
 from tests.support import paths
-from weights import codec
-from weights.codec import Bits
+from weights.codec import frames
+from weights.codec.frames import Bits
 from weights.diff import apply, changed, encode, encode_full
 from weights.documents import DType, TensorEntry, Version
 from weights.errors import BadPayload, BadSnapshot, WrongBase
-from weights.payload import MAGIC
+from weights.payload_format import MAGIC
 from weights.snapshot import Snapshot
 
 Step = tuple[Snapshot, Snapshot]
@@ -53,7 +53,7 @@ def test_a_full_payload_needs_no_base(step: Step, tmp_path: Path) -> None:
 def test_a_payload_is_what_its_edge_will_say(step: Step, tmp_path: Path) -> None:
     payload = encode(*step, tmp_path / "p")
     data = payload.path.read_bytes()
-    assert (payload.length, payload.hash, payload.codec) == (len(data), blake3(data).digest(), codec.NAME)
+    assert (payload.length, payload.hash, payload.codec) == (len(data), blake3(data).digest(), frames.NAME)
     assert encode(*step, tmp_path / "again").hash == payload.hash
 
 
@@ -81,7 +81,7 @@ def test_changes_by_tensor_are_the_bits_that_differ(step: Step, tmp_path: Path) 
 def test_tensors_longer_than_a_frame_come_back(
     make_snapshot: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codec, "FRAME", 1000)
+    monkeypatch.setattr(frames, "FRAME", 1000)
     rng = np.random.default_rng(3)
     sizes: dict[str, tuple[DType, int]] = {
         "a": ("BF16", 999), "b": ("BF16", 2), "c": ("BF16", 4321), "d": ("F32", 1000), "e": ("BF16", 0),
@@ -215,7 +215,7 @@ def test_a_payload_with_any_byte_flipped_never_becomes_a_snapshot(step: Step, tm
             made.path.unlink()
 
 
-def head(step: Step, *, flags: int = 1, name: bytes = codec.NAME.encode(), table: bytes = b"") -> bytes:
+def head(step: Step, *, flags: int = 1, name: bytes = frames.NAME.encode(), table: bytes = b"") -> bytes:
     roots = (step[0].root if flags & 1 else b"") + step[1].root
     return MAGIC + bytes([len(name)]) + name + bytes([flags]) + roots + table
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from weights.codec import NAME
+from weights.codec.frames import NAME
 from weights.diff import Payload, encode, encode_full
 from weights.documents import Edge, Version
 from weights.edges import changes, lines, remake, verify

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from tests.support.paths import ROOT
 from weights.documents import DType, TensorEntry
 from weights.errors import BadSnapshot
-from weights.hub import bf16_of, import_model
+from weights.hf_import import bf16_of, import_model
 from weights.snapshot import Snapshot
 
 INDEX = "model.safetensors.index.json"
@@ -119,7 +119,7 @@ def test_an_empty_folder_is_refused_with_the_remedy(folder: Path, tmp_path: Path
 
 def test_only_the_file_for_tensors_imports_torch() -> None:
     program = (
-        "import sys, weights.diff, weights.hub, weights.path, weights.store\n"
+        "import sys, weights.diff, weights.hf_import, weights.update_path, weights.store\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=60)

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from tests.support.paths import VECTORS
 from weights.diff import encode
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
 Step = tuple[Snapshot, Snapshot]

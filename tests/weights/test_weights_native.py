@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hatch_build
-from weights import native
-from weights.classes import LAYOUTS, REFERENCE
+from weights.codec import native
+from weights.codec.exponent_classes import LAYOUTS, REFERENCE
 
 SOURCE = Path(native.__file__).parent / "classes.c"
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weights.documents import Edge
-from weights.path import path_to
+from weights.update_path import path_to
 
 
 def root(name: str) -> bytes:

@@ -18,10 +18,10 @@ from tests.children import child
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder
 from tests.support.paths import ROOT
-from weights import rolling as module
+from weights import journaled as module
 from weights.diff import encode, encode_full
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.rolling import Rolling
+from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 from weights.store import Store
 

@@ -11,7 +11,7 @@ import safetensors
 from blake3 import blake3
 
 from tests.support import paths
-from weights import header
+from weights import safetensors_header
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
 from weights.snapshot import Snapshot, writing_snapshot
@@ -137,7 +137,7 @@ ABUSES: dict[str, bytes] = {
     "a file shorter than its length field": b"\x01\x00\x00",
     "a header longer than the file": raw(b"{}", length=3),
     "a header of 2^64 bytes": raw(b"{}", length=(1 << 64) - 1),
-    "a header beyond the bound": raw(b" " * (header.MAX_HEADER + 1)),
+    "a header beyond the bound": raw(b" " * (safetensors_header.MAX_HEADER + 1)),
     "a header that is not JSON": raw(b"{]"),
     "a header that is not UTF-8": raw(b'{"\xff":1}'),
     "a header that is a list": raw(b"[]"),

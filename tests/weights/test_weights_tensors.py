@@ -12,7 +12,7 @@ from weights.diff import changed, encode
 from weights.documents import DTYPES
 from weights.errors import BadSnapshot
 from weights.snapshot import BITS, Snapshot
-from weights.tensors import TORCH_DTYPES, load_into, patch, save_model, save_tensors, tensor_of
+from weights.torch_io import TORCH_DTYPES, load_into, patch, save_model, save_tensors, tensor_of
 
 
 class Tied(nn.Module):

@@ -18,7 +18,7 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
-from weights import codec
+from weights.codec import frames
 from weights.documents import ITEM_BYTES, MAX_DOCUMENT, DType, TensorEntry, check_table
 from weights.errors import BadPayload
 from weights.snapshot import Snapshot
@@ -98,7 +98,7 @@ def head_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
     """All that stands before the frames."""
     with_table = old is None or old.aliases != new.aliases
     flags = (_HAS_BASE if old else 0) | (_HAS_TABLE if with_table else 0)
-    name = codec.NAME.encode()
+    name = frames.NAME.encode()
     parts = [MAGIC, bytes([len(name)]), name, bytes([flags])]
     if old is not None:
         parts.append(old.root)
@@ -115,8 +115,8 @@ def read_head(reader: Reader) -> Head:
     if bytes(reader.take(len(MAGIC))) != MAGIC:
         raise BadPayload("not a payload: it does not begin as one")
     name = bytes(reader.take(reader.u8()))
-    if name != codec.NAME.encode():
-        raise BadPayload(f"payload's codec is {name!r}, this program knows {codec.NAME!r}: update it")
+    if name != frames.NAME.encode():
+        raise BadPayload(f"payload's codec is {name!r}, this program knows {frames.NAME!r}: update it")
     flags = reader.u8()
     if flags & ~(_HAS_BASE | _HAS_TABLE):
         raise BadPayload(f"payload has unknown flags {flags:#x}: update this program")
@@ -150,10 +150,10 @@ def frames_of(tensors: list[TensorEntry]) -> Iterator[Frame]:
             start, elements, pieces = start + frame.elements * frame.width, 0, []
         first = 0
         while first < entry.elements:
-            count = min(entry.elements - first, codec.FRAME - elements)
+            count = min(entry.elements - first, frames.FRAME - elements)
             pieces.append((entry, first, count))
             first, elements = first + count, elements + count
-            if elements == codec.FRAME:
+            if elements == frames.FRAME:
                 yield _frame(start, pieces)
                 start, elements, pieces = start + elements * width, 0, []
     if pieces:

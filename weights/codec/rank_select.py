@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codes import Numbers
+from weights.codec.rice import Numbers
 from weights.errors import BadPayload
 
 Words = NDArray[np.uint16]

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
-from weights.scan import CLASSES
+from weights.codec.rank_select import CLASSES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -1,4 +1,5 @@
-"""The body of a `CLASSES` frame in C: what `weights.classes` does, the same bytes, about 10 times as fast; or absent.
+"""The body of a `CLASSES` frame in C: what `weights.codec.exponent_classes` does, the same bytes, about 10 times as
+fast; or absent.
 
 `hatch_build.py` compiles `classes.c` where there is a compiler, once for each level of the processor, and nothing is
 lost where there is none. ctypes lets go of the interpreter's lock while C runs, so frames run on all cores.
@@ -14,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from weights.codec.rank_select import Layout, Words
 from weights.errors import BadPayload
-from weights.scan import Layout, Words
 
 _FOLDER: Final = Path(__file__).parent
 _ROOM: Final = -1
@@ -33,7 +34,8 @@ _REFUSALS: Final = {
 
 
 class Native:
-    """One build of `classes.c`. Methods as in `weights.classes`; `shift` and `mask` are those of its `Layout`."""
+    """One build of `classes.c`. Methods as in `weights.codec.exponent_classes`; `shift` and `mask` are those of its
+    `Layout`."""
 
     def __init__(self, path: Path) -> None:
         """Raises `OSError` where the library cannot be loaded."""

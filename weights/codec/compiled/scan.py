@@ -1,4 +1,5 @@
-"""`weights.scan` compiled by numba: the same numbers and refusals. Lengths are checked before memory is touched.
+"""`weights.codec.rank_select` compiled by numba: the same numbers and refusals. Lengths are checked before memory is
+touched.
 
 Elements are scanned in blocks of 64, as `native/classes.c` does it: the class of an element has four bits, each of them
 is a plane of 64 bits a block, and the 16 classes are the conjunctions of planes and inverted planes.
@@ -10,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.compiled.vectors import below, differ64, first_one, kernel, ones, scan64
+from weights.codec.compiled.vectors import below, differ64, first_one, kernel, ones, scan64
+from weights.codec.rank_select import CLASSES, Changes, Layout, Words
 from weights.errors import BadPayload
-from weights.scan import CLASSES, Changes, Layout, Words
 
 _BLOCKS: Final = 128
 _PIECE: Final = 64 * _BLOCKS
@@ -158,7 +159,7 @@ def _write(index: Any, bits: Any, held: Any, first: Any) -> Any:
 
 
 def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[Changes] | None:
-    """As `weights.scan.listed`."""
+    """As `weights.codec.rank_select.listed`."""
     old, new = np.require(old, requirements=["C", "A"]), np.require(new, requirements=["C", "A"])
     if len(old) != len(new):
         raise ValueError("frames of two lengths")
@@ -176,7 +177,7 @@ def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[C
 def found(
     old: Words, layout: Layout, lo: int, lists: Iterable[Changes], count: int
 ) -> tuple[NDArray[np.uint32], Words]:
-    """As `weights.scan.found`."""
+    """As `weights.codec.rank_select.found`."""
     old, starts = np.require(old, requirements=["C", "A"]), np.zeros(CLASSES + 1, np.int64)
     ranks, steps, at = np.empty(count, np.uint32), np.empty(count, np.int32), 0
     for of, own_ranks, own_steps in lists:
@@ -191,6 +192,6 @@ def found(
 
 
 def write(index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
-    """As `weights.scan.write`."""
+    """As `weights.codec.rank_select.write`."""
     if _write(index, bits, held, first) < len(index):
         raise IndexError("a change beyond the frame")

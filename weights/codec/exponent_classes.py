@@ -11,9 +11,9 @@ coded as a step in units of the last place (ULP), among floats in the order of t
              u8 k of the gaps; + 128: number U, and what is listed are the U elements below the last change that stay
              u8 k of the sizes; + 64: Elias' code, not Rice's; + 128: number X, [u8 k]: large steps are listed
 
-Numbers are LEB128. Codes (`weights.codes`) and fields follow class by class: gaps between listed ranks; K signs (fields
-of one bit, 1: down); gaps between the X steps of more than one ULP; and how much the K steps exceed one ULP, or those X
-exceed two. What `decode` enforces before it touches memory in proportion, else `BadPayload`:
+Numbers are LEB128. Codes (`weights.codec.rice`) and fields follow class by class: gaps between listed ranks; K signs
+(fields of one bit, 1: down); gaps between the X steps of more than one ULP; and how much the K steps exceed one ULP, or
+those X exceed two. What `decode` enforces before it touches memory in proportion, else `BadPayload`:
 
 1. There are no more changes than elements, and no more of anything than there are bits.
 2. Unary codes and fields are exactly as long as their numbers.
@@ -29,10 +29,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weights import bits, scan
-from weights.codes import MAX_K, Code, Numbers, cheapest, rice
+from weights.codec import bitstream, rank_select
+from weights.codec.rank_select import CLASSES, Changes, Layout, Words
+from weights.codec.rice import MAX_K, Code, Numbers, cheapest, rice
 from weights.errors import BadPayload
-from weights.scan import CLASSES, Changes, Layout, Words
 
 LAYOUTS: Final = {"BF16": Layout(7, 0xFF), "F16": Layout(10, 0x1F)}
 _STAYING: Final = 0x80
@@ -56,7 +56,7 @@ class Reader(Protocol):
 
 
 class Loops(NamedTuple):
-    """What takes time: see `weights.scan` and `weights.bits`."""
+    """What takes time: see `weights.codec.rank_select` and `weights.codec.bitstream`."""
 
     listed: Callable[[Words, Words, Layout, int, int], list[Changes] | None]
     found: Callable[[Words, Layout, int, Iterable[Changes], int], tuple[NDArray[np.uint32], Words]]
@@ -66,7 +66,9 @@ class Loops(NamedTuple):
     cost: Callable[[Code, Numbers], int]
 
 
-NUMPY: Final = Loops(scan.listed, scan.found, scan.write, bits.Writer, bits.Reader, Code.cost)
+NUMPY: Final = Loops(
+    rank_select.listed, rank_select.found, rank_select.write, bitstream.Writer, bitstream.Reader, Code.cost
+)
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):

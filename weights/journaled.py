@@ -18,8 +18,9 @@ A step back is rules 2 to 4 with the old bits: `undo/N` becomes `back`, then `re
 3 and 4: `redo/N` becomes `forward`; no payload is wanted for it. A step by a payload forgets what was undone before
 its journal gets its name.
 
-Memory beyond model and payload: see `weights.codec`, for each thread. A reader of the map sees a step half done: hold
-it off meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload again.
+Memory beyond model and payload: see `weights.codec.frames`, for each thread. A reader of the map sees a step half done:
+hold it off meanwhile. A copy that lives in a model is given the same lists of changes (`stepped`), not the payload
+again.
 
 A folder that a full payload makes anew (`unpack`) stands beside the old one until it has come to its last version; then
 `take_place` renames it, which decides. Whoever opens the place, after `settle`, finds the old weights or the new ones.
@@ -40,11 +41,11 @@ from numpy.typing import NDArray
 
 from runtime.files import hidden, move, sync_file, sync_folder, writing
 from weights import diff
-from weights.codec import Bits
+from weights.codec.frames import Bits
 from weights.diff import Change, by_tensor, open_payload, patches
 from weights.documents import Version
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.payload import Reader, frames_of
+from weights.payload_format import Reader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot
 
 _MAGIC: Final = b"echo2JN1"

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weights.codec import Bits
+from weights.codec.frames import Bits
 from weights.diff import Change
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot

@@ -8,13 +8,13 @@ quarters of one.
 
     kind        body
     SAME        empty
-    CLASSES     changes by the exponents of the old weights: `weights.classes` (BF16 and F16 only)
+    CLASSES     changes by the exponents of the old weights: `weights.codec.exponent_classes` (BF16 and F16 only)
     XOR         zstd of the byte planes of old ^ new
     FULL        zstd of the byte planes of new (there is no old frame)
 
 BF16 and F16 are CLASSES unless half of the elements change. What `decode` enforces before it touches memory, else
-`BadPayload`: the rules of `weights.classes`; zstd declares exactly the size of the frame, and yields it, with nothing
-after it.
+`BadPayload`: the rules of `weights.codec.exponent_classes`; zstd declares exactly the size of the frame, and yields it,
+with nothing after it.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from weights import classes, native
+from weights.codec import exponent_classes, native
+from weights.codec.rank_select import Layout, Words
 from weights.documents import ITEM_BYTES
 from weights.errors import BadPayload
-from weights.scan import Layout, Words
 
 NAME: Final = "classes/1"
 FRAME: Final = 16 << 20
@@ -46,7 +46,7 @@ _WINDOW: Final = 64 << 20
 
 
 class Build(Protocol):
-    """What does the work of `weights.classes`: the same bytes, the same refusals."""
+    """What does the work of `weights.codec.exponent_classes`: the same bytes, the same refusals."""
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None: ...
 
@@ -110,7 +110,7 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
     version of zstd)."""
     if old is None:
         return FULL, _pack(_planes(new))
-    layout = classes.LAYOUTS.get(dtype)
+    layout = exponent_classes.LAYOUTS.get(dtype)
     if layout is None:
         return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
     body = _build_for(len(old)).encode(old, new, layout, len(old) // _DENSE)
@@ -124,13 +124,13 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
     width = np.dtype(f"<u{ITEM_BYTES[dtype]}")
     if kind == FULL and old is None:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width))
-    layout = classes.LAYOUTS.get(dtype)
+    layout = exponent_classes.LAYOUTS.get(dtype)
     if old is None or kind not in (SAME, CLASSES, XOR) or (kind == CLASSES and layout is None):
         raise BadPayload(f"frame of kind {kind} does not belong here")
     if kind == XOR:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
     if kind == CLASSES and layout is not None:
-        return Patch(*_build_for(count).decode(body, old, classes.count(body, count, layout), layout))
+        return Patch(*_build_for(count).decode(body, old, exponent_classes.count(body, count, layout), layout))
     if len(body):
         raise BadPayload("a frame without changes has a body")
     return Patch(np.empty(0, np.uint32), np.empty(0, width))
@@ -138,9 +138,9 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
 
 def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
     """How many elements a frame changes, from its body alone; None where only decoding tells. Raises `BadPayload`."""
-    layout = classes.LAYOUTS.get(dtype)
+    layout = exponent_classes.LAYOUTS.get(dtype)
     if kind == CLASSES and layout is not None:
-        return classes.count(body, count, layout)
+        return exponent_classes.count(body, count, layout)
     return 0 if kind == SAME else None
 
 
@@ -148,14 +148,14 @@ def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
 def compiled() -> Build:
     """The build by numba, or by numpy where numba cannot be imported."""
     try:
-        from weights.compiled import LOOPS
+        from weights.codec.compiled import LOOPS
     except ImportError:
-        return classes.REFERENCE
-    return classes.Classes(LOOPS)
+        return exponent_classes.REFERENCE
+    return exponent_classes.Classes(LOOPS)
 
 
 def _build_for(elements: int) -> Build:
-    return _build or (compiled() if elements >= _COMPILED_FROM else classes.REFERENCE)
+    return _build or (compiled() if elements >= _COMPILED_FROM else exponent_classes.REFERENCE)
 
 
 @contextlib.contextmanager

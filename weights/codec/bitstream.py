@@ -1,7 +1,7 @@
 """Numbers as bits, many at a time: unary codes in one run of bits, fields of any width in another. Pure, numpy only.
 
-Bits fill a byte from its lowest on; a field's lowest bit comes first. The same bits are written by `weights.compiled`
-and `native/classes.c`.
+Bits fill a byte from its lowest on; a field's lowest bit comes first. The same bits are written by
+`weights.codec.compiled` and `native/classes.c`.
 """
 
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codes import Code, Numbers
+from weights.codec.rice import Code, Numbers
 from weights.errors import BadPayload
 
 _PIECE: Final = 1 << 16

@@ -1,6 +1,6 @@
-/* The body of a CLASSES frame, as weights/classes.py describes it: the same bytes, the same refusals, faster.
+/* The body of a CLASSES frame, as weights/codec/exponent_classes.py describes it: the same bytes, the same refusals, faster.
 
-   Built once for each level of the processor (generic, AVX2, AVX-512); weights/native/__init__.py loads the best.
+   Built once for each level of the processor (generic, AVX2, AVX-512); weights/codec/native/__init__.py loads the best.
    Plain C99 without Python's headers. No state, and no memory but the caller's; every length is checked before memory
    is touched.
 

@@ -1,11 +1,12 @@
-"""`weights.bits` compiled by numba: the same bits and refusals. Lengths are checked before memory is touched."""
+"""`weights.codec.bitstream` compiled by numba: the same bits and refusals. Lengths are checked before memory is
+touched."""
 
 from typing import Any, Final
 
 import numpy as np
 
-from weights.codes import Code, Numbers
-from weights.compiled.vectors import below, first_one, kernel, set_word, word_at
+from weights.codec.compiled.vectors import below, first_one, kernel, set_word, word_at
+from weights.codec.rice import Code, Numbers
 from weights.errors import BadPayload
 
 _SPARE: Final = 16
@@ -100,7 +101,7 @@ def _form(code: Code | None) -> tuple[int, int]:
 
 
 class Writer:
-    """As `weights.bits.Writer`."""
+    """As `weights.codec.bitstream.Writer`."""
 
     def __init__(self) -> None:
         self._runs = [np.zeros(1 << 16, np.uint8), np.zeros(1 << 16, np.uint8)]
@@ -123,7 +124,7 @@ class Writer:
 
 
 class Reader:
-    """As `weights.bits.Reader`."""
+    """As `weights.codec.bitstream.Reader`."""
 
     def __init__(self, codes: memoryview, fields: memoryview) -> None:
         self._runs = [np.frombuffer(bytes(run) + bytes(_SPARE), np.uint8) for run in (codes, fields)]

@@ -1,0 +1,1 @@
+"""The diff codec: exponent classes, Rice codes, rank and select, and the frames that hold them."""
