@@ -35,7 +35,7 @@ from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
 from engines.engine import Job
 from engines.transformers.engine import TransformersEngine
-from tasks import text
+from tasks import tokenizer
 from tasks.task import Task, Text, Transcript, replay
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
@@ -107,7 +107,7 @@ class Loop:
         assert first is not None
         self._folder, self._task = folder, modelfolder.task_named(course.task)
         self._eos = modelfolder.facts(base).eos
-        self._text = text.load(base / "tokenizer.json", self._eos)
+        self._text = tokenizer.load(base / "tokenizer.json", self._eos)
         self._engine, self._chance, self._number = TransformersEngine(), random.Random(course.name), 0
         Rolling.create(folder / "engine", Snapshot(Path(first.snapshot), root=first.root))
         self._engine.load(base, folder / "engine")
@@ -163,7 +163,7 @@ def teach(folder: Path, course: Course) -> float:
         folder="", task=task.name, task_version=task.version, steps=course.lessons, noise=0.35, batch=16,
         learning_rate=2e-4,
     )  # fmt: skip
-    loss = supervise(network, order, text.load(folder / "tokenizer.json", modelfolder.facts(folder).eos))
+    loss = supervise(network, order, tokenizer.load(folder / "tokenizer.json", modelfolder.facts(folder).eos))
     save(network, Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
     return loss
 

@@ -27,7 +27,7 @@ from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.warmup import build, supervise
 from tasks import registry
 from tasks.task import Score, Split, Task
-from tasks.text import EOS, FileText, char_tokenizer
+from tasks.tokenizer import EOS, FileText, char_tokenizer
 
 TASK = "reverse"
 DEMO = "demo, S = 4"

@@ -35,7 +35,7 @@ from benchmarks.bench import Candidate  # noqa: E402
 from coordinator import modelfolder  # noqa: E402
 from engines.engine import Job  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402
-from tasks import text  # noqa: E402
+from tasks import tokenizer as text  # noqa: E402
 from weights.snapshot import Snapshot  # noqa: E402
 from weights.torch_io import load_into, save_model  # noqa: E402
 

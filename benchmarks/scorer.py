@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import bench, scorer_looks
-from tasks.text import EOS, char_tokenizer
+from tasks.tokenizer import EOS, char_tokenizer
 from weights.diff import encode
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot, writing_snapshot

@@ -24,7 +24,8 @@ from p2p.messages import Asset
 from p2p.swarm.manifest import manifest_of
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
-from tasks import registry, text
+from tasks import registry
+from tasks import tokenizer as text
 from tasks.task import Task, Text
 from weights.errors import WeightsError
 

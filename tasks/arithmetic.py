@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tasks import split as splits
+from tasks import splits
 from tasks.task import Score, Split, Text
 
 PARTIAL = 0.2

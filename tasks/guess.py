@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from tasks import split as splits
+from tasks import splits
 from tasks.task import Score, Split, Text
 
 PARTIAL = 0.2

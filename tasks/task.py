@@ -24,7 +24,7 @@ MOST_REWARD = 3.4028234663852886e38
 
 
 class Text(Protocol):
-    """Tokens for text and back; `tasks.text.load` makes one from a tokenizer.json."""
+    """Tokens for text and back; `tasks.tokenizer.load` makes one from a tokenizer.json."""
 
     @property
     def eos(self) -> int:

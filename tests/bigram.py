@@ -15,7 +15,7 @@ from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.rollout_state import Rollout
 from tasks import registry
 from tasks.task import Score, sampled_mask
-from tasks.text import load as load_text
+from tasks.tokenizer import load as load_text
 from weights.documents import TensorEntry
 from weights.errors import BadSnapshot
 from weights.journaled import Rolling

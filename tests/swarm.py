@@ -30,7 +30,7 @@ from p2p.network import Network
 from p2p.peer.peer import Peer
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
-from tasks.text import char_tokenizer
+from tasks.tokenizer import char_tokenizer
 from tests.bigram import BigramEngine, nudged, random_table, read_table, write_table
 from tests.node.fake_coordinator import Node, make_node, until
 from weights.diff import encode, encode_full

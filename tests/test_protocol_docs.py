@@ -47,7 +47,7 @@ from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
 from protocol import methods
 from protocol.refusals import REASONS
-from tasks import registry, text
+from tasks import registry, tokenizer
 from tests.support.paths import ROOT
 from weights import documents, snapshot, store
 
@@ -608,9 +608,9 @@ def test_every_task_of_this_build_stands_on_the_page_with_its_sizes() -> None:
 
 
 def test_the_characters_of_the_tiny_tokenizer_are_those_of_the_page() -> None:
-    assert "    " + text.CHARACTERS.replace("\n", "\\n") + "\n" in PAGES["tasks.md"]
-    assert f"decode to `<{2 + len(text.CHARACTERS)}>`" in PAGES["tasks.md"]
-    assert (text.PAD, text.EOS, text.CHAR_SIZE) == (0, 1, 64)
+    assert "    " + tokenizer.CHARACTERS.replace("\n", "\\n") + "\n" in PAGES["tasks.md"]
+    assert f"decode to `<{2 + len(tokenizer.CHARACTERS)}>`" in PAGES["tasks.md"]
+    assert (tokenizer.PAD, tokenizer.EOS, tokenizer.CHAR_SIZE) == (0, 1, 64)
 
 
 # --- vectors, modules, pages -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from benchmarks.flood.world import Setting, World, running
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.messages import Lease, Rollout, Segment, Submission
-from tasks.text import CHAR_SIZE, EOS, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from weights.snapshot import Snapshot
 
 SETTING: Final = Setting(nodes=(), group_size=16, tokens=64, before=0.0, sections=(("run", "heldout", 1),))

@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator import setup
 from coordinator.setup import Run
-from tasks.text import CHAR_SIZE, EOS, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot
 

@@ -30,7 +30,7 @@ from p2p.messages import (
     decode,
     encode,
 )
-from tasks.text import EOS
+from tasks.tokenizer import EOS
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from coordinator.learner.calls import WarmedUp, WarmUp
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.model import evaluating, parameter_count
 from tasks import registry
-from tasks.text import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer
 
 SHAPE = {
     "hidden_size": 128,

@@ -32,7 +32,7 @@ from engines.transformers import packed_linear
 from engines.transformers.kv_cache import growing_cache
 from tasks import registry
 from tasks.task import Text, sampled_mask
-from tasks.text import load as load_text
+from tasks.tokenizer import load as load_text
 from weights.diff import Change
 from weights.errors import BadSnapshot, WrongBase
 from weights.journaled import Rolling

@@ -49,7 +49,7 @@ from p2p.messages import (
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
 from tasks.task import Task
-from tasks.text import CHAR_SIZE, EOS, FileText, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, FileText, char_tokenizer
 
 RUN = hashlib.sha256(b"a run").digest()
 T0 = 1_700_000_000_000

@@ -14,7 +14,7 @@ from coordinator.rollouts.groups import read, stored
 from engines.engine import SampleScore
 from p2p.errors import Malformed
 from p2p.messages import Rollout, Segment, Submission, decode, encode
-from tasks.text import EOS
+from tasks.tokenizer import EOS
 from tests.coordinator import books_world
 from tests.coordinator.books_world import ALICE, SPEC, TEXT, World
 

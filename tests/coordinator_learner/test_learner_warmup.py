@@ -11,7 +11,7 @@ from coordinator.learner import model, smollm2
 from coordinator.learner.calls import Import, WarmUp
 from coordinator.learner.warmup import demonstrations, warm_up
 from tasks.registry import UnknownTask
-from tasks.text import CHAR_SIZE, EOS, FileText, char_tokenizer, load
+from tasks.tokenizer import CHAR_SIZE, EOS, FileText, char_tokenizer, load
 from tests.coordinator_learner.tiny import SHAPE
 
 ORDER = WarmUp(folder="", task="reverse", task_version=1, steps=3, noise=0.3, batch=16, shape=SHAPE)

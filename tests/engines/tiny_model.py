@@ -7,12 +7,12 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from engines.engine import Job
-from tasks import registry, text
+from tasks import registry, tokenizer
 from weights.diff import encode
 from weights.snapshot import Snapshot
 from weights.torch_io import save_model
 
-TEXT = text.FileText(text.char_tokenizer(), text.EOS)
+TEXT = tokenizer.FileText(tokenizer.char_tokenizer(), tokenizer.EOS)
 
 
 class OnDisk(NamedTuple):
@@ -26,17 +26,17 @@ def make(folder: Path, seed: int = 0, eos_bias: float = 0.0) -> OnDisk:
     """Random weights, wide enough that some tokens are likely and some are not. `eos_bias` > 0 makes eos likelier."""
     folder.mkdir(parents=True, exist_ok=True)
     config = Qwen3Config(
-        vocab_size=text.CHAR_SIZE, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=tokenizer.CHAR_SIZE, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=128, head_dim=16, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
-        eos_token_id=text.EOS, pad_token_id=text.PAD, initializer_range=0.15,
+        eos_token_id=tokenizer.EOS, pad_token_id=tokenizer.PAD, initializer_range=0.15,
     )  # fmt: skip
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(config)
     if eos_bias:
         with torch.no_grad():
-            model.model.embed_tokens.weight[text.EOS] *= 1 + eos_bias
+            model.model.embed_tokens.weight[tokenizer.EOS] *= 1 + eos_bias
     config.save_pretrained(folder)
-    text.char_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer.char_tokenizer().save(str(folder / "tokenizer.json"))
     snapshot = save_model(model, folder / f"{seed}.snapshot")
     return OnDisk(folder, snapshot.path, snapshot.root, model)
 
@@ -61,5 +61,5 @@ def job(
     prompt = list(registry.get(task, 1).episode("train" if split == "train" else "heldout", index, TEXT).prompt)
     seeds = [b"seed" + (1000 * index + first + sample).to_bytes(12, "little") for sample in range(samples)]
     return Job(
-        prompt=prompt, seeds=seeds, limit=limit, eos=text.EOS, task=task, task_version=1, split=split, index=index
+        prompt=prompt, seeds=seeds, limit=limit, eos=tokenizer.EOS, task=task, task_version=1, split=split, index=index
     )

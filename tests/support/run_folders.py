@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordinator import setup
 from coordinator.setup import Run
-from tasks.text import CHAR_SIZE, EOS, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 
 NOW = 1_800_000_000_000
 

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from tasks import registry, text
+from tasks import registry, tokenizer
 from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
 from tasks.guess import GUESS
 from tasks.registry import UnknownTask
 from tasks.task import Score, Split, Task, Transcript, TranscriptLie, replay, sampled_mask
 from tests.support.paths import VECTORS
 
-CHARS = text.FileText(text.char_tokenizer(), text.EOS)
+CHARS = tokenizer.FileText(tokenizer.char_tokenizer(), tokenizer.EOS)
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks import registry, text
+from tasks import registry
+from tasks import tokenizer as text
 from tasks.task import Score, Transcript, replay
-from tasks.text import FileText, char_tokenizer
+from tasks.tokenizer import FileText, char_tokenizer
 
 
 def chars() -> text.FileText:
