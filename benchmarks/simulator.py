@@ -22,8 +22,8 @@ from typing import Final
 from benchmarks.simulated_time import Clock, Place
 from coordinator.feeding import APART, SETTLE
 from coordinator.feeding import LOOK as SEEN
-from node.neighbours import NEIGHBOURS
-from node.parents import ASK_EVERY, LOOK
+from node.links.neighbours import NEIGHBOURS
+from node.links.plan_client import ASK_EVERY, LOOK
 from p2p.limits.bandwidth import Turns, bandwidth
 from p2p.plan.repair import Planner
 from p2p.plan.trees import Line, Load, Plan

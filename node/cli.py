@@ -136,7 +136,7 @@ def discover(
     as_json: Json = False,
 ) -> None:
     """Runs announced on the local network: fingerprint, name, addresses. Nothing of it is vouched for."""
-    from node.nearby import lines, look
+    from node.links.local_discovery import lines, look
 
     found = look(seconds)
     rows = [
@@ -155,7 +155,7 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """What works between this machine and the run, and the exact fix of what does not."""
-    from node.diagnosis import diagnose
+    from node.control.doctor import diagnose
 
     lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
     for line in lines:
@@ -171,7 +171,7 @@ def receipts_list(
     most: Annotated[int, typer.Option("--most", help="How many, newest first.")] = 50,
 ) -> None:
     """Groups of this node and their answers."""
-    from node.receipts import lines, listed
+    from node.rollouts.receipts import lines, listed
 
     rows = listed(_config(home=home).home, most)
     for line in map(json.dumps, rows) if as_json else lines(rows):
@@ -182,7 +182,7 @@ def receipts_list(
 @errors_reported
 def receipts_verify(home: Home = None) -> int:
     """Check every Receipt against the run's ledger key, offline."""
-    from node.receipts import verified
+    from node.rollouts.receipts import verified
 
     good, faults = verified(_config(home=home).home, _passphrase())
     for fault in faults:
@@ -230,7 +230,7 @@ def main() -> None:
 
 
 def _daemon(once: bool, **flags: Any) -> int:
-    from node.start import start
+    from node.main import start
 
     return start(_config(**flags), once=once, passphrase=_passphrase())
 
@@ -246,7 +246,7 @@ def _passphrase() -> str | None:
 
 
 def _ask(home: Path | None, **asked: Any) -> dict[str, Any]:
-    from node.control import ask_daemon
+    from node.control.owner_socket import ask_daemon
 
     return ask_daemon(_config(home=home).home, **asked)
 

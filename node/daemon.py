@@ -22,23 +22,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engines.engine import EngineUnusable
 from engines.process import EngineProcess
 from engines.versioned import VersionedEngine
-from node.acknowledge import Acknowledger
-from node.clock import RunClock
 from node.config import NodeConfig
-from node.contacts import Contacts
-from node.control import ControlServer, socket_path
-from node.courier import Courier
+from node.connectivity import Contacts
+from node.control.commands import Report
+from node.control.owner_socket import ControlServer, socket_path
 from node.errors import BadConfig, NodeError, NoDevice, TrustFailure, TryLater
-from node.follower import Follower
-from node.held import HeldWeights
 from node.home import run_folder
-from node.library import Library
-from node.outbox import Outbox
-from node.payloads import Payloads
-from node.records import Records
-from node.report import Report
-from node.rollout import Rollouts
-from node.switch import Switch
+from node.rollouts.outbox import Outbox
+from node.rollouts.outbox_relay import Courier
+from node.rollouts.worker import Rollouts
+from node.run_state import Switch
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import Records
+from node.versions.acknowledgements import Acknowledger
+from node.versions.document_exchange import Library
+from node.versions.follower import Follower
+from node.versions.local_weights import HeldWeights
+from node.versions.payload_fetcher import Payloads
 from p2p.discovery.invite import Invite
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes

@@ -4,7 +4,7 @@ Rules
 1. A method is one row here. From the row come how it is served (`serve`), how it is asked (`ask`), its place in the
    coordinator's queue (`rank`), and its line in the table of docs/protocol/requests.md.
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by an `Answer`:
-   coordinator/control.py opens it, node/link.py seals it. All other messages travel as they are.
+   coordinator/control.py opens it, node/links/coordinator_client.py seals it. All other messages travel as they are.
 3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
    submission of the run.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.

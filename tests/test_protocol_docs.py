@@ -31,8 +31,8 @@ from coordinator.learner import checkpoint
 from coordinator.rollouts import request_queue
 from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
-from node import outbox
 from node.config import NodeConfig
+from node.rollouts import outbox
 from p2p import envelope, handlers, identity, messages, network
 from p2p.discovery import invite, mdns, peer_records
 from p2p.https import client, routes

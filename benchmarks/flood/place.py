@@ -61,7 +61,8 @@ class Place(ABC):
         return self.attackers[-1]
 
     async def lease(self, key: Key) -> Lease:
-        """Ask until there is a lease: again when told to, or when a new version comes, as node/leasework.py does."""
+        """Ask until there is a lease: again when told to, or when a new version comes, as node/rollouts/lease_check.py
+        does."""
         while True:
             terms = self.terms()
             answer = await key.lease(terms)

@@ -6,8 +6,8 @@ verdict, its receipt and its confirmation.
 
 The coordinator's share: every request of the groups, made before, goes to its handlers, 16 at a time as over 16
 connections, and the stub scorer answers over its pipe. A node asks for the verdict of its last group beside its next
-ask for a lease, and confirms that receipt beside its next submission, as node/courier.py does. Sealing requests and
-reading answers is not counted.
+ask for a lease, and confirms that receipt beside its next submission, as node/rollouts/outbox_relay.py does. Sealing
+requests and reading answers is not counted.
 """
 
 import asyncio

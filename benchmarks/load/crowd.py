@@ -7,7 +7,7 @@ them ask for leases, as often as the refusals say, and counts after T seconds. E
 1. Offered load is a population: each node makes a group every `PERIOD` seconds, and starts its next one late where the
    last one took longer. So nobody waits for more than its own group, as with volunteers.
 2. A node asks for a lease and submits, each again until it is answered; beside both it asks for verdicts and confirms
-   receipts (node/courier.py).
+   receipts (node/rollouts/outbox_relay.py).
 3. Told that its version is too old, a node asks for the newest Head and its Version; all nodes then hold that one.
 """
 

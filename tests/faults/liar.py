@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.engine import Job, Sample
 from engines.messages import float_bytes, floats
-from node.leasework import job_of, submission_of
+from node.rollouts.lease_check import job_of, submission_of
 from p2p.discovery.invite import Invite
 from p2p.discovery.peer_records import Own
 from p2p.envelope import Sealed, Signature, peek, seal

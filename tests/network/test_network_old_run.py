@@ -17,9 +17,9 @@ import pytest
 from coordinator.accounts.standing import Accounts, standing
 from coordinator.database import Database
 from coordinator.ledger import Ledger
-from node import receipts
-from node.held import HeldWeights
 from node.home import joined, run_folder
+from node.rollouts import receipts
+from node.versions.local_weights import HeldWeights
 from p2p.identity import load_key, public_key
 from p2p.memory.transport import MemoryNetwork
 from tests.clock import run_fake

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.parents import ASK_EVERY
+from node.links.plan_client import ASK_EVERY
 from p2p.discovery.peer_records import Known
 from p2p.identity import public_key
 from tests.clock import run_fake

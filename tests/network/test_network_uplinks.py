@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from coordinator.broadcasts import Broadcasts
-from node.acknowledge import Acknowledger
+from node.versions.acknowledgements import Acknowledger
 from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Acknowledgement
 from p2p.network import Manifest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.acknowledge import Acknowledger
-from node.payloads import Payloads
+from node.versions.acknowledgements import Acknowledger
+from node.versions.payload_fetcher import Payloads
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.https.client import HttpsClient
 from p2p.https.failover import Ways

@@ -15,11 +15,11 @@ from coordinator import status
 from coordinator.daemon import Coordinator
 from coordinator.run import keys_commands
 from coordinator.web import page
-from node.link import Refused
-from node.outbox import Outbox
-from node.receipts import verified
-from node.rollout import EXPIRED
-from node.trust import TrustedSet
+from node.links.coordinator_client import Refused
+from node.rollouts.outbox import Outbox
+from node.rollouts.receipts import verified
+from node.rollouts.worker import EXPIRED
+from node.trust.trusted_set import TrustedSet
 from p2p.envelope import peek
 from p2p.identity import generate_key, write_key
 from p2p.messages import LeaseAsk, Receipt, decode

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
-from node.acknowledge import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
-from node.link import Refused
+from node.links.coordinator_client import Refused
+from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
 from p2p.errors import Unreachable
 from p2p.messages import Acknowledgement, Refusal, Sender, decode, encode
 from p2p.network import Feed, Fetched

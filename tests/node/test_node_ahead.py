@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 
-from node.ahead import Ahead
+from node.rollouts.lease_prefetch import Ahead
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.messages import Lease, Refusal
 from runtime.exit_codes import Exit

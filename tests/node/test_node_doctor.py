@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from node import doctor
 from node.config import NodeConfig
-from node.doctor import Attempt
-from node.probe import examine
+from node.control import doctor_checks
+from node.control.doctor_checks import Attempt
+from node.control.doctor_probes import examine
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key
@@ -29,22 +29,22 @@ SEEN = Reachable(observed="203.0.113.5", ports=[])
 NOW = 1_700_000_000_000
 
 FINDINGS = {
-    "an old Python": (doctor.python((3, 10)), "bad", Exit.CONFIG, "install Python 3.11"),
-    "this Python": (doctor.python(), "good", 0, ""),
-    "no libp2p": (doctor.libp2p(False), "bad", Exit.CONFIG, "pip install --no-deps libp2p==0.8.1"),
-    "less disk than allowed": (doctor.disk("/h", 20 * 10**9, 50.0), "poor", 0, "disk = 16"),
-    "no disk": (doctor.disk("/h", 10**9, 50.0), "bad", Exit.TEMPORARY, "free space"),
-    "a GPU that was asked for and is not there": (doctor.gpu("cuda", ""), "bad", Exit.NO_DEVICE, "driver"),
-    "no GPU where any device will do": (doctor.gpu("auto", ""), "poor", 0, "the CPU works"),
-    "a port that is taken": (doctor.port([], "taken"), "bad", Exit.CONFIG, "--listen /ip4/0.0.0.0/tcp/4001"),
-    "a clock that is behind": (doctor.clock(NOW + 60_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
-    "a clock that is ahead": (doctor.clock(NOW - 3_600_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
-    "a clock that agrees": (doctor.clock(NOW - 59_000, NOW), "good", 0, ""),
-    "an open port": (doctor.reachable(Reachable(observed="203.0.113.5", ports=[7]), [7], None), "good", 0, ""),
-    "a closed port, with a relay": (doctor.reachable(SEEN, [4001], None), "poor", 0, "forward TCP port 4001"),
-    "a closed port, and no relay": (doctor.reachable(SEEN, [], "full"), "poor", 0, "tcp/4001"),
-    "nobody to ask": (doctor.reachable(None, [], None), "good", 0, ""),
-    "no invite": (doctor.no_invite(), "poor", 0, "echo2-node doctor INVITE"),
+    "an old Python": (doctor_checks.python((3, 10)), "bad", Exit.CONFIG, "install Python 3.11"),
+    "this Python": (doctor_checks.python(), "good", 0, ""),
+    "no libp2p": (doctor_checks.libp2p(False), "bad", Exit.CONFIG, "pip install --no-deps libp2p==0.8.1"),
+    "less disk than allowed": (doctor_checks.disk("/h", 20 * 10**9, 50.0), "poor", 0, "disk = 16"),
+    "no disk": (doctor_checks.disk("/h", 10**9, 50.0), "bad", Exit.TEMPORARY, "free space"),
+    "a GPU that was asked for and is not there": (doctor_checks.gpu("cuda", ""), "bad", Exit.NO_DEVICE, "driver"),
+    "no GPU where any device will do": (doctor_checks.gpu("auto", ""), "poor", 0, "the CPU works"),
+    "a port that is taken": (doctor_checks.port([], "taken"), "bad", Exit.CONFIG, "--listen /ip4/0.0.0.0/tcp/4001"),
+    "a clock that is behind": (doctor_checks.clock(NOW + 60_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
+    "a clock that is ahead": (doctor_checks.clock(NOW - 3_600_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
+    "a clock that agrees": (doctor_checks.clock(NOW - 59_000, NOW), "good", 0, ""),
+    "an open port": (doctor_checks.reachable(Reachable(observed="203.0.113.5", ports=[7]), [7], None), "good", 0, ""),
+    "a closed port, with a relay": (doctor_checks.reachable(SEEN, [4001], None), "poor", 0, "forward TCP port 4001"),
+    "a closed port, and no relay": (doctor_checks.reachable(SEEN, [], "full"), "poor", 0, "tcp/4001"),
+    "nobody to ask": (doctor_checks.reachable(None, [], None), "good", 0, ""),
+    "no invite": (doctor_checks.no_invite(), "poor", 0, "echo2-node doctor INVITE"),
 }
 
 
@@ -57,26 +57,28 @@ def test_a_finding_has_its_verdict_its_exit_code_and_its_remedy(name):
 
 
 def test_one_way_that_goes_is_enough():
-    rows = {row.check: row for row in doctor.ways([DEAD, OVER_HTTPS])}
+    rows = {row.check: row for row in doctor_checks.ways([DEAD, OVER_HTTPS])}
     assert rows["direct"].verdict == "poor"
     assert "192.0.2.1 port 4310" in rows["direct"].remedy
     assert rows["https"].verdict == rows["coordinator"].verdict == "good"
     assert "names no such address" in rows["relay"].found
-    assert doctor.exit_code(list(rows.values())) == Exit.OK
+    assert doctor_checks.exit_code(list(rows.values())) == Exit.OK
 
 
 def test_no_way_at_all_ends_with_its_own_code():
-    assert doctor.exit_code(doctor.ways([DEAD])) == Exit.UNREACHABLE
-    assert doctor.exit_code([doctor.libp2p(False), *doctor.ways([DEAD])]) == Exit.CONFIG, "the first bad one"
+    assert doctor_checks.exit_code(doctor_checks.ways([DEAD])) == Exit.UNREACHABLE
+    assert doctor_checks.exit_code([doctor_checks.libp2p(False), *doctor_checks.ways([DEAD])]) == Exit.CONFIG, (
+        "the first bad one"
+    )
 
 
 def test_the_table_names_each_remedy_below_the_findings():
-    lines = doctor.table(doctor.ways([DEAD]))
+    lines = doctor_checks.table(doctor_checks.ways([DEAD]))
     assert lines[0].startswith("poor direct")
     assert [line for line in lines if line.startswith("-> direct: allow outgoing TCP")]
 
 
-async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor.Row]:
+async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Row]:
     config = NodeConfig(home=tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001, **settings)
     invite = Invite(run=bytes(32), root_hash=bytes(32), addresses=addresses)
     return {row.check: row for row in await examine(config, invite, running=False)}

@@ -21,13 +21,13 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.config import NodeConfig, config_path, load_config
-from node.control import ControlServer, ask_daemon, socket_path
+from node.control.owner_socket import ControlServer, ask_daemon, socket_path
 from node.errors import BadConfig, TryLater
 from node.home import locked
-from node.outbox import Outbox
-from node.start import set_up_log
-from node.switch import Switch
-from node.trust import Mixed
+from node.main import set_up_log
+from node.rollouts.outbox import Outbox
+from node.run_state import Switch
+from node.trust.trusted_set import Mixed
 from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.payloads import FETCH_PATIENCE, Payloads
+from node.versions.payload_fetcher import FETCH_PATIENCE, Payloads
 from p2p.memory.transport import MemoryNetwork
 from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
@@ -124,7 +124,7 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
 ) -> None:
     """The index names the full edge and its anchor for as long as the run goes on; here a node keeps 3 documents of a
     kind and no payload, and after 20 versions has asked for nothing twice."""
-    monkeypatch.setattr("node.follower.DOCUMENTS_KEPT", 3)
+    monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 3)
     asked: list[bytes] = []
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
 ) -> None:
     """Row A5. Here an index names the first edge and the newest 4, and a node keeps 6; after 20 versions 439044d keeps
     21 payloads, and reads the documents of them all at each version."""
-    monkeypatch.setattr("node.follower.DOCUMENTS_KEPT", 6)
+    monkeypatch.setattr("node.versions.follower.DOCUMENTS_KEPT", 6)
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")

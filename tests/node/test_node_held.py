@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.held import BadChain, HeldWeights
+from node.versions.local_weights import BadChain, HeldWeights
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork

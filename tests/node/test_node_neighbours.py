@@ -5,7 +5,7 @@ from unittest import mock
 
 import pytest
 
-from node.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
+from node.links.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
 from p2p.discovery.dialer import Strangers
 from p2p.discovery.peer_records import LIFE, Own
 from p2p.errors import Unreachable

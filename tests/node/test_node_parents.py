@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from node.parents import LOOK, Parents
+from node.links.plan_client import LOOK, Parents
 from p2p.discovery.dialer import Strangers
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork

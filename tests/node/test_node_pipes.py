@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from node.control import ControlServer, socket_path
+from node.control.owner_socket import ControlServer, socket_path
 from node.home import run_folder
-from node.outbox import Outbox
+from node.rollouts.outbox import Outbox
 from p2p.identity import generate_key, public_bytes, write_key
 from runtime.exit_codes import Exit
 from tests.children import into_a_closed_pipe

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from node.reach import Reach
+from node.links.reachability import Reach
 from p2p.discovery.peer_records import RENEW, Own, trusted
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes

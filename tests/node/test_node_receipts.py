@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.cli import main
 from node.home import run_folder
-from node.outbox import Outbox
-from node.records import Records
+from node.rollouts.outbox import Outbox
+from node.trust.trust_store import Records
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.messages import Receipt, encode

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
-from node.records import Records
-from node.trust import (
+from node.trust.trust_store import Records
+from node.trust.trusted_set import (
     HEAD_AHEAD,
     HEAD_LIFE,
     ROOT_AHEAD,
@@ -385,7 +385,7 @@ def test_the_same_head_is_verified_once_under_a_root(monkeypatch: pytest.MonkeyP
     version = old.version(6)
     head = old.head(version, 6, 60)
     first = trusted.offer_head(head, NOW)
-    monkeypatch.setattr("node.trust.verify", verifying := Counted(verify))
+    monkeypatch.setattr("node.trust.trusted_set.verify", verifying := Counted(verify))
     assert trusted.offer_head(head, NOW) is first
     assert trusted.update_version(head, version, NOW).value.version == 6
     assert verifying.calls == 1, "the Version"

@@ -5,11 +5,11 @@ import logging
 
 import msgspec
 
-from node import doctor
 from node.config import NodeConfig
+from node.control import doctor_checks
+from node.control.doctor_probes import examine
 from node.errors import BadConfig, NodeError, TryLater
 from node.home import joined, locked
-from node.probe import examine
 from p2p.discovery.invite import Invite
 from runtime.errors import LocalFault
 
@@ -19,8 +19,8 @@ def diagnose(config: NodeConfig, *, as_json: bool) -> tuple[list[str], int]:
     logging.getLogger("p2p").setLevel(logging.CRITICAL)  # it tells of every address that does not answer
     running = config.home.exists() and _runs(config)
     rows = asyncio.run(examine(config, _invite(config), running=running))
-    lines = [msgspec.json.encode(rows).decode()] if as_json else doctor.table(rows)
-    return lines, doctor.exit_code(rows)
+    lines = [msgspec.json.encode(rows).decode()] if as_json else doctor_checks.table(rows)
+    return lines, doctor_checks.exit_code(rows)
 
 
 def _invite(config: NodeConfig) -> Invite | None:

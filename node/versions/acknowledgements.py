@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 import structlog
 
-from node.link import Refused
+from node.links.coordinator_client import Refused
 from p2p.errors import P2PError
 from p2p.messages import Acknowledgement, Sender, Taken
 from p2p.network import Fetched

@@ -21,7 +21,7 @@ from typing import Any, Final
 import anyio.to_thread
 import structlog
 
-from node.acknowledge import Acknowledger
+from node.versions.acknowledgements import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
 from p2p.messages import DocumentsAsk

@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engines.engine import Dtype
 from engines.versioned import VersionedEngine
-from node.clock import RunClock
 from node.config import NodeConfig
-from node.follower import Follower
-from node.link import CoordinatorLink
-from node.neighbours import Neighbours
-from node.parents import Parents
-from node.reach import Reach
-from node.records import Records
+from node.links.coordinator_client import CoordinatorLink
+from node.links.neighbours import Neighbours
+from node.links.plan_client import Parents
+from node.links.reachability import Reach
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import Records
+from node.versions.follower import Follower
 from p2p.discovery.dialer import Strangers
 from p2p.discovery.invite import Invite
 from p2p.discovery.peer_records import Own

@@ -5,7 +5,8 @@ Rules
    has shown that it has the content root of the signed Version.
 2. A Head is passed on by gossip only once it has verified. Head, Version and Edges are stored before they are acted on.
 3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
-   The weights held are stepped in place (node/held.py): the lease that binds them has ended when a turn begins.
+   The weights held are stepped in place (node/versions/local_weights.py): the lease that binds them has ended when a
+   turn begins.
 4. A fetch that failed is no reason to end: waits grow, a plan is made anew for the newest Head, and what is held stays.
 5. Kept on disk: the version held, the payloads for others that an index may still name, up to the owner's quota, oldest
    dropped first, and the documents that the next version's index will name again: each is asked for once. So a version
@@ -13,8 +14,8 @@ Rules
    What was verified once is passed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
-7. A Head that names a later Root than the one held is judged once that Root was asked for (node/library.py, rule 5). A
-   Head that was heard under an earlier Root is no candidate any more.
+7. A Head that names a later Root than the one held is judged once that Root was asked for
+   (node/versions/document_exchange.py, rule 5). A Head that was heard under an earlier Root is no candidate any more.
 """
 
 import asyncio
@@ -29,13 +30,13 @@ import structlog
 
 from engines.context import context_of
 from engines.versioned import LoadedVersion, VersionedEngine
-from node.acknowledge import Acknowledger
-from node.clock import RunClock
-from node.held import BadChain, HeldWeights
-from node.library import Library
-from node.payloads import Payloads, Stalled
-from node.records import Records
-from node.trust import NotSigned, RootExpired, order
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import Records
+from node.trust.trusted_set import NotSigned, RootExpired, order
+from node.versions.acknowledgements import Acknowledger
+from node.versions.document_exchange import Library
+from node.versions.local_weights import BadChain, HeldWeights
+from node.versions.payload_fetcher import Payloads, Stalled
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
 from p2p.messages import Asset, Head, head_topic

@@ -7,15 +7,15 @@ from typing import Any
 
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
-from node.control import Command
-from node.follower import Follower
-from node.link import CoordinatorLink
-from node.outbox import Outbox
-from node.payloads import Payloads
-from node.reach import Reach
-from node.records import Records
-from node.rollout import STARTING, Rollouts
-from node.switch import Switch
+from node.control.owner_socket import Command
+from node.links.coordinator_client import CoordinatorLink
+from node.links.reachability import Reach
+from node.rollouts.outbox import Outbox
+from node.rollouts.worker import STARTING, Rollouts
+from node.run_state import Switch
+from node.trust.trust_store import Records
+from node.versions.follower import Follower
+from node.versions.payload_fetcher import Payloads
 from p2p.network import Links, PayloadExchange
 
 

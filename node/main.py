@@ -85,7 +85,7 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
 
 def _found_nearby(config: NodeConfig) -> Invite:
     """The run of the accepted fingerprint: the one joined last without a look, as a service starts often."""
-    from node.nearby import confirmed, normal
+    from node.links.local_discovery import confirmed, normal
 
     if config.accept_fingerprint is not None and (config.home / "invite").exists():
         last = joined(config.home)

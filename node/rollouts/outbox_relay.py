@@ -21,9 +21,9 @@ from typing import Final
 
 import structlog
 
-from node.link import CoordinatorLink, Refused
-from node.outbox import Open, Outbox
-from node.records import Records
+from node.links.coordinator_client import CoordinatorLink, Refused
+from node.rollouts.outbox import Open, Outbox
+from node.trust.trust_store import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk
 from protocol.authority import open_kept

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from engines.engine import Job, Sample
 from engines.versioned import LoadedVersion
-from node.trust import Mixed
+from node.trust.trusted_set import Mixed
 from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
 from p2p.messages import Lease, LeaseAsk, Rollout, RunSpec, Segment, Submission, encode

@@ -6,7 +6,7 @@ Rules
 3. Answers to others are those of protocol/document_service.py.
 4. Each question for a Head also asks for the Roots behind the newest one held, and anyone who asks is told those that
    this node holds: a node learns new keys of its run from any peer, by any way. The Roots are believed by the run's own
-   signatures alone (node/trust.py, rule 1).
+   signatures alone (node/trust/trusted_set.py, rule 1).
 5. A Head that the newest Root does not vouch for, or that names a later one, makes this node ask for a later Root: the
    peer that passed it on, a few others, the coordinator; once in `SEEK_AGAIN` seconds, since nobody need have signed
    that Head.
@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from node.records import Records
+from node.trust.trust_store import Records
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.handlers import Handlers

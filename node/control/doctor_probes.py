@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from engines.devices import gpu_present
-from node import doctor
 from node.config import NodeConfig
-from node.doctor import Attempt, Row
+from node.control import doctor_checks
+from node.control.doctor_checks import Attempt, Row
 from p2p.discovery.dial_back import ports_of
 from p2p.discovery.invite import Invite
 from p2p.envelope import peek
@@ -43,11 +43,11 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
     """Every check. `running`: a daemon of this home has the ports, so they are not tried here."""
     installed = importlib.util.find_spec("libp2p") is not None
     rows = [
-        doctor.python(),
-        doctor.libp2p(installed),
-        doctor.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
-        doctor.gpu(config.gpu, gpu_present()),
-        doctor.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
+        doctor_checks.python(),
+        doctor_checks.libp2p(installed),
+        doctor_checks.disk(str(config.home), shutil.disk_usage(_existing(config.home)).free, config.disk),
+        doctor_checks.gpu(config.gpu, gpu_present()),
+        doctor_checks.ip6(bool(listenable(["/ip6/::/tcp/0"])), _ip6_addresses()),
     ]
     if installed:
         rows += await _network(config, invite, running=running)
@@ -62,18 +62,18 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
             pass
     except LocalFault as fault:
         taken, listen = str(fault), []
-    rows = [] if running else [doctor.port(listenable(config.listen), taken)]
+    rows = [] if running else [doctor_checks.port(listenable(config.listen), taken)]
     if invite is None:
-        return [*rows, doctor.no_invite()]
+        return [*rows, doctor_checks.no_invite()]
     attempts = await _attempts(invite)
-    rows += doctor.ways(attempts)
+    rows += doctor_checks.ways(attempts)
     going = [one.address for one in attempts if one.seconds is not None]
     over_libp2p = [address for address in going if way_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
         asked: ThreadedPeer | HttpsClient | None = network if over_libp2p else https
         if asked is not None and going:
             peer = await asked.dial(over_libp2p or going)
-            rows.append(doctor.clock(await _head(asked, peer), unix_milliseconds()))
+            rows.append(doctor_checks.clock(await _head(asked, peer), unix_milliseconds()))
         if not running:
             rows.append(await _incoming(network, [one for one in over_libp2p if way_of(one) == "direct"]))
     return rows
@@ -141,19 +141,19 @@ async def _head(rpc: Rpc, peer: str) -> int | None:
 async def _incoming(network: ThreadedPeer, direct: list[str]) -> Row:
     ports = ports_of(await network.addresses())
     if not direct:
-        return doctor.reachable(None, ports, None)
+        return doctor_checks.reachable(None, ports, None)
     peer = peer_of(direct[0])
     try:
         answer = await REACHABLE.ask(network, peer, ReachableAsk(ports=ports), timeout=PATIENCE)
     except P2PError:
-        return doctor.reachable(None, ports, None)
+        return doctor_checks.reachable(None, ports, None)
     trouble = None
     if not answer.ports:
         try:
             await network.reserve(direct)
         except P2PError as error:
             trouble = str(error)
-    return doctor.reachable(answer, ports, trouble)
+    return doctor_checks.reachable(answer, ports, trouble)
 
 
 def _existing(path: Path) -> Path:

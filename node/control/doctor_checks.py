@@ -1,4 +1,5 @@
-"""What `echo2-node doctor` finds, and the exact fix of each fault. Pure: node/probe.py looks, this judges.
+"""What `echo2-node doctor` finds, and the exact fix of each fault. Pure: node/control/doctor_probes.py looks, this
+judges.
 
 1. A row is {check, found, wanted, remedy}; `remedy` is empty where nothing is to be done.
 2. `bad` is what keeps this node from working, `poor` what costs something: one way of several that does not go.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from node.trust import TrustedSet
+from node.trust.trusted_set import TrustedSet
 from p2p.envelope import Verified, document_hash
 from p2p.errors import P2PError
 from p2p.messages import Head, RunSpec

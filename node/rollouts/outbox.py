@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from node.errors import BadConfig, TryLater
-from node.trust import Mixed
+from node.trust.trusted_set import Mixed
 from p2p.envelope import document_hash
 from p2p.messages import Receipt, Received, Refusal, decode
 

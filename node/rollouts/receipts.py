@@ -9,8 +9,8 @@ from typing import Any
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
-from node.outbox import Outbox, Row
-from node.records import Records
+from node.rollouts.outbox import Outbox, Row
+from node.trust.trust_store import Records
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.messages import Receipt, decode

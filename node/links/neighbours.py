@@ -3,8 +3,8 @@
 What a stranger gains by surrounding a node is only delay, as every document is signed and every chunk proven; so that
 it is not even that:
 
-1. The coordinator comes first, see node/link.py. It passes on the records of others, each signed by the one of whom it
-   speaks (p2p/discovery/peer_records.py); only addresses out of these are dialled, and no more than
+1. The coordinator comes first, see node/links/coordinator_client.py. It passes on the records of others, each signed by
+   the one of whom it speaks (p2p/discovery/peer_records.py); only addresses out of these are dialled, and no more than
    p2p/limits/dial_backoff.py admits.
 2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits/subnets.py; a private network counts as none).
 3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of

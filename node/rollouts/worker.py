@@ -3,8 +3,8 @@
 Rules
 1. A lease is asked for, worked off and handed over within one turn of the engine: the version never changes under it.
    So that the engine need not wait for the coordinator, the next lease is asked for in the same turn, shortly before
-   the group at hand is done (node/ahead.py), unless somebody waits for the engine: a newer version comes first. Who
-   asks for it later waits for one group more, at most.
+   the group at hand is done (node/rollouts/lease_prefetch.py), unless somebody waits for the engine: a newer version
+   comes first. Who asks for it later waits for one group more, at most.
 2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, when the run is
    finished, and while the newest Root known here has expired. A lease that was asked for ahead is worked off before an
    end, and kept over a pause while it fits.
@@ -26,16 +26,16 @@ from typing import Final
 import structlog
 
 from engines.versioned import LoadedVersion, VersionedEngine
-from node.ahead import Ahead
-from node.clock import RunClock
-from node.courier import Courier
 from node.errors import RefusedByRun
-from node.follower import Follower
-from node.leasework import check_lease, job_of, submission_of
-from node.link import CoordinatorLink, Refused
-from node.outbox import Outbox
-from node.records import Records
-from node.switch import Switch
+from node.links.coordinator_client import CoordinatorLink, Refused
+from node.rollouts.lease_check import check_lease, job_of, submission_of
+from node.rollouts.lease_prefetch import Ahead
+from node.rollouts.outbox import Outbox
+from node.rollouts.outbox_relay import Courier
+from node.run_state import Switch
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import Records
+from node.versions.follower import Follower
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from p2p.messages import Lease, LeaseAsk, Refusal
 from protocol import refusals

@@ -25,10 +25,10 @@ from typing import Final, Protocol
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.clock import RunClock
 from node.errors import RefusedByRun, TrustFailure
-from node.records import Records
-from node.trust import RootExpired
+from node.trust.run_clock import RunClock
+from node.trust.trust_store import Records
+from node.trust.trusted_set import RootExpired
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
 from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
@@ -65,7 +65,7 @@ class Refused(Exception):
 
 
 class Rider(Protocol):
-    """The questions that travel beside other requests: verdicts wanted (node/courier.py)."""
+    """The questions that travel beside other requests: verdicts wanted (node/rollouts/outbox_relay.py)."""
 
     def question(self) -> VerdictsAsk | None:
         """Return the question to ask now, None for none."""

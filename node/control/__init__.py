@@ -1,0 +1,1 @@
+"""The owner's side: control socket, commands, doctor."""

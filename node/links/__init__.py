@@ -1,0 +1,1 @@
+"""The node's connections: coordinator, neighbours, reachability, the plan of broadcasts."""

@@ -1,0 +1,1 @@
+"""Work for leases: check, generate, keep answers until they are final."""
