@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from coordinator.database import Database
-from coordinator.learner.calls import Batch
-from coordinator.replay import Buffer
+from coordinator.learner.messages import Batch
+from coordinator.rollouts.replay_buffer import Buffer
 from p2p.messages import Lease, Rollout, Segment, Submission, decode, encode
 from tasks.task import Score
 
@@ -31,7 +31,7 @@ MOST_HELD: Final = 0.050
 READ: Final = """
 import resource, sys, time
 from pathlib import Path
-from coordinator.learner.groups import read
+from coordinator.learner.batch_groups import read
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 groups = read(Path(sys.argv[1]), [bytes.fromhex(line) for line in sys.stdin.read().split()])
 tokens = sum(len(sample.tokens) for group in groups for sample in group.samples)

@@ -26,13 +26,13 @@ from tokenizers import Tokenizer
 
 from benchmarks.diff_anchors import Words
 from benchmarks.diff_streams import Stream
-from coordinator import modelfolder
 from coordinator.learner import model
-from coordinator.learner.calls import Batch, Hyper, Open, WarmUp
-from coordinator.learner.groups import TrainGroup, TrainSample
+from coordinator.learner.batch_groups import TrainGroup, TrainSample
+from coordinator.learner.messages import Batch, Hyper, Open, WarmUp
 from coordinator.learner.optimiser import publishable
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import save, supervise
+from coordinator.run import model_folder
 from engines.engine import Job
 from engines.transformers.engine import TransformersEngine
 from tasks import tokenizer
@@ -72,7 +72,7 @@ class Course(NamedTuple):
 
 def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
     """Make the stream; `folder` is filled with about 5 GB. Raises `LocalFault` where the package is not installed."""
-    modelfolder.make_smollm2(folder / "model")
+    model_folder.make_smollm2(folder / "model")
     if course.lessons:
         say(f"last loss of the lessons {teach(folder / 'model', course):.2f}")
     if not course.fresh:
@@ -105,8 +105,8 @@ class Loop:
         self._session = Session(order, report=print, read=lambda names: [self._groups[name] for name in names])
         first = self._session.opened().export
         assert first is not None
-        self._folder, self._task = folder, modelfolder.task_named(course.task)
-        self._eos = modelfolder.facts(base).eos
+        self._folder, self._task = folder, model_folder.task_named(course.task)
+        self._eos = model_folder.facts(base).eos
         self._text = tokenizer.load(base / "tokenizer.json", self._eos)
         self._engine, self._chance, self._number = TransformersEngine(), random.Random(course.name), 0
         Rolling.create(folder / "engine", Snapshot(Path(first.snapshot), root=first.root))
@@ -158,12 +158,12 @@ class Loop:
 def teach(folder: Path, course: Course) -> float:
     """Rewrite the model after `course.lessons` supervised steps, in bfloat16; the last loss."""
     network = model.load(folder, "cpu")
-    task = modelfolder.task_named(course.task)
+    task = model_folder.task_named(course.task)
     order = WarmUp(
         folder="", task=task.name, task_version=task.version, steps=course.lessons, noise=0.35, batch=16,
         learning_rate=2e-4,
     )  # fmt: skip
-    loss = supervise(network, order, tokenizer.load(folder / "tokenizer.json", modelfolder.facts(folder).eos))
+    loss = supervise(network, order, tokenizer.load(folder / "tokenizer.json", model_folder.facts(folder).eos))
     save(network, Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
     return loss
 

@@ -35,11 +35,12 @@ import psutil
 from benchmarks import bench, picture
 from benchmarks.bench import Claim
 from benchmarks.load.station import free_port
-from coordinator import setup, status
-from coordinator.demo import environment
-from coordinator.demo_crew import Crew, CrewFault
-from coordinator.demo_settings import TINY
-from coordinator.state import RunState
+from coordinator.demo.demo import environment
+from coordinator.demo.demo_settings import TINY
+from coordinator.demo.processes import Crew, CrewFault
+from coordinator.metrics.views import RunState
+from coordinator.run import setup
+from coordinator.web import status
 from p2p.errors import Unreachable
 
 EVERY: Final = 10.0

@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from coordinator.learner import step
-from coordinator.learner.calls import Hyper, WarmUp
-from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.messages import Hyper, WarmUp
 from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.warmup import build, supervise
 from tasks import registry

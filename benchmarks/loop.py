@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks import bench
-from coordinator import status
-from coordinator.demo import Programs, environment, real_programs
-from coordinator.demo_crew import Crew, CrewFault
-from coordinator.demo_settings import TINY, DemoSettings
-from coordinator.folder import RunFolder
-from coordinator.state import RunState
+from coordinator.demo.demo import Programs, environment, real_programs
+from coordinator.demo.demo_settings import TINY, DemoSettings
+from coordinator.demo.processes import Crew, CrewFault
+from coordinator.metrics.views import RunState
+from coordinator.run.run_folder import RunFolder
+from coordinator.web import status
 from p2p import multiaddr
 from p2p.errors import Unreachable
 

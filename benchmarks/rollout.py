@@ -32,7 +32,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from benchmarks.bench import Candidate  # noqa: E402
-from coordinator import modelfolder  # noqa: E402
+from coordinator.run import model_folder  # noqa: E402
 from engines.engine import Job  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402
 from tasks import tokenizer as text  # noqa: E402
@@ -69,14 +69,14 @@ Work = Callable[[], float]
 
 def prepare(folder: Path, *, real: bool, new_tokens: int, groups: int) -> Setup:
     if real:
-        modelfolder.make_smollm2(folder)
+        model_folder.make_smollm2(folder)
         _silence(folder)
     else:
         _random_model(folder)
     make: Any = LlamaForCausalLM  # its methods carry no types
     snapshot = save_model(make.from_pretrained(folder, dtype=torch.float32), folder / "v0.safetensors")
     eos = json.loads((folder / "config.json").read_text())["eos_token_id"]
-    task = modelfolder.task_named(TASK)
+    task = model_folder.task_named(TASK)
     job = Job(
         prompt=list(task.episode("train", 0, text.load(folder / "tokenizer.json", eos)).prompt),
         seeds=[b"rollout benchmark"[:15] + bytes([sample]) for sample in range(GROUP)],

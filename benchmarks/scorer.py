@@ -115,9 +115,9 @@ def main() -> int:
         if order.quick:
             _small(model)
         else:
-            from coordinator import modelfolder
+            from coordinator.run import model_folder
 
-            modelfolder.make_smollm2(model)
+            model_folder.make_smollm2(model)
         return measure(model, model / "model.safetensors", folder, order.staleness)
 
 

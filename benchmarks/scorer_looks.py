@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from benchmarks import bench
-from coordinator.admission import EXACT, judge, proof
-from coordinator.rollouts.groups import Claimed, Rollout
+from coordinator.rollouts.submitted_group import Claimed, Rollout
+from coordinator.rollouts.verification import EXACT, judge, proof
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
 from p2p.messages import Segment

@@ -20,8 +20,8 @@ from random import Random
 from typing import Final
 
 from benchmarks.simulated_time import Clock, Place
-from coordinator.feeding import APART, SETTLE
-from coordinator.feeding import LOOK as SEEN
+from coordinator.publishing.broadcast_planner import APART, SETTLE
+from coordinator.publishing.broadcast_planner import LOOK as SEEN
 from node.links.neighbours import NEIGHBOURS
 from node.links.plan_client import ASK_EVERY, LOOK
 from p2p.limits.bandwidth import Turns, bandwidth

@@ -26,26 +26,26 @@ from typing import Any, Final
 from anyio.from_thread import start_blocking_portal
 
 from benchmarks.bench import Candidate, Measured, cpu_of
-from coordinator import modelfolder, setup
-from coordinator.admission import sampled_tokens
-from coordinator.books import Books
-from coordinator.control import Asked, Control
 from coordinator.daemon import terms_of
 from coordinator.database import Database
-from coordinator.demo import environment
-from coordinator.evaluation import Exam
-from coordinator.held import ScorerWeights
-from coordinator.history import History
-from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.demo.demo import environment
 from coordinator.learner.eras import FIRST_ERA
-from coordinator.learning import looks_of
-from coordinator.leases import Progress
-from coordinator.processes import restarts
-from coordinator.prompts import TaskPrompts
-from coordinator.publisher import Publisher, Signing
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.metrics.history import History
+from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
-from coordinator.scoring import Scoring
-from coordinator.setup import Run
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.lease_table import Progress
+from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.rollouts.request_handler import Asked, Control
+from coordinator.rollouts.verification import sampled_tokens
+from coordinator.run import model_folder, setup
+from coordinator.run.setup import Run
+from coordinator.training.evaluation import Exam
+from coordinator.training.model_loops import looks_of
+from coordinator.training.model_processes import restarts
+from coordinator.training.scorer_weights import ScorerWeights
+from coordinator.training.scoring_loop import Scoring
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
@@ -227,7 +227,7 @@ def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 def _books(run: Run, database: Database) -> Books:
-    text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+    text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
     return Books(
         database, spec=run.runspec, terms=terms_of(run), prompts=TaskPrompts([run.task], text, seed=0),
@@ -257,7 +257,7 @@ def _scoring(
     run: Run, scorer: SupervisedEngine, books: Books, publisher: Publisher, history: History, arrived: asyncio.Event
 ) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
-    text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+    text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     weights = ScorerWeights(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )

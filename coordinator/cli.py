@@ -18,7 +18,7 @@ from runtime.units import unix_milliseconds
 
 if TYPE_CHECKING:
     from coordinator.config import CoordinatorConfig
-    from coordinator.setup import Run
+    from coordinator.run.setup import Run
 
 PROGRAM: Final = "echo2-coord"
 
@@ -72,7 +72,7 @@ def init(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
     """Make a run: keys, signed documents, model, settings. Prints the invite."""
-    from coordinator import keys, setup
+    from coordinator.run import keys, setup
     from coordinator.run.draft import left_over
 
     for sentence in left_over(folder):
@@ -96,8 +96,8 @@ def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the coordinator of a run folder until it is stopped or its steps are done."""
-    from coordinator import keys, setup
-    from coordinator.serve import check_start, serve_until_stopped
+    from coordinator.main import check_start, serve_until_stopped
+    from coordinator.run import keys, setup
     from runtime.logs import LEVELS, set_up_logging, to_file, to_stream
     from runtime.settings import SettingsFault
 
@@ -126,8 +126,8 @@ def demo(
     ways: Annotated[bool, typer.Option("--ways", help="One node behind a relay, one over HTTPS alone.")] = False,
 ) -> int:
     """A whole run on this machine, CPU only: coordinator, learner and volunteers."""
-    from coordinator.demo import main as play
-    from coordinator.demo_settings import DemoOptions
+    from coordinator.demo.demo import main as play
+    from coordinator.demo.demo_settings import DemoOptions
 
     return play(DemoOptions(model, nodes, seconds, seed, keep, faults, ways))
 
@@ -141,8 +141,8 @@ def status(
 ) -> None:
     """What a running coordinator says of itself."""
     from coordinator import config
-    from coordinator import status as asked
-    from coordinator.folder import RunFolder
+    from coordinator.run.run_folder import RunFolder
+    from coordinator.web import status as asked
 
     place = RunFolder(home)
     body = asked.fetch(url or asked.address_in(place, config.load(place.config).web))
@@ -156,9 +156,9 @@ def pause(
     why: Annotated[str, typer.Option(help="A reason; the page shows it.")] = "",
 ) -> None:
     """Pause a running coordinator: no lease, no step. What nodes have made is still taken and paid."""
-    from coordinator.supervision import commands
+    from coordinator.run import operator_commands
 
-    commands.command(home, "pause", why=why)
+    operator_commands.command(home, "pause", why=why)
     print("paused until `echo2-coord resume`; the step under way, if any, is still made")
 
 
@@ -166,9 +166,9 @@ def pause(
 @errors_reported
 def resume(home: Home = Path(".")) -> None:
     """Let a paused run go on at once, whatever paused it."""
-    from coordinator.supervision import commands
+    from coordinator.run import operator_commands
 
-    was = commands.command(home, "resume")["was_paused"]
+    was = operator_commands.command(home, "resume")["was_paused"]
     print("the run goes on" if was else "the run was not paused")
 
 
@@ -176,14 +176,15 @@ def resume(home: Home = Path(".")) -> None:
 @errors_reported
 def invite(home: Home = Path(".")) -> None:
     """Print the invite: the one string that a volunteer needs. It holds no secret. Its fingerprint goes to stderr."""
-    from coordinator import config, https, setup
-    from coordinator.folder import RunFolder
+    from coordinator import config
+    from coordinator.run import https_identity, setup
+    from coordinator.run.run_folder import RunFolder
     from p2p.discovery.invite import Invite
 
     place = RunFolder(home)
     settings = config.load(place.config)
     roots, chain, _, _ = setup.read_documents(place)
-    text = setup.invite(settings, roots, chain[0], https.pin(place, settings))
+    text = setup.invite(settings, roots, chain[0], https_identity.pin(place, settings))
     print(text)
     print(f"fingerprint: {Invite.from_text(text).fingerprint}", file=sys.stderr)
 
@@ -192,8 +193,9 @@ def invite(home: Home = Path(".")) -> None:
 @errors_reported
 def keys_show(home: Home = Path(".")) -> None:
     """Show the public half of each key, and where its file is. Opens no private key."""
-    from coordinator import config, keys, setup
-    from coordinator.folder import RunFolder
+    from coordinator import config
+    from coordinator.run import keys, setup
+    from coordinator.run.run_folder import RunFolder
 
     place = RunFolder(home)
     config.read(place.config)
@@ -249,8 +251,7 @@ def keys_sign(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> None:
     """Sign a request, where the root key lies. Needs no run folder and no network."""
-    from coordinator import keys
-    from coordinator.run import keys_commands
+    from coordinator.run import keys, keys_commands
 
     def confirm(lines: list[str]) -> bool:
         print("\n".join(lines), flush=True)
@@ -265,8 +266,7 @@ def keys_install(
     signed: Annotated[Path, typer.Argument(help="The signed Root.", show_default=False)], home: Home = Path(".")
 ) -> None:
     """Take a signed Root. A running coordinator goes on under it at once."""
-    from coordinator import keys
-    from coordinator.run import keys_commands
+    from coordinator.run import keys, keys_commands
 
     print("\n".join(keys_commands.install(home, signed, secret=keys.passphrase())))
 
@@ -284,11 +284,11 @@ def nodes_ls(
     """List nodes and their standing, the one seen last first. Reads the database beside a running coordinator."""
     import msgspec
 
-    from coordinator.accounts import report
-    from coordinator.folder import RunFolder
+    from coordinator.accounts import nodes_report
+    from coordinator.run.run_folder import RunFolder
 
-    rows = report.listed(RunFolder(home).database, unix_milliseconds(), most, page, rank, out)
-    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(report.lines(rows)))
+    rows = nodes_report.listed(RunFolder(home).database, unix_milliseconds(), most, page, rank, out)
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(nodes_report.lines(rows)))
 
 
 @nodes_app.command("show")
@@ -301,11 +301,11 @@ def nodes_show(
     """Show one node: standing, reasons of its last groups, strikes, suspensions with their evidence."""
     import msgspec
 
-    from coordinator.accounts import report
-    from coordinator.folder import RunFolder
+    from coordinator.accounts import nodes_report
+    from coordinator.run.run_folder import RunFolder
 
-    found = report.shown(RunFolder(home).database, node, unix_milliseconds())
-    print(msgspec.json.encode(found).decode() if as_json else "\n".join(report.report_lines(found)))
+    found = nodes_report.shown(RunFolder(home).database, node, unix_milliseconds())
+    print(msgspec.json.encode(found).decode() if as_json else "\n".join(nodes_report.report_lines(found)))
 
 
 @nodes_app.command("vouch")
@@ -345,21 +345,21 @@ def policy_ls(
     """List the versions and the ways to them. Reads the store beside a running coordinator."""
     import msgspec
 
-    from coordinator import policy
-    from coordinator.folder import RunFolder
+    from coordinator.run import versions_report
+    from coordinator.run.run_folder import RunFolder
 
-    rows = policy.versions(RunFolder(home), unix_milliseconds())
-    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(policy.lines(rows)))
+    rows = versions_report.versions(RunFolder(home), unix_milliseconds())
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(versions_report.lines(rows)))
 
 
 @policy_app.command("verify")
 @errors_reported
 def policy_verify(home: Home = Path(".")) -> int:
     """Hash every payload and snapshot again. Ends with 81 where one is not what it was."""
-    from coordinator import policy
-    from coordinator.folder import RunFolder
+    from coordinator.run import versions_report
+    from coordinator.run.run_folder import RunFolder
 
-    found = policy.verify(RunFolder(home))
+    found = versions_report.verify(RunFolder(home))
     bad = [one for one in found if one.fault is not None]
     for one in bad:
         fix = "stop the coordinator and move this file away"
@@ -384,14 +384,13 @@ def version() -> None:
 
 
 def _remark(home: Path, word: str, node: str, why: str) -> None:
-    from coordinator.accounts import remarks
+    from coordinator.accounts import operator_remarks
 
-    print(remarks.tell(home, word, node, why, unix_milliseconds()))
+    print(operator_remarks.tell(home, word, node, why, unix_milliseconds()))
 
 
 def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:
-    from coordinator import keys
-    from coordinator.run import keys_commands
+    from coordinator.run import keys, keys_commands
 
     print(
         "\n".join(
@@ -438,7 +437,7 @@ def _say_making(part: str) -> None:
 
 
 def _print_made(run: "Run") -> None:
-    from coordinator.keys import PASSPHRASE_VARIABLE, ROOT, key_path
+    from coordinator.run.keys import PASSPHRASE_VARIABLE, ROOT, key_path
 
     root = key_path(run.folder, ROOT)
     encrypted = "encrypted" if os.environ.get(PASSPHRASE_VARIABLE) else f"in the clear ({PASSPHRASE_VARIABLE} is unset)"

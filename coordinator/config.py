@@ -6,8 +6,8 @@
    of another type: nothing is converted, except in variables, which hold TOML values, or plain words where a text is
    wanted.
 3. Every key has a unit and a line of explanation; the commented coordinator.toml and the table in
-   docs/operations.md are made from them (coordinator.reference).
-4. What is signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.setup refuses.
+   docs/operations.md are made from them (coordinator.config_docs).
+4. What is signed in the RunSpec (`SIGNED`) cannot be changed here after `init`: coordinator.run.setup refuses.
 """
 
 import os
@@ -90,7 +90,7 @@ class RunSection(Section):
 
 
 class LearnerSection(Section):
-    """How it is learnt: the fields of coordinator.learner.calls.Hyper, and where the learner computes."""
+    """How it is learnt: the fields of coordinator.learner.messages.Hyper, and where the learner computes."""
 
     device: Annotated[
         str, Field(min_length=1, max_length=40, description="torch device of learner and scorer: cpu, cuda ...")

@@ -24,33 +24,34 @@ from collections.abc import Callable, Iterator
 import anyio.to_thread
 import structlog
 
-from coordinator import keys, modelfolder, status
-from coordinator.accounts import parties, remarks
-from coordinator.authority import ends_soon
-from coordinator.books import Books
+from coordinator.accounts import operator_remarks, trusted_parties
 from coordinator.config import CoordinatorConfig
-from coordinator.control import Control
 from coordinator.database import CHECK_EVERY, Database, check
-from coordinator.feeding import Feeding
-from coordinator.folder import RunFolder, locked
 from coordinator.group_commit import GroupCommit
-from coordinator.history import History
 from coordinator.learner.launch import learner_process
-from coordinator.learning import Learning
-from coordinator.leases import Again, Entropy, Seal, Terms
+from coordinator.metrics.history import History
+from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
-from coordinator.picture import Painter
-from coordinator.presence import Presence
-from coordinator.processes import Learner, LearnerChild, on_death, restarts
-from coordinator.prompts import TaskPrompts
-from coordinator.publisher import Publisher, Signing
+from coordinator.publishing.advertiser import Presence
+from coordinator.publishing.broadcast_planner import Feeding
+from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.lease_table import Again, Entropy, Seal, Terms
+from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.rollouts.request_handler import Control
 from coordinator.rollouts.scorer import Scorer
+from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
+from coordinator.run import keys, model_folder
+from coordinator.run.run_folder import RunFolder, locked
 from coordinator.run.sealing import Sealer
-from coordinator.setup import Run, read_again
-from coordinator.state import LinksView
-from coordinator.verdicts import EXPIRED_AT_ONCE
-from coordinator.web.limits import WebLimits
+from coordinator.run.setup import Run, read_again
+from coordinator.run.signing import ends_soon
+from coordinator.training.model_loops import Learning
+from coordinator.training.model_processes import Learner, LearnerChild, on_death, restarts
+from coordinator.web import status
+from coordinator.web.connection_limits import WebLimits
+from coordinator.web.run_view_builder import Painter
 from coordinator.web.site import application, serve_web
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine, Supervisor
@@ -79,7 +80,7 @@ SWITCH = 0.001
 """Seconds after which a busy thread makes way for another. The event loop lets go of the interpreter at every statement
 of SQLite; at Python's 5 ms a picture in the making would hold it up for that long each time."""
 FORGOTTEN_AT_ONCE = 4
-"""Slices of what is older than the challenge window that one tick forgets (coordinator/rollouts/tokens.py)."""
+"""Slices of what is older than the challenge window that one tick forgets (coordinator/rollouts/token_storage.py)."""
 
 log = structlog.get_logger("coordinator")
 
@@ -102,7 +103,7 @@ class Coordinator:
     ) -> None:
         self._run, self._network, self._clock = run, network, clock
         self._reminded: int | None = None
-        text = modelfolder.tokenizer(run.folder.model, run.runspec.eos)
+        text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
         self.books = books_of(run, database, text, sealer, entropy, sealer.again)
@@ -187,7 +188,7 @@ class Coordinator:
 
     async def remark(self, word: str, peer: str, why: str) -> str:
         """Write what the operator says of a key; return what is so then, in words. Raises `LocalFault`."""
-        said = remarks.remark(self.books.accounts, word, peer, why, self._now())
+        said = operator_remarks.remark(self.books.accounts, word, peer, why, self._now())
         await self.books.durable()
         return said
 
@@ -229,7 +230,7 @@ class Coordinator:
                 tidied = _elapsed()
                 budget = self._run.config.store
                 await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
-                self._network.inbound.keep_places(parties.with_work(self.books.database))
+                self._network.inbound.keep_places(trusted_parties.with_work(self.books.database))
             await self._forget()
             await asyncio.sleep(TICK)
 
@@ -377,7 +378,7 @@ def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entr
             [run.task],
             text,
             seed=int.from_bytes(run.id[:8], "big"),
-            room=modelfolder.room_of(run.folder.model, run.runspec.limit),
+            room=model_folder.room_of(run.folder.model, run.runspec.limit),
         ),
         tasks={(run.task.name, run.task.version): run.task},
         text=text,

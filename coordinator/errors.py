@@ -1,8 +1,8 @@
 """The exit code of each error that ends a command of the operator. runtime/cli_errors.py knows those of the machine."""
 
-from coordinator.authority import Untrusted
 from coordinator.database import InUse
-from coordinator.folder import Busy
+from coordinator.run.run_folder import Busy
+from coordinator.run.signing import Untrusted
 from p2p.errors import BadSignature, Stale, Unreachable
 from runtime.exit_codes import Exit
 from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt

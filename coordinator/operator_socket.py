@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.supervision.watch import Watch
+from coordinator.training.run_watch import Watch
 from runtime.control_socket import ControlServer, NotYours, socket_path
 from runtime.errors import LocalFault
 
@@ -18,7 +18,8 @@ MOST_WHY = 300
 
 class OperatorSocket:
     """Serves the commands. `home`: the run folder. `renew`: take the folder's newest Root; its serial. `remark`: write
-    what the operator says of a key (coordinator/accounts/remarks.py): word, peer id, reason; what is so then."""
+    what the operator says of a key (coordinator/accounts/operator_remarks.py): word, peer id, reason; what is so
+    then."""
 
     def __init__(
         self,

@@ -4,7 +4,8 @@ Rules
 1. A method is one row here. From the row come how it is served (`serve`), how it is asked (`ask`), its place in the
    coordinator's queue (`rank`), and its line in the table of docs/protocol/requests.md.
 2. The request of a sealed method travels in a `Request` under the node's key, and is answered by an `Answer`:
-   coordinator/control.py opens it, node/links/coordinator_client.py seals it. All other messages travel as they are.
+   coordinator/rollouts/request_handler.py opens it, node/links/coordinator_client.py seals it. All other messages
+   travel as they are.
 3. A request longer than its method's limit is refused before it is read. The limit of `submit` grows by the largest
    submission of the run.
 4. A row names no handler and no caller: `reachable` is answered by p2p, the others by the two daemons.
@@ -79,7 +80,7 @@ EMPTY: Final = Body[None]("empty", lambda nothing: b"", lambda data: None)
 @dataclass(frozen=True)
 class Method(Generic[Q, A]):
     """`limit`: bytes of a request. `at_coordinator`: the same where the coordinator takes fewer. `rank`: of a sealed
-    method, the order in which the coordinator answers, 0 first (coordinator/rollouts/request_queue.py)."""
+    method, the order in which the coordinator answers, 0 first (coordinator/rollouts/request_priority.py)."""
 
     name: str
     asked: str

@@ -5,7 +5,7 @@ import random
 
 import msgspec
 
-from coordinator.state import (
+from coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
     Evaluation,

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
-from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.learner.calls import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.learner.batch_groups import TrainBatch, described, read
 from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
-from coordinator.learner.groups import TrainBatch, described, read
-from coordinator.setup import Run
+from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.run import setup
+from coordinator.run.setup import Run
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.invite import Invite
@@ -72,7 +72,8 @@ class Kept(NamedTuple):
 
 
 class BigramLearner:
-    """coordinator.processes.Learner without a process. Its checkpoints are in this object: it outlives coordinators.
+    """coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object: it outlives
+    coordinators.
 
     `crashes`: how many of the next steps die half-way. `seconds`: what a step takes. `kept`: the newest checkpoints,
     the newest last."""
@@ -159,8 +160,8 @@ class BigramLearner:
 
 
 class BigramScorer:
-    """coordinator.processes.Scorer without a process. `crashes`: how many of the next scorings die. `poisoned`: indices
-    of prompts at which it fails."""
+    """coordinator.training.model_processes.Scorer without a process. `crashes`: how many of the next scorings die.
+    `poisoned`: indices of prompts at which it fails."""
 
     def __init__(self, *, seconds: float = 0.01) -> None:
         self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0

@@ -24,11 +24,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator import admission, control, ledger, publisher, verdicts
+from coordinator.accounts import ledger
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
-from coordinator.rollouts import request_queue
+from coordinator.publishing import publisher
+from coordinator.rollouts import request_handler, request_priority, verdicts, verification
 from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
 from node.config import NodeConfig
@@ -279,9 +280,9 @@ RELAY = RelayLimits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
     "chunks.md: the protocol of chunks": f"`{CHUNK_PROTOCOL}`",
-    "requests.md: skew": f"{control.SKEW // 60_000} minutes",
+    "requests.md: skew": f"{request_handler.SKEW // 60_000} minutes",
     "requests.md: small request": f"{methods.SMALL >> 10} KiB",
-    "requests.md: answers remembered": f"{control.MOST_ANSWERS} answers",
+    "requests.md: answers remembered": f"{request_handler.MOST_ANSWERS} answers",
     "requests.md: status beat": f"every {rpc.BEAT:g} s",
     "requests.md: requests a peer": f"{request_slots.PER_PEER} at once",
     "requests.md: gossip limit": f"{transport.GOSSIP_LIMIT >> 10} KiB",
@@ -347,16 +348,16 @@ CONSTANTS: dict[str, str] = {
     "documents.md: envelope limit": f"{envelope.ENVELOPE_LIMIT >> 20} MiB",
     "documents.md: document limit": f"{documents.MAX_DOCUMENT >> 20} MiB",
     "documents.md: invite length": f"{invite.LONGEST} characters",
-    "leases-and-rollouts.md: margin": f"| `margin` | {admission.EXACT.margin:g} |",
-    "leases-and-rollouts.md: drift_most": f"| `drift_most` | {admission.EXACT.drift_most:g} |",
-    "leases-and-rollouts.md: drift_median": f"| `drift_median` | {admission.EXACT.drift_median:g} |",
-    "leases-and-rollouts.md: close_rate": f"| `close_rate` | {admission.EXACT.close_rate:g} |",
-    "leases-and-rollouts.md: close_chance": f"| `close_chance` | {admission.EXACT.close_chance:g} |",
-    "leases-and-rollouts.md: given tokens": f"{admission.MOST_GIVEN} tokens",
+    "leases-and-rollouts.md: margin": f"| `margin` | {verification.EXACT.margin:g} |",
+    "leases-and-rollouts.md: drift_most": f"| `drift_most` | {verification.EXACT.drift_most:g} |",
+    "leases-and-rollouts.md: drift_median": f"| `drift_median` | {verification.EXACT.drift_median:g} |",
+    "leases-and-rollouts.md: close_rate": f"| `close_rate` | {verification.EXACT.close_rate:g} |",
+    "leases-and-rollouts.md: close_chance": f"| `close_chance` | {verification.EXACT.close_chance:g} |",
+    "leases-and-rollouts.md: given tokens": f"{verification.MOST_GIVEN} tokens",
     "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
     "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
-    "requests.md: asks that wait": f"more than {request_queue.MOST_UNANSWERED} of these requests have been unanswered",
-    "requests.md: expired requests": f"until {control.SKEW // 60_000} minutes\n   *past* its `expires`",
+    "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED} of these requests have been unanswered",
+    "requests.md: expired requests": f"until {request_handler.SKEW // 60_000} minutes\n   *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
 }

@@ -40,7 +40,8 @@ from benchmarks.flood.engine import honest, made_up  # noqa: E402
 from benchmarks.flood.world import Setting, World, running  # noqa: E402
 from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
-from coordinator import daemon, feeding  # noqa: E402
+from coordinator import daemon  # noqa: E402
+from coordinator.publishing import broadcast_planner  # noqa: E402
 from p2p.messages import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
@@ -112,7 +113,7 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
                 print(samples[-1].line(), flush=True)
         return samples
 
-    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(feeding, "LOOK", LOOK):
+    with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
         return running(setting, main)
 
 

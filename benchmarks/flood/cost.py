@@ -24,7 +24,7 @@ from benchmarks.flood.engine import StandInScorer, honest, made_up, nothing
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened
-from coordinator.admission import submission_limit
+from coordinator.rollouts.verification import submission_limit
 from p2p.messages import DocumentsAsk, Lease, Rollout, Segment, Submission, VerdictsAsk, encode
 
 AT_ONCE: Final = 16

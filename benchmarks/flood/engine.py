@@ -13,7 +13,7 @@ import anyio
 import numpy as np
 
 from benchmarks.load.stub_learner import StubLearner
-from coordinator.learner.calls import Batch, Open, Opened, Stepped
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.messages import Lease, Rollout, Segment, Submission
@@ -77,7 +77,7 @@ def _group(lease: Lease, completions: list[list[int]]) -> Submission:
 
 
 class StandInScorer:
-    """`coordinator.processes.Scorer`. `per_token`: seconds. `tokens`: that were scored so far."""
+    """`coordinator.training.model_processes.Scorer`. `per_token`: seconds. `tokens`: that were scored so far."""
 
     def __init__(self, per_token: float) -> None:
         self._per_token, self._device = per_token, anyio.Lock()
@@ -126,7 +126,8 @@ class StandInScorer:
 
 
 class StandInLearner:
-    """`coordinator.processes.Learner` with real versions. `steps`: when each was made, seconds; `drawn`: lease ids."""
+    """`coordinator.training.model_processes.Learner` with real versions. `steps`: when each was made, seconds; `drawn`:
+    lease ids."""
 
     def __init__(self, seconds: float) -> None:
         self._stub, self._seconds = StubLearner(), seconds

@@ -31,7 +31,7 @@ from benchmarks.load.light import Terms, terms_of
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.rollouts.scorer import Scorer
-from coordinator.setup import Run
+from coordinator.run.setup import Run
 from p2p.limits.origin import Origin
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network

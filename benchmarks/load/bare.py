@@ -15,10 +15,10 @@ from benchmarks.load.light import Terms, terms_of
 from benchmarks.load.stub_learner import StubLearner
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.processes import restarts
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.rollouts.scorer import Scorer
-from coordinator.setup import Run
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import restarts
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
@@ -95,8 +95,8 @@ class Nobody:
 
 
 class HeldLearner:
-    """`coordinator.processes.Learner` in this process. A step is made once `let` is set; then it is cleared. `spent`:
-    CPU seconds of its steps, which are none of the coordinator's."""
+    """`coordinator.training.model_processes.Learner` in this process. A step is made once `let` is set; then it is
+    cleared. `spent`: CPU seconds of its steps, which are none of the coordinator's."""
 
     def __init__(self) -> None:
         self._stub = StubLearner()

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from coordinator import setup
-from coordinator.setup import Run
+from coordinator.run import setup
+from coordinator.run.setup import Run
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot

@@ -25,8 +25,9 @@ from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.large import make_large, shape_of
 from benchmarks.load.light import LightNode, lease_of, opened
 from benchmarks.load.station import station
-from coordinator import daemon, setup
-from coordinator.setup import Run
+from coordinator import daemon
+from coordinator.run import setup
+from coordinator.run.setup import Run
 
 GROUPS: Final = 10
 """Of a batch, and so of a cycle: asked for, judged, drawn."""

@@ -33,11 +33,12 @@ from typing import Any, Final
 import psutil
 import structlog
 
-from coordinator import daemon, setup
+from coordinator import daemon
+from coordinator.run import setup
 
 _STUBS: Final = {
     "engines.host": "benchmarks.load.stub_scorer",
-    "coordinator.learner.process": "benchmarks.load.stub_learner",
+    "coordinator.learner": "benchmarks.load.stub_learner",
 }
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 
@@ -111,7 +112,7 @@ def with_stubs(scorer: str | None) -> None:
     names = vars(daemon)
     stubs = {**_STUBS, "engines.host": scorer} if scorer else _STUBS
 
-    names["learner_process"] = partial(names["learner_process"], module=stubs["coordinator.learner.process"])
+    names["learner_process"] = partial(names["learner_process"], module=stubs["coordinator.learner"])
     names["EngineProcess"] = partial(names["EngineProcess"], module=stubs["engines.host"])
 
 

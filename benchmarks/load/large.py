@@ -24,12 +24,12 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.published import Line, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
-from coordinator import modelfolder
 from coordinator.database import Database
-from coordinator.prompts import TaskPrompts
+from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
+from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.run import model_folder
+from coordinator.run.setup import Run
 from coordinator.schema import SCHEMA_1
-from coordinator.setup import Run
-from coordinator.state import Evaluation, StepPoint, VersionRow
 from p2p.envelope import Sealed, Signature
 from p2p.identity import peer_id, public_bytes
 from p2p.messages import PeerRecord, encode
@@ -83,7 +83,7 @@ def write_schema_1(run: Run, shape: Shape, roots: list[bytes]) -> None:
 
 def _fill(connection: sqlite3.Connection, run: Run, shape: Shape, roots: list[bytes]) -> None:
     role, nodes = public_bytes(run.keys.channel), node_keys(shape.nodes)
-    prompts = TaskPrompts([run.task], modelfolder.tokenizer(run.folder.model, run.runspec.eos), seed=7)
+    prompts = TaskPrompts([run.task], model_folder.tokenizer(run.folder.model, run.runspec.eos), seed=7)
     rows = Rows(shape, run.id, role, nodes, roots, prompts)
     _insert(connection, "nodes", (_node(run.id, key, shape) for key in nodes))
     at = (shape.sent(version * shape.groups // shape.versions) for version in range(shape.versions))

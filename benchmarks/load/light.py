@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.folder import ENGINE
 from benchmarks.load.rows import ERA
-from coordinator.setup import Run
+from coordinator.run.setup import Run
 from p2p.envelope import peek, seal
 from p2p.identity import public_bytes
 from p2p.messages import (

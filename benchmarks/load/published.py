@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from benchmarks.load.folder import write_weights
 from benchmarks.load.rows import ERA, Shape
-from coordinator.setup import Run
+from coordinator.run.setup import Run
 from p2p.envelope import seal
 from p2p.swarm import manifest as chunks
 from weights.codec import frames

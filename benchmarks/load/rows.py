@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from coordinator.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
-from coordinator.prompts import Prompts
-from coordinator.verdicts import LeaseEnd, weight
+from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
+from coordinator.rollouts.prompts import Prompts
+from coordinator.rollouts.verdicts import LeaseEnd, weight
 from p2p.envelope import Sealed, Signature
 from p2p.identity import peer_id
 from p2p.messages import Lease, Receipt, Received, Rollout, Segment, Submission, encode

@@ -16,7 +16,7 @@ from benchmarks.lab import Process
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of
-from coordinator.setup import Run
+from coordinator.run.setup import Run
 
 START_WITHIN: Final = 240.0
 

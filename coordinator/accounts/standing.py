@@ -7,8 +7,8 @@ Rules
    suspension, too.
 3. Standing follows from the ledger alone: `standing` reads the entries, `Accounts.of` a row that is kept in the
    transaction of each entry. Both say the same (tests/coordinator/test_coordinator_standing.py).
-4. Rank decides how much room a key gets (coordinator/leases.py) and how closely its groups are looked at
-   (coordinator/scoring.py); never what an accepted group is worth.
+4. Rank decides how much room a key gets (coordinator/rollouts/lease_table.py) and how closely its groups are looked at
+   (coordinator/training/scoring_loop.py); never what an accepted group is worth.
 """
 
 from collections.abc import Iterable
@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from coordinator.accounts.facts import Account, Remark, Suspended, changes
+from coordinator.accounts.ledger import Entry, Ledger
+from coordinator.accounts.ledger_facts import Account, Remark, Suspended, changes
 from coordinator.database import Database
-from coordinator.ledger import Entry, Ledger
 from p2p.identity import peer_id, public_key
 
 Rank = Literal["new", "known", "proven"]

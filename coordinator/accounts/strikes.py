@@ -14,7 +14,7 @@ Rules
    requests are refused, and leave nothing behind. Else a few bytes under each fresh key would fill the ledger.
 """
 
-from coordinator.accounts.facts import Account
+from coordinator.accounts.ledger_facts import Account
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from runtime.backoff import Backoff

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator.learner import advantages
-from coordinator.learner.groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 
 
 class Row(NamedTuple):

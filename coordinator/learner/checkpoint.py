@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coordinator.learner.calls import Export
+from coordinator.learner.messages import Export
 from runtime.files import move, room, sync_file, sync_folder
 
 FORMAT = 1

@@ -11,7 +11,8 @@ Rules
    published last and a new optimiser where there is no checkpoint. They are exported at once as the version of that
    number, whole for newcomers and as a diff from the version published last, whose holders follow. Where both are gone
    the base is version 0 of the new era.
-4. Nothing is drawn yet in a new era: a group of an earlier one can never be drawn (coordinator/replay.py).
+4. Nothing is drawn yet in a new era: a group of an earlier one can never be drawn
+   (coordinator/rollouts/replay_buffer.py).
 5. A kill before the new era's checkpoint is whole leaves the old state, and the next start begins a later era. A kill
    after it leaves an export that nobody has published: rule 1 covers it, and it is published in its era.
 """

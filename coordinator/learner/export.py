@@ -25,8 +25,8 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base
+from coordinator.learner.messages import Export, ExportedEdge
 from p2p.swarm.manifest import hashed
 from runtime.files import sync_folder
 from runtime.files import writing as writing_file

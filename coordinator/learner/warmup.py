@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from coordinator.learner.batch import Row, pack
-from coordinator.learner.calls import WarmedUp, WarmUp
 from coordinator.learner.logprobs import token_logprobs
+from coordinator.learner.messages import WarmedUp, WarmUp
 from coordinator.learner.model import evaluating, parameter_count
 from tasks import registry
 from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from coordinator.leases import Leases
+from coordinator.rollouts.lease_table import Leases
 
 STOPPED = 5_000
 """Milliseconds of the wall clock, less those in which this process ran, from which on it was not there."""

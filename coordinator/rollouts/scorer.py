@@ -1,4 +1,5 @@
-"""What verification and evaluation ask of an engine. The process behind it is coordinator/processes.py's."""
+"""What verification and evaluation ask of an engine. The process behind it is
+coordinator/training/model_processes.py's."""
 
 from pathlib import Path
 from typing import Protocol

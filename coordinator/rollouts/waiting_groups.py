@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from coordinator.database import Database
 from coordinator.rollouts.fair_order import FairOrder, Head
-from coordinator.rollouts.groups import Group, stored
-from coordinator.turns import Waiting
+from coordinator.rollouts.scoring_order import Waiting
+from coordinator.rollouts.submitted_group import Group, stored
 from p2p.messages import Lease, decode
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"

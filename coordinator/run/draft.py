@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from coordinator.folder import RunFolder
+from coordinator.run.run_folder import RunFolder
 from runtime.errors import LocalFault
 from runtime.lock import AlreadyLocked, Lock, lock_folder
 

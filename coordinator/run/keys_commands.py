@@ -18,12 +18,10 @@ from typing import Final
 
 import msgspec
 
-from coordinator import keys, setup
-from coordinator.folder import RunFolder
-from coordinator.keys import ONLINE, ROOT
-from coordinator.run import root_request
+from coordinator.run import keys, operator_commands, root_request, setup
+from coordinator.run.keys import ONLINE, ROOT
 from coordinator.run.root_request import RootRequest, SignedRoot
-from coordinator.supervision import commands
+from coordinator.run.run_folder import RunFolder
 from p2p.errors import Unreachable
 from p2p.identity import load_key
 from runtime.errors import LocalFault
@@ -141,7 +139,7 @@ def _installed(place: RunFolder, answer: SignedRoot, secret: str | None) -> list
 def _told(place: RunFolder) -> list[str]:
     """Rule 3's end."""
     try:
-        serial = commands.command(place.path, "keys")["serial"]
+        serial = operator_commands.command(place.path, "keys")["serial"]
     except Unreachable as error:
         return [f"{error}; the next start takes the Root"]
     except LocalFault as error:

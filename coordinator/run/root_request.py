@@ -18,9 +18,9 @@ from typing import Final, Literal
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import authority
-from coordinator.authority import ROOT_LIFE, Untrusted
-from coordinator.keys import ROLES, ROOT, spaced
+from coordinator.run import signing
+from coordinator.run.keys import ROLES, ROOT, spaced
+from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import peek, seal
 from p2p.errors import Malformed
 from p2p.identity import public_bytes
@@ -57,12 +57,12 @@ def request(
     """Return the request for the next Root. `role`: whose key changes; None: none does. `public`: its new key, None for
     the root key. `since`: the old key is revoked from then on (ms); None: it is not. Raises `Untrusted`,
     `LocalFault`."""
-    newest = authority.check_chain(roots)[-1]
+    newest = signing.check_chain(roots)[-1]
     if role is not None and len(newest.roles[role].keys) != 1:
         raise LocalFault(f"role {role} has {len(newest.roles[role].keys)} keys: this program changes roles of one key")
     changed = {} if role is None or public is None else {role: public}
     revoked = {newest.roles[role].keys[0]: since} if role is not None and since is not None and public else {}
-    root = authority.next_root(newest, now, changed, revoked)
+    root = signing.next_root(newest, now, changed, revoked)
     return RootRequest(
         roots=list(roots),
         root=encode(root),
@@ -74,12 +74,12 @@ def request(
 
 def checked(asked: RootRequest) -> tuple[Root, Root]:
     """Return (newest Root, the one that is asked for), under rule 2. Raises `Untrusted`."""
-    before = authority.check_chain(asked.roots)[-1]
+    before = signing.check_chain(asked.roots)[-1]
     try:
         root = decode(asked.root, Root)
     except Malformed as error:
         raise Untrusted(f"the request holds no Root: {error}") from error
-    authority.check_runspec(asked.runspec, before)
+    signing.check_runspec(asked.runspec, before)
     issued = root.issued or 0
     sound = (
         (root.run, root.serial) == (before.run, before.serial + 1)
@@ -136,11 +136,11 @@ def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | 
 def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
     """Return the Root of an answer that follows on `roots`, the folder's own (rule 4); `runspec`: the folder's, sealed.
     Raises `Untrusted`, and `LocalFault` where it was made for another run, or before the newest Root."""
-    _check_place(answer, authority.check_chain(roots)[-1])
-    chain = authority.check_chain([*roots, answer.root])
+    _check_place(answer, signing.check_chain(roots)[-1])
+    chain = signing.check_chain([*roots, answer.root])
     if peek(answer.runspec).payload != peek(runspec).payload:
         raise Untrusted("the answer holds another RunSpec than the run's: it is not installed")
-    authority.check_runspec(answer.runspec, chain[-1])
+    signing.check_runspec(answer.runspec, chain[-1])
     return chain[-1]
 
 

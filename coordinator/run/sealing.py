@@ -7,7 +7,7 @@ Rules
    and a node that holds a good one gets no other.
 """
 
-from coordinator.setup import Run
+from coordinator.run.setup import Run
 from p2p.envelope import ROLES, peek, seal
 from p2p.errors import BadSignature
 from protocol.authority import open_kept

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+from coordinator.accounts.ledger import accrued
 from coordinator.accounts.standing import account_of, at
 from coordinator.database import Database
-from coordinator.ledger import accrued
-from coordinator.state import NodeRow
+from coordinator.metrics.views import NodeRow
 from p2p.discovery.peer_records import trusted
 from p2p.errors import Malformed, P2PError
 from p2p.identity import peer_id, public_key

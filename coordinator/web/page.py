@@ -10,8 +10,8 @@ from typing import Any, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coordinator.accounts.standing import Rank, Standing, in_words
-from coordinator.state import NodeRow, RunState
-from coordinator.web import charts, refusals, spread, words
+from coordinator.metrics.views import NodeRow, RunState
+from coordinator.web import broadcast_chart, charts, formatting, refusal_texts
 from coordinator.web.charts import Bar, Chart, Series
 from coordinator.web.node_rows import Page
 
@@ -90,13 +90,13 @@ def facts(state: RunState) -> dict[str, Any]:
         "volunteers": [_volunteer(state, rank, node, total) for rank, node in enumerate(state.nodes[:NODES_SHOWN], 1)],
         "unshown": max(0, known - NODES_SHOWN),
         "known": known,
-        "refusals": refusals.rows(state.refused),
+        "refusals": refusal_texts.rows(state.refused),
         "aside": list(reversed(state.trouble.set_aside))[:BATCHES_SHOWN],
         "aside_groups": sum(state.trouble.reasons.values()),
         "staleness": staleness_bars(state),
         "versions": list(reversed(state.versions))[:VERSIONS_SHOWN],
         "supplied": _supplied(state),
-        "spread": spread.picture(state.broadcast, {node.id: node.name for node in state.nodes}),
+        "spread": broadcast_chart.picture(state.broadcast, {node.id: node.name for node in state.nodes}),
         "missing": _missing(state),
     }
 
@@ -214,9 +214,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    lengths = (words.duration, words.moment, words.ago)
-    numbers = (words.count, words.short, words.size, words.times, words.points)
-    named = (*lengths, *numbers, words.clipped, words.refused_limit)
+    lengths = (formatting.duration, formatting.moment, formatting.ago)
+    numbers = (formatting.count, formatting.short, formatting.size, formatting.times, formatting.points)
+    named = (*lengths, *numbers, formatting.clipped, formatting.refused_limit)
     environment.filters |= {function.__name__: function for function in named} | {"percent": charts.percent}
     return environment
 

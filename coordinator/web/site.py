@@ -22,11 +22,11 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from coordinator.state import RunState
-from coordinator.web import hosts, metrics, page
-from coordinator.web.limits import WebLimits
-from coordinator.web.listener import Listener
-from coordinator.web.nodes import Ranking, Source
+from coordinator.metrics.views import RunState
+from coordinator.web import host_names, page, prometheus
+from coordinator.web.connection_limits import WebLimits
+from coordinator.web.node_ranking import Ranking, Source
+from coordinator.web.page_listener import Listener
 
 SECURITY: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -48,13 +48,13 @@ BODIES: Final[dict[str, tuple[str, Render]]] = {
     "/": (_HTML, lambda state: page.page(state).encode()),
     "/live": (_HTML, lambda state: page.live(state).encode()),
     "/api/v1/run": (_JSON, msgspec.json.encode),
-    "/metrics": (metrics.CONTENT_TYPE, metrics.exposition),
+    "/metrics": (prometheus.CONTENT_TYPE, prometheus.exposition),
 }
 """Path -> content type, and the body of a picture."""
 
 
 class Shown(Source, Protocol):
-    """The source of what a site shows: coordinator/picture.py."""
+    """The source of what a site shows: coordinator/web/run_view_builder.py."""
 
     async def picture(self) -> RunState:
         """The run as it is now. Awaited on the event loop."""
@@ -181,7 +181,7 @@ def _headed(public: Collection[str]) -> Callable[[web.Request, web.StreamRespons
 
     async def head(request: web.Request, answer: web.StreamResponse) -> None:
         answer.headers.update(SECURITY)
-        if request.path.startswith("/api/") and hosts.readable(request.headers.get("Host"), public):
+        if request.path.startswith("/api/") and host_names.readable(request.headers.get("Host"), public):
             answer.headers["Access-Control-Allow-Origin"] = "*"
 
     return head
@@ -193,8 +193,8 @@ def _named(names: Collection[str]) -> Middleware:
     @web.middleware
     async def named(request: web.Request, handler: Handler) -> web.StreamResponse:
         asked = request.headers.get("Host")
-        if not hosts.known(asked, names):
-            raise web.HTTPMisdirectedRequest(text=hosts.refusal(asked or ""))
+        if not host_names.known(asked, names):
+            raise web.HTTPMisdirectedRequest(text=host_names.refusal(asked or ""))
         return await handler(request)
 
     return named

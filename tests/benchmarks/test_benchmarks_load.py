@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.load import cost, goodput
 from benchmarks.load.large import make_large, shape_of
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.node_registry import Roster
 from coordinator.database import Database
-from coordinator.ledger import Ledger
-from coordinator.roster import Roster
 from p2p.messages import Lease, Submission, decode
 from weights.store import Store
 

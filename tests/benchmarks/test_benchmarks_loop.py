@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.loop import STAGES, Event, Way, births, events, firsts, p90, report, rows, ways
-from coordinator.state import BroadcastView, CapacityView, RunState
+from coordinator.metrics.views import BroadcastView, CapacityView, RunState
 
 
 def told(at: float, event: str, **fields: Any) -> Event:

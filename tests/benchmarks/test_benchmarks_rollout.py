@@ -9,7 +9,7 @@ import pytest
 from benchmarks import rollout
 from benchmarks.bench import Measured
 from benchmarks.volunteer import Measuring, NodeFault
-from coordinator.control import Asked
+from coordinator.rollouts.request_handler import Asked
 from p2p.limits.origin import NOWHERE
 from p2p.messages import Lease, Refusal, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, World, control_of, group, honest_scores, opened

@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import measures
-from coordinator.admission import judge
-from coordinator.books import Books
-from coordinator.capacity import Measured, view
-from coordinator.control import Control
 from coordinator.database import Database
-from coordinator.leases import Entropy, Progress, Terms
-from coordinator.prompts import TaskPrompts
+from coordinator.metrics import run_metrics
+from coordinator.metrics.capacity import Measured, view
+from coordinator.metrics.views import CapacityView, NodeRow
 from coordinator.rollouts.absence import Absence
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.lease_table import Entropy, Progress, Terms
+from coordinator.rollouts.prompts import TaskPrompts
+from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.verification import judge
 from coordinator.rollouts.waiting_groups import Undecided
-from coordinator.state import CapacityView, NodeRow
 from coordinator.web import node_rows
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
@@ -167,7 +167,7 @@ class World:
             rollouts_per_step=float(terms.batch_groups * terms.group_size),
             supply=0.0,
         )
-        found = measures.completed(self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill)
+        found = run_metrics.completed(self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill)
         return view(terms.staleness, 1, found)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.books import Books
+from coordinator.rollouts.group_service import Books
 from p2p.messages import Lease, Refusal, encode
 from tests.coordinator.books_world import World, group, opened
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator import admission
-from coordinator.admission import EXACT, Fault, close_choices_allowed, judge
+from coordinator.rollouts import verification
+from coordinator.rollouts.verification import EXACT, Fault, close_choices_allowed, judge
 from engines.engine import SampleScore
 from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
 from protocol.refusals import REASONS
@@ -103,14 +103,14 @@ LIES: dict[str, tuple[Submission, str, str]] = {
 
 
 def test_an_honest_group_passes() -> None:
-    assert admission.check(GOOD, LEASE, SPEC) is None
+    assert verification.check(GOOD, LEASE, SPEC) is None
     cut = with_second(tokens=[5] * 8, turns=[8], logprobs=logprobs(*[-1.0] * 8))
-    assert admission.check(cut, LEASE, SPEC) is None
+    assert verification.check(cut, LEASE, SPEC) is None
 
 
 @pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
 def test_a_lie_is_refused_by_name(submission: Submission, code: str, said: str) -> None:
-    fault = admission.check(submission, LEASE, SPEC)
+    fault = verification.check(submission, LEASE, SPEC)
     assert fault is not None
     assert fault.code == code
     assert said in fault.sentence
@@ -157,8 +157,8 @@ def test_a_transcript_that_cannot_be_is_refused() -> None:
     tokens = [*wrong, *given, *wrong]
     lie = rollout(lease, "", tokens=tokens, turns=[3, len(given), 3], logprobs=logprobs(*[-1.0] * 6))
     submission = group(lease, rollouts=[rollout(lease, "zz"), lie])
-    assert admission.check(submission, lease, SPEC) is None
-    fault = admission.rewards(submission, lease, TASKS["guess", 1], TEXT)
+    assert verification.check(submission, lease, SPEC) is None
+    fault = verification.rewards(submission, lease, TASKS["guess", 1], TEXT)
     assert isinstance(fault, Fault)
     assert fault.code == "transcript"
     assert fault.sentence.startswith("Sample 1: ")
@@ -171,7 +171,7 @@ def test_t0_takes_under_a_millisecond_a_rollout() -> None:
     took = []
     for _ in range(5):
         start = time.process_time()
-        assert admission.check(submission, lease, SPEC) is None
+        assert verification.check(submission, lease, SPEC) is None
         took.append(time.process_time() - start)
     assert min(took) / 8 < 1e-3
 
@@ -250,11 +250,11 @@ def test_close_choices_allowed_leave_an_honest_group_alone() -> None:
 
 def test_a_submission_of_the_most_tokens_fits_the_limit() -> None:
     spec = msgspec.structs.replace(SPEC, run=RUN, tasks=[TaskReference(name="reverse", version=1)])
-    most = spec.limit + admission.MOST_GIVEN
+    most = spec.limit + verification.MOST_GIVEN
     full = Rollout(
         tokens=[(1 << 31) - 1] * most,
         turns=[1] * 1024,
         logprobs=bytes(4 * spec.limit),
         segments=[Segment(version=(1 << 53) - 1, root=bytes(32), first=0)] * 2,
     )
-    assert len(encode(group(LEASE, rollouts=[full] * spec.group_size))) <= admission.submission_limit(spec)
+    assert len(encode(group(LEASE, rollouts=[full] * spec.group_size))) <= verification.submission_limit(spec)

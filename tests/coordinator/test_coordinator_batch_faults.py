@@ -2,7 +2,7 @@
 
 import random
 
-from coordinator.supervision.batch_faults import BatchFaults
+from coordinator.training.batch_faults import BatchFaults
 
 A, B = [b"a1", b"a2"], [b"b1", b"b2"]
 

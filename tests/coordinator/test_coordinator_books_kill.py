@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
-from coordinator.ledger import Ledger
-from coordinator.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseEnd
 from tests.children import child
 from tests.coordinator.sums import check_sums
 

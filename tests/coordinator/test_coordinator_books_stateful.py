@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from coordinator.accounts.ledger import FUND
 from coordinator.accounts.standing import standing
-from coordinator.ledger import FUND
-from coordinator.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from p2p.messages import Lease, Refusal, SubmitAnswer, encode

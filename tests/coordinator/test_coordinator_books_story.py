@@ -1,7 +1,7 @@
 """The whole way of a group, from lease to batch, and what a restart leaves of it."""
 
-from coordinator.learner.groups import read
-from coordinator.ledger import accrued
+from coordinator.accounts.ledger import accrued
+from coordinator.learner.batch_groups import read
 from p2p.identity import peer_id
 from p2p.messages import Received
 from tests.coordinator.books_world import ALICE, TEXT, World, group, opened

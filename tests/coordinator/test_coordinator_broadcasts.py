@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.broadcasts import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
-from coordinator.roster import SAVE
-from coordinator.state import BroadcastView
+from coordinator.accounts.node_registry import SAVE
+from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
+from coordinator.metrics.views import BroadcastView
 from p2p.identity import peer_id
 from p2p.messages import Acknowledgement, Hello, Sender, Taken
 from tests.coordinator.books_world import ALICE, BOB, T0, World, group

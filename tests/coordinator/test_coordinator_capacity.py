@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import capacity
-from coordinator.capacity import Measured
+from coordinator.metrics import capacity
+from coordinator.metrics.capacity import Measured
 from tests.coordinator.books_world import ALICE, World, group
 from tests.coordinator.test_coordinator_roster import HELLO
 

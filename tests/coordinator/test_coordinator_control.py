@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import measures
-from coordinator.admission import submission_limit
-from coordinator.control import MOST_ANSWERS, SKEW, Answers, Control
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, Answers, Control
+from coordinator.rollouts.verification import submission_limit
 from p2p.discovery.peer_records import LIFE, Own
 from p2p.envelope import seal
 from p2p.handlers import Handlers
@@ -134,7 +134,7 @@ def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_on
 def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(greeted: Desk) -> None:
     sent = greeted.request("lease", encode(greeted.world.ask()))
     assert greeted.send("lease", sent) == greeted.send("lease", sent)
-    assert measures.counts(greeted.world.books.database, greeted.world.now).running == 1
+    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 1
 
 
 def test_another_request_under_a_known_id_is_refused(greeted: Desk) -> None:
@@ -186,7 +186,7 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
 def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> None:
     method, data = bent(greeted, how)
     assert refusal(greeted.send(method, data)).code == code
-    assert measures.counts(greeted.world.books.database, greeted.world.now).running == 0
+    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 0
 
 
 def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.ends import KEPT, MOST, TOGETHER, sha256
-from coordinator.accounts.facts import Ended
-from coordinator.ledger import Entry
-from coordinator.verdicts import LeaseEnd
+from coordinator.accounts.lease_ends import KEPT, MOST, TOGETHER, sha256
+from coordinator.accounts.ledger import Entry
+from coordinator.accounts.ledger_facts import Ended
+from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import peer_id
 from p2p.messages import Refusal, VerdictsAsk, encode
 from p2p.swarm import merkle

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.feeding import APART, FADE, LOOK, SETTLE, Feeding
+from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, Feeding
 from p2p.discovery.peer_records import Known
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork

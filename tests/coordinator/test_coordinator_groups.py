@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from coordinator.rollouts.groups import read, stored
+from coordinator.rollouts.submitted_group import read, stored
 from engines.engine import SampleScore
 from p2p.errors import Malformed
 from p2p.messages import Rollout, Segment, Submission, decode, encode

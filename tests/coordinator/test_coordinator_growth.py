@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import measures
-from coordinator.rollouts.tokens import WINDOW
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
 from p2p.messages import Hello, VerdictsAsk, encode
@@ -119,12 +119,12 @@ def hello(world: World) -> object:
 def picture(world: World) -> object:
     database = world.books.database
     return (
-        measures.counts(world.books.database, world.now),
+        run_metrics.counts(world.books.database, world.now),
         node_rows.page(database, None, 100, [], {}),
         node_rows.known(database, []),
-        measures.work(database),
-        measures.turnaround(database),
-        measures.supply(database, world.now),
+        run_metrics.work(database),
+        run_metrics.turnaround(database),
+        run_metrics.supply(database, world.now),
         world.books.buffered(),
     )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.held import StepBy, StepTo, next_move
+from coordinator.training.scorer_weights import StepBy, StepTo, next_move
 from engines.engine import Loaded
 from weights.documents import Edge
 

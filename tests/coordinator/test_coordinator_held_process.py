@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 import pytest
 
-from coordinator.held import ScorerWeights
-from coordinator.processes import restarts
+from coordinator.training.model_processes import restarts
+from coordinator.training.scorer_weights import ScorerWeights
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine
 from runtime.child import ChildDied

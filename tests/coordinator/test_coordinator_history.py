@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.history import History
-from coordinator.state import Evaluation, StepPoint, VersionRow
+from coordinator.metrics.history import History
+from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
 
 LONG = 6_000
 
@@ -114,7 +114,7 @@ def test_a_torn_line_is_skipped_and_a_step_made_again_replaces_the_earlier_one(t
 
 def test_the_files_are_bounded_and_the_curve_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row g. On 439044d the file grows for as long as the run."""
-    monkeypatch.setattr("coordinator.history.MOST_BYTES", 20_000, raising=False)
+    monkeypatch.setattr("coordinator.metrics.history.MOST_BYTES", 20_000, raising=False)
     path = tmp_path / "history.jsonl"
     with closing(History(path)) as history:
         for number in range(1_000):

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from coordinator.ledger import ESCROW, FUND, accrued
-from coordinator.verdicts import LeaseEnd, weight
+from coordinator.accounts.ledger import ESCROW, FUND, accrued
+from coordinator.rollouts.verdicts import LeaseEnd, weight
 from p2p.identity import peer_id
 from p2p.messages import Receipt, Refusal, Submission, VerdictsAsk, encode
 from tests.coordinator.books_world import ALICE, BOB, RUN, World, group, honest_scores, opened, rollout
@@ -201,7 +201,7 @@ def test_long_groups_are_forgotten_a_few_megabytes_at_a_time(world: World, monke
     """Row A4: no hold above 50 ms. On 439044d one call forgets the tokens of all groups, however long they are."""
     leases = [world.accepted().id for _ in range(5)]
     (size,) = {len(data) for (data,) in world.books.database.all("SELECT payload FROM submissions")}
-    monkeypatch.setattr("coordinator.rollouts.tokens.SLICE_BYTES", 2 * size)
+    monkeypatch.setattr("coordinator.rollouts.token_storage.SLICE_BYTES", 2 * size)
     forgotten = [world.books.tokens.forget(leases, 0, 1, 2, world.now + LONG) for _ in range(4)]
     assert forgotten == [2, 2, 1, 0]
 

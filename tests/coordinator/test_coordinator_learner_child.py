@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from coordinator.learner.calls import Batch
-from coordinator.processes import DiedComputing, LearnerChild, restarts
+from coordinator.learner.messages import Batch
+from coordinator.training.model_processes import DiedComputing, LearnerChild, restarts
 from engines.supervisor import Supervisor
 from runtime.child import Child, ChildDied, ChildError, python_path
 
@@ -16,7 +16,7 @@ CHILD = """
 import os, signal, sys, time
 from runtime.child import Pipe
 pipe = Pipe()
-from coordinator.learner.calls import BEGUN, Batch, Begun
+from coordinator.learner.messages import BEGUN, Batch, Begun
 
 def step(batch):
     story = batch.groups[0].decode()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import measures
-from coordinator.leases import Load, Progress, Terms, admitted, room
-from coordinator.prompts import TaskPrompts, shuffled
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.lease_table import Load, Progress, Terms, admitted, room
+from coordinator.rollouts.prompts import TaskPrompts, shuffled
 from p2p.messages import Lease
 from tasks.arithmetic import REVERSE, SINGLE_SUM
 from tasks.guess import Guess
@@ -230,7 +230,7 @@ def test_the_coordinators_absence_costs_no_node(world: World) -> None:
     assert answer.received is not None
     (receipt,) = world.decide_all()
     assert receipt.verdict == "accepted"
-    assert measures.turnaround(world.books.database) == 1_010, "an absence is no turnaround"
+    assert run_metrics.turnaround(world.books.database) == 1_010, "an absence is no turnaround"
 
 
 def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.database import Database
-from coordinator.ledger import (
+from coordinator.accounts.ledger import (
     ESCROW,
     FUND,
     ORIGIN,
@@ -23,6 +22,7 @@ from coordinator.ledger import (
     canonical,
     transfer,
 )
+from coordinator.database import Database
 from p2p.identity import peer_id
 
 ALICE = accrued(peer_id(bytes([1]) * 32))

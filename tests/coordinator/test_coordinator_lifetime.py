@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.budgets import FREE, LONGEST, PAUSE, pause
-from coordinator.rollouts.lifetime import REMEMBERED, Bounds, Fleet, Life, life, too_slow
-from coordinator.rollouts.rates import KEPT, Rates
-from coordinator.rollouts.rounds import Rounds
+from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause
+from coordinator.rollouts.lease_lifetime import REMEMBERED, Bounds, Fleet, Life, life, too_slow
+from coordinator.rollouts.node_rates import KEPT, Rates
+from coordinator.rollouts.round_robin import Rounds
 
 BOUNDS = Bounds(first=300_000, least=20_000, most=900_000)
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.admission import Verdict
-from coordinator.rollouts.kinship import Kinship, Known
-from coordinator.rollouts.looks import Looks
+from coordinator.rollouts.cross_version import Kinship, Known
+from coordinator.rollouts.sample_first import Looks
+from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample, packed

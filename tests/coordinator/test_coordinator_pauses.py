@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from coordinator.supervision.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, Standing, wait
+from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, Standing, wait
 
 MINUTE = 60_000
 

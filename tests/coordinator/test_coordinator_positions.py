@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import measures
+from coordinator.metrics import run_metrics
 from p2p.messages import Lease, Refusal
 from tests.coordinator.books_world import ALICE, BOB, World, group, honest_scores
 from tests.coordinator.fleet import Fleet, key
@@ -156,7 +156,7 @@ def test_after_three_more_leases_a_position_is_skipped_with_its_reasons(tmp_path
             world.books.tick(world.now)
     assert len(set(indices)) == 1
     assert world.lease(key("node", 9)).index != indices[0]
-    assert measures.counts(world.books.database, world.now).skipped == {"expired,incomplete": 1}
+    assert run_metrics.counts(world.books.database, world.now).skipped == {"expired,incomplete": 1}
     world.close()
 
 
@@ -171,7 +171,7 @@ def test_where_the_end_was_the_operators_fault_a_position_goes_out_once_more(tmp
         world.books.give_up(undecided, world.now)
     assert indices[0] == indices[1]
     assert world.lease(key("node", 9)).index != indices[0]
-    assert measures.counts(world.books.database, world.now).skipped == {"not-scorable": 1}
+    assert run_metrics.counts(world.books.database, world.now).skipped == {"not-scorable": 1}
     world.close()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.load.folder import make_run
-from coordinator.presence import Presence
-from coordinator.setup import Run
+from coordinator.publishing.advertiser import Presence
+from coordinator.run.setup import Run
 from p2p.discovery.invite import Invite
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.publisher import Publisher, Signing
+from coordinator.publishing.publisher import Publisher, Signing
 from p2p.handlers import Handlers
 from p2p.messages import Documents, DocumentsAsk, decode, encode
 from protocol import document_service

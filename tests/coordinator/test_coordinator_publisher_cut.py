@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.learner.calls import Export
-from coordinator.publisher import Publisher, Signing
+from coordinator.learner.messages import Export
+from coordinator.publishing.publisher import Publisher, Signing
 from p2p.envelope import open_sealed, peek
 from p2p.identity import public_bytes
 from p2p.messages import Head, decode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinator.learner.calls import Export
+from coordinator.learner.messages import Export
 from p2p.network import Manifest
 from p2p.swarm import manifest as chunks
 from p2p.swarm import open_files

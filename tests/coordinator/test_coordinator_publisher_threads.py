@@ -11,8 +11,8 @@ import anyio
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.learner.calls import Export, ExportedEdge
-from coordinator.publisher import Publisher, Signing
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing.publisher import Publisher, Signing
 from weights.diff import encode, encode_full
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import publisher as module
-from coordinator.learner.calls import Export, ExportedEdge
-from coordinator.publisher import Publisher
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing import publisher as module
+from coordinator.publishing.publisher import Publisher
 from p2p.handlers import Handlers
 from tests.coordinator.test_coordinator_publisher_threads import export, publishing
 from tests.quickdisk import quick_folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import measures
+from coordinator.metrics import run_metrics
 from p2p.messages import Receipt
 from tests.coordinator.books_world import TEXT, World, group
 
@@ -50,7 +50,7 @@ def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:
     world.learner_at(3)
     (receipt,) = world.decide_all()
     assert (receipt.verdict, receipt.trainable, receipt.weight) == ("accepted", False, 140)
-    assert measures.counts(world.books.database, world.now).too_old == 1
+    assert run_metrics.counts(world.books.database, world.now).too_old == 1
     assert world.books.database.value("SELECT count(*) FROM buffer") == 0
 
 

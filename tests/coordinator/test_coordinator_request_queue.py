@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinator.control import Control
-from coordinator.rollouts.request_queue import (
+from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_priority import (
     BURST,
     LATEST,
     MOST_UNANSWERED,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.retries import FARTHEST, GRACE, LEAST, LONGEST, RATE, Retries
+from coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, Retries
 from p2p.messages import Refusal
 from tests.coordinator.books_world import T0, World
 

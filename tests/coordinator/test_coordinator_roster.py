@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import roster as roster_module
-from coordinator.roster import AWAY, SAVE
+from coordinator.accounts import node_registry as roster_module
+from coordinator.accounts.node_registry import AWAY, SAVE
 from p2p.discovery.peer_records import LIFE, Known, Own, trusted
 from p2p.identity import peer_id, public_bytes, public_key
 from p2p.messages import Hello
@@ -60,7 +60,7 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
 
 def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row A4: no hold above 100 ms with 10,000 nodes. 439044d writes each sign of life when it comes."""
-    monkeypatch.setattr("coordinator.roster.SAVED_AT_ONCE", 3)
+    monkeypatch.setattr("coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
     roster, nodes = world.books.roster, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
         roster.hello(node, HELLO, None, T0)

@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.accounts import standing as rules
-from coordinator.accounts.facts import Account, Counts, Ended
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_facts import Account, Counts, Ended
 from coordinator.accounts.standing import FOREVER, STRANGER, Accounts, Standing, in_words, standing
 from coordinator.accounts.strikes import LONGEST, MEMORY, TERM, suspended_until
 from coordinator.database import Database
-from coordinator.ledger import Ledger
-from coordinator.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import peer_id
 from tests.coordinator.books_world import ALICE, BOB
 

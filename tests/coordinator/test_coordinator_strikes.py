@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.accounts.facts import Suspended
+from coordinator.accounts.ledger_facts import Suspended
 from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
-from coordinator.admission import Verdict
-from coordinator.control import Control
+from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.verification import Verdict
 from engines.engine import SampleScore
 from p2p.discovery.peer_records import Own
 from p2p.envelope import seal

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator import measures
+from coordinator.metrics import run_metrics
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
 from p2p.messages import Lease
@@ -95,7 +95,7 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     stored = world.books.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
     assert all(math.isfinite(reward) for reward, _ in msgspec.msgpack.decode(stored))
     assert sum(world.books.ledger.balances().values()) == 0
-    counts = measures.counts(world.books.database, world.now)
+    counts = run_metrics.counts(world.books.database, world.now)
     assert (counts.accepted, counts.unscored, counts.too_old) == (1, 1, 0)
 
 

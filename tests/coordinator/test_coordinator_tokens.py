@@ -38,7 +38,7 @@ def long_world(tmp_path: Path) -> Iterator[World]:
 @pytest.fixture
 def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A party may make us keep 300 KiB."""
-    monkeypatch.setattr("coordinator.rollouts.tokens.MOST_REFUSED", 300 << 10)
+    monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 300 << 10)
 
 
 def long_and_wrong(lease: Lease, kilobytes: int, filling: bytes = b"x") -> Submission:
@@ -110,7 +110,7 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
 
 
 def test_what_the_scorer_refuses_counts_in_the_share_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.rollouts.tokens.MOST_REFUSED", 0)
+    monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 0)
     lease = world.lease(BOB)
     world.submit(group(lease), BOB)
     (undecided,) = world.books.undecided()

@@ -2,7 +2,7 @@
 
 import random
 
-from coordinator.turns import LONGEST_WAIT, VISIT, Waiting, pick
+from coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, Waiting, pick
 
 
 def test_where_nothing_waits_nothing_is_next() -> None:

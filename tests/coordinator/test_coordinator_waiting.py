@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.rollouts.shortage import Shortage
-from coordinator.supervision.waiting import LONG, LOOK, SILENT, Wait, sentence
+from coordinator.training.wait_reason import LONG, LOOK, SILENT, Wait, sentence
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts import groups
+from coordinator.rollouts import submitted_group
+from coordinator.rollouts.scoring_order import Waiting
 from coordinator.rollouts.waiting_groups import Decoded, Undecided, Visit
-from coordinator.turns import Waiting
 from p2p.limits.origin import Origin
 from p2p.messages import Lease, decode, encode
 from tests.coordinator.books_world import T0, World, group, honest_scores, opened
@@ -114,7 +114,7 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(data)
         return decode(data, type_)
 
-    monkeypatch.setattr(groups, "decode", counting)
+    monkeypatch.setattr(submitted_group, "decode", counting)
     return seen
 
 

@@ -19,12 +19,14 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli, serve, setup, status
+from coordinator import cli, main
 from coordinator.config import WebSection
-from coordinator.demo_settings import DemoOptions
+from coordinator.demo.demo_settings import DemoOptions
 from coordinator.errors import own_code
-from coordinator.folder import RunFolder, locked
-from coordinator.state import BroadcastView, CapacityView, RunState
+from coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from coordinator.run import setup
+from coordinator.run.run_folder import RunFolder, locked
+from coordinator.web import status
 from p2p.discovery.invite import Invite
 from p2p.errors import BadSignature, Unreachable
 from runtime.cli_errors import run_command
@@ -435,7 +437,7 @@ async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
         await asyncio.Event().wait()
 
     monkeypatch.setitem(sys.modules, "coordinator.daemon", types.SimpleNamespace(serve=serve_for_ever))
-    task = asyncio.create_task(serve._serve(setup.load_run(home, env={}, now=NOW)))
+    task = asyncio.create_task(main._serve(setup.load_run(home, env={}, now=NOW)))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -447,7 +449,7 @@ async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
 
 def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("coordinator.demo.main", lambda options: asked.append(options) or 7)
+    monkeypatch.setattr("coordinator.demo.demo.main", lambda options: asked.append(options) or 7)
     assert said("demo")[0] == 7
     assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
     assert said("demo", "--ways")[0] == 7

@@ -7,16 +7,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from coordinator import config, reference
+from coordinator import config, config_docs
 from coordinator.config import CoordinatorConfig, LearnerSection, RunSection
 from coordinator.learner import advantages, loss
-from coordinator.learner.calls import Hyper
+from coordinator.learner.messages import Hyper
 from p2p.messages import RunSpec
 from runtime.settings import SettingsFault
 
 
 def test_the_written_settings_read_back_as_the_defaults() -> None:
-    written = reference.toml(CoordinatorConfig())
+    written = config_docs.toml(CoordinatorConfig())
     assert config.parse(tomllib.loads(written), source="it") == CoordinatorConfig()
 
 
@@ -27,7 +27,7 @@ def test_settings_that_differ_from_the_defaults_survive_being_written() -> None:
     }
     settings = config.parse(given, source="it")
     assert settings.run.steps == 7
-    assert config.parse(tomllib.loads(reference.toml(settings)), source="it") == settings
+    assert config.parse(tomllib.loads(config_docs.toml(settings)), source="it") == settings
 
 
 def test_every_key_has_an_explanation() -> None:
@@ -42,7 +42,7 @@ def test_every_key_has_an_explanation() -> None:
 
 def test_the_table_in_the_operations_document_is_the_one_made_from_the_settings(repository: Path) -> None:
     document = (repository / "docs/operations.md").read_text()
-    assert reference.with_table(document) == document, "run: python -m coordinator.reference docs/operations.md"
+    assert config_docs.with_table(document) == document, "run: python -m coordinator.config_docs docs/operations.md"
 
 
 def test_the_learners_section_holds_the_learners_settings_with_its_defaults() -> None:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import authority, cli, keys, setup
-from coordinator.authority import ROOT_LIFE, Untrusted
-from coordinator.keys import ONLINE, ROLES
-from coordinator.run import keys_commands, root_request
+from coordinator import cli
+from coordinator.run import keys, keys_commands, root_request, setup, signing
+from coordinator.run.keys import ONLINE, ROLES
 from coordinator.run.root_request import RootRequest, SignedRoot
+from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import peek, seal
 from p2p.identity import generate_key, load_key, public_bytes
 from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, decode, encode
@@ -271,7 +271,7 @@ def test_a_time_of_revocation_is_in_the_past(home: Path) -> None:
 def test_a_run_has_64_roots_at_most(home: Path) -> None:
     newest = load(home).root
     with pytest.raises(LocalFault, match="no more are possible"):
-        authority.next_root(msgspec.structs.replace(newest, serial=MOST_ROOTS), LATER, {}, {})
+        signing.next_root(msgspec.structs.replace(newest, serial=MOST_ROOTS), LATER, {}, {})
 
 
 @pytest.mark.parametrize("role", ["channel", "root"])

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator import modelfolder, setup
-from coordinator.learner.calls import Import
+from coordinator.learner.messages import Import
+from coordinator.run import model_folder, setup
 from runtime.child import Child, python_path
 from runtime.errors import LocalFault
 from tests.support.run_folders import NOW
 
 CHILD = """
 from runtime.child import Pipe
-from coordinator.learner.calls import Import
+from coordinator.learner.messages import Import
 def refuse(order): raise {fault}
 Pipe().serve({{"import_model": (Import, refuse)}})
 """
@@ -36,9 +36,9 @@ def test_what_the_learner_cannot_make_is_told_in_its_words(
     fault: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [sys.executable, "-c", CHILD.format(fault=fault)]
-    monkeypatch.setattr(modelfolder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
+    monkeypatch.setattr(model_folder, "learner_process", lambda: Child(argv, name="learner", env=python_path()))
     with pytest.raises(LocalFault, match=sentence):
-        asyncio.run(modelfolder._ask_learner("import_model", Import(folder=str(tmp_path))))
+        asyncio.run(model_folder._ask_learner("import_model", Import(folder=str(tmp_path))))
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_a_tiny_model_is_made_by_the_learner_and_becomes_a_run(tmp_path: Path) -
     warm_up = msgspec.structs.replace(setup.default_warm_up(), steps=2, batch=4)
     run = setup.init(tmp_path / "run", "tiny", config, now=NOW, warm_up=warm_up)
     assert (run.runspec.model, run.runspec.vocabulary) == ("tiny", 64)
-    assert run.task.episode("train", 0, modelfolder.tokenizer(run.folder.model, run.runspec.eos)).prompt
+    assert run.task.episode("train", 0, model_folder.tokenizer(run.folder.model, run.runspec.eos)).prompt
 
 
 @pytest.mark.slow

@@ -14,14 +14,14 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from coordinator import cli
-from coordinator.accounts import remarks
-from coordinator.accounts.remarks import MOST_WORDS
+from coordinator.accounts import operator_remarks
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.operator_remarks import MOST_WORDS
 from coordinator.accounts.standing import FOREVER, Accounts, Rank
 from coordinator.database import Database
-from coordinator.folder import RunFolder
-from coordinator.ledger import Ledger
 from coordinator.operator_socket import OperatorSocket
-from coordinator.supervision.watch import Watch
+from coordinator.run.run_folder import RunFolder
+from coordinator.training.run_watch import Watch
 from p2p.identity import peer_id
 from p2p.messages import Hello, TaskReference
 from runtime.exit_codes import Exit
@@ -63,7 +63,7 @@ def running(home: Path) -> Iterator[None]:
         world = World(home)
 
         async def remark(word: str, peer: str, why: str) -> str:
-            return remarks.remark(world.books.accounts, word, peer, why, world.now)
+            return operator_remarks.remark(world.books.accounts, word, peer, why, world.now)
 
         watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
         commands = OperatorSocket(home, watch, remark=remark)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.operator_socket import MOST_WHY, OperatorSocket
-from coordinator.supervision.watch import Watch
+from coordinator.training.run_watch import Watch
 from coordinator.web.site import BODIES
 from runtime.control_socket import socket_path
 from runtime.exit_codes import Exit

@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from coordinator import cli, setup
-from coordinator.setup import Run
+from coordinator import cli
+from coordinator.run import setup
+from coordinator.run.setup import Run
 from p2p.envelope import seal
 from tests.support.run_folders import NOW
 from weights.diff import Payload, encode, encode_full

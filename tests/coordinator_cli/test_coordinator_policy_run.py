@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import cli, setup
-from coordinator.learner.calls import Export, ExportedEdge
+from coordinator import cli
 from coordinator.learner.checkpoint import Base
 from coordinator.learner.export import starts
-from coordinator.publisher import Publisher, Signing
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.run import setup
 from tests.quickdisk import quick_folder
 from tests.support.run_folders import NOW
 from weights.diff import encode, encode_full

@@ -13,9 +13,10 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from coordinator import authority, cli, keys, modelfolder, setup
-from coordinator.authority import ROOT_LIFE, Untrusted
-from coordinator.folder import Busy, RunFolder, locked
+from coordinator import cli
+from coordinator.run import keys, model_folder, setup, signing
+from coordinator.run.run_folder import Busy, RunFolder, locked
+from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
@@ -42,7 +43,7 @@ def test_a_run_that_was_made_is_read_back_with_what_was_signed(home: Path) -> No
 def test_the_invite_pins_the_first_root_and_ends_each_address_in_the_channel_keys_peer(home: Path) -> None:
     run = load(home)
     invite = Invite.from_text(run.invite(["/ip4/192.0.2.1/tcp/4310"]))
-    assert (invite.run, invite.root_hash) == (run.id, authority.root_hash(run.roots[0]))
+    assert (invite.run, invite.root_hash) == (run.id, signing.root_hash(run.roots[0]))
     assert invite.addresses[0] == f"/ip4/192.0.2.1/tcp/4310/p2p/{peer_id(public_bytes(run.keys.channel))}"
     assert all(address.endswith(run.peer_id) for address in invite.addresses)
 
@@ -121,7 +122,7 @@ def test_a_run_whose_signed_limit_fills_the_models_context_does_not_start(tmp_pa
     config.write_text('{"vocab_size": 64, "eos_token_id": 1, "max_position_embeddings": 21}')
     home = make_run(tmp_path / "fits", model).folder.path
     run = load(home)
-    assert modelfolder.room_of(run.folder.model, run.runspec.limit) == 5
+    assert model_folder.room_of(run.folder.model, run.runspec.limit) == 5
     with pytest.raises(LocalFault, match=r"run\.limit is 21, the model's context 21 tokens: no prompt has room"):
         setup.check_context(run.folder, msgspec.structs.replace(run.runspec, limit=21))
 
@@ -293,7 +294,7 @@ def test_a_signed_runspec_of_another_run_is_refused(home: Path) -> None:
     sealed = seal("runspec", run.id, encode(other), load_key(home / "keys/root.pem"))
     assert decode(encode(other), RunSpec) == other
     with pytest.raises(Untrusted):
-        authority.check_runspec(sealed, run.root)
+        signing.check_runspec(sealed, run.root)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +330,7 @@ cli.main()
 
 
 def killed(where: str, words: Sequence[str], repository: Path) -> None:
-    """`init` with these words, killed where it calls a function of coordinator.setup."""
+    """`init` with these words, killed where it calls a function of coordinator.run.setup."""
     program = KILLED.format(where=where, words=["init", *words])
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=repository, capture_output=True, timeout=60, check=False

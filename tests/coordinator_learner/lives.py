@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from coordinator.learner.calls import Export, Hyper
+from coordinator.learner.messages import Export, Hyper
 from tests.coordinator_learner.tiny import Main
 
 

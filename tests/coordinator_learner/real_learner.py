@@ -14,13 +14,13 @@ import anyio
 import msgspec
 import numpy as np
 
-from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.learner.handlers import Handlers
-from coordinator.processes import Learner
-from coordinator.setup import Run
+from coordinator.learner.call_handlers import Handlers
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.run import setup
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import Learner
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.envelope import peek
@@ -41,7 +41,7 @@ def wall() -> float:
 
 
 class OwnLearner:
-    """coordinator.processes.Learner in this process: a real session, without the pipe."""
+    """coordinator.training.model_processes.Learner in this process: a real session, without the pipe."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()
@@ -65,7 +65,7 @@ class OwnLearner:
 
 
 class Believer:
-    """coordinator.processes.Scorer that finds every group as it claims to be."""
+    """coordinator.training.model_processes.Scorer that finds every group as it claims to be."""
 
     loaded: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
 
@@ -134,7 +134,7 @@ async def _volunteer(coordinator: Coordinator) -> None:
     while True:
         latest, now = coordinator.publisher.latest, int(wall() * 1000)
         assert latest is not None
-        engine = f"{coordinator.books.terms.engines[0]}/cpu"
+        engine = f"{coordinator.rollouts.group_service.terms.engines[0]}/cpu"
         ask = LeaseAsk(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
         answer = coordinator.books.lease(NODE, ask, now)
         if isinstance(answer, bytes):

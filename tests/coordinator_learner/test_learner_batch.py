@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coordinator.learner.batch import Row, pack, rows, split
-from coordinator.learner.groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.coordinator_learner.tiny import batch, group, sample
 
 

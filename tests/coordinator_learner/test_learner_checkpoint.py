@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from coordinator.learner import checkpoint
-from coordinator.learner.calls import Export, ExportedEdge
 from coordinator.learner.checkpoint import Base, CheckpointError, State
+from coordinator.learner.messages import Export, ExportedEdge
 from runtime.errors import DiskFull
 from tests.cuts import cuts
 from tests.quickdisk import quick_folder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.database import Database
-from coordinator.learner.groups import MissingTokens, TrainBatch, described, read
+from coordinator.learner.batch_groups import MissingTokens, TrainBatch, described, read
 from tests.coordinator.books_world import ALICE, World
 from tests.coordinator.books_world import group as submission
 from tests.coordinator_learner.tiny import group, store
@@ -57,7 +57,7 @@ def test_a_group_that_is_not_there_whole_is_an_error_of_its_batch(what: str, tmp
 READER = """
 import sys
 from pathlib import Path
-from coordinator.learner.groups import read
+from coordinator.learner.batch_groups import read
 for line in sys.stdin:
     print(*(group.id.hex() for group in read(Path(sys.argv[1]), [bytes.fromhex(line.strip())])), flush=True)
 assert not {"torch", "transformers"} & sys.modules.keys()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coordinator.learner.calls import Hyper
 from coordinator.learner.loss import OBJECTIVES, Terms, TokenLoss, objective, reference_kl
+from coordinator.learner.messages import Hyper
 
 HYPER = Hyper(eps_low=0.2, eps_high=0.28, truncation=2.0)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.learner.calls import Hyper, Open, Opened, Stepped
+from coordinator.learner.messages import Hyper, Open, Opened, Stepped
 from runtime.child import Child, ChildDied, ChildError
 from tests.coordinator_learner.tiny import ask, batch, store
 
-ARGV = [sys.executable, "-m", "coordinator.learner.process"]
+ARGV = [sys.executable, "-m", "coordinator.learner"]
 
 
 def order(folder: Path, model: Path) -> Open:

@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.daemon import Coordinator
 from coordinator.learner.launch import learner_process
-from coordinator.processes import LearnerChild, restarts
-from coordinator.setup import Run
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import LearnerChild, restarts
 from engines.supervisor import Supervisor
 from tests.clock import run_fake
 from tests.coordinator_learner.real_learner import OwnLearner, coordinating, make_run

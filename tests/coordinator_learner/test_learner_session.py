@@ -16,8 +16,8 @@ import torch
 from msgspec import structs
 from safetensors.torch import load_file
 
-from coordinator.learner.calls import Export, Hyper
-from coordinator.learner.groups import BadBatch
+from coordinator.learner.batch_groups import BadBatch
+from coordinator.learner.messages import Export, Hyper
 from coordinator.learner.session import WrongOrder, check_hyper
 from p2p.swarm import manifest
 from tests.coordinator_learner.lives import Life

@@ -8,11 +8,11 @@ from transformers import PreTrainedModel
 
 from coordinator.learner import model, step
 from coordinator.learner.batch import pack, rows
-from coordinator.learner.calls import Hyper
-from coordinator.learner.groups import TrainBatch
+from coordinator.learner.batch_groups import TrainBatch
 from coordinator.learner.logprobs import token_logprobs
+from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser, publishable
-from coordinator.learner.tally import Tally
+from coordinator.learner.step_metrics import Tally
 from tests.coordinator_learner.tiny import batch, group
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from coordinator.learner import model, smollm2
-from coordinator.learner.calls import Import, WarmUp
+from coordinator.learner.messages import Import, WarmUp
 from coordinator.learner.warmup import demonstrations, warm_up
 from tasks.registry import UnknownTask
 from tasks.tokenizer import CHAR_SIZE, EOS, FileText, char_tokenizer, load

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from coordinator.database import Database
-from coordinator.learner.calls import Batch, Export, Hyper, Open, Stepped, WarmUp
+from coordinator.learner.batch_groups import TrainBatch, TrainGroup, TrainSample
 from coordinator.learner.eras import next_era
-from coordinator.learner.groups import TrainBatch, TrainGroup, TrainSample
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped, WarmUp
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
 from engines.messages import float_bytes

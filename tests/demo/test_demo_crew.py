@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.demo_crew import MARK, Crew, CrewFault, ended_with
+from coordinator.demo.processes import MARK, Crew, CrewFault, ended_with
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 STUBBORN = [

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from rich.console import Console
 
-from coordinator import demo, demo_crew
-from coordinator.demo_settings import DemoOptions
+from coordinator.demo import demo, processes
+from coordinator.demo.demo_settings import DemoOptions
 from p2p.multiaddr import Way
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
@@ -128,7 +128,7 @@ def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
 ) -> None:
     if story == "deaf":
         monkeypatch.setattr(demo, "_DRAIN", 0.5)
-        monkeypatch.setattr(demo_crew, "GRACE", 0.5)
+        monkeypatch.setattr(processes, "GRACE", 0.5)
     code, said = played(story)
     assert code == Exit.INTERNAL
     assert f"FAILED    {complaint}" in said

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from coordinator import demo
 from coordinator.database import Database
-from coordinator.demo_settings import DemoOptions
+from coordinator.demo import demo
+from coordinator.demo.demo_settings import DemoOptions
 from runtime.exit_codes import Exit
 from tests.support.paths import ROOT
 

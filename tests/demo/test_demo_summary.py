@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from coordinator.config import parse
-from coordinator.demo import environment
-from coordinator.demo_screen import PlainScreen, drawn, progress_line
-from coordinator.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
-from coordinator.demo_summary import curve, gain, shortcomings, sparkline, summary
-from coordinator.modelfolder import task_named
-from coordinator.setup import check_sizes, settings_for
-from coordinator.state import Evaluation, RunState
+from coordinator.demo.demo import environment
+from coordinator.demo.demo_settings import SMOLLM2, TINY, DemoOptions, settings_of
+from coordinator.demo.screen import PlainScreen, drawn, progress_line
+from coordinator.demo.summary import curve, gain, shortcomings, sparkline, summary
+from coordinator.metrics.views import Evaluation, RunState
+from coordinator.run.model_folder import task_named
+from coordinator.run.setup import check_sizes, settings_for
 from runtime.errors import LocalFault
 from tests import pictures
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.authority import SAMPLING
+from coordinator.run.signing import SAMPLING
 from engines import registry
 from engines.engine import Job
 from engines.process import EngineProcess

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from coordinator.accounts.ledger import Ledger, accrued
 from coordinator.database import Database
-from coordinator.ledger import Ledger, accrued
-from coordinator.verdicts import ACCEPTED, LeaseEnd
+from coordinator.rollouts.verdicts import ACCEPTED, LeaseEnd
 from p2p.identity import load_key, peer_id, public_bytes
 from tests.faults.processes import Coordinator, Run, Volunteer
 
@@ -73,7 +73,7 @@ def receipts(volunteer: Volunteer) -> dict[bytes, bytes]:
 def check_draws(coordinator: Coordinator) -> int:
     """Rule 6, once the coordinator has ended; the learner's step."""
     from coordinator.learner.checkpoint import load
-    from coordinator.setup import load_run
+    from coordinator.run.setup import load_run
 
     complaints: list[str] = []
     found = load(coordinator.folder.learner / "checkpoints", complaints.append)

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from coordinator import setup
-from coordinator.folder import RunFolder
-from coordinator.learner.calls import WarmUp
-from coordinator.modelfolder import TINY
-from coordinator.state import NodeRow, RunState
+from coordinator.learner.messages import WarmUp
+from coordinator.metrics.views import NodeRow, RunState
+from coordinator.run import setup
+from coordinator.run.model_folder import TINY
+from coordinator.run.run_folder import RunFolder
 from p2p.identity import load_key, peer_id, public_bytes
 from tests.support.paths import ROOT
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 PATIENCE = 240.0
 """Seconds that anything may take. On two cores that twelve others want a start of torch takes up to forty, and a
 coordinator starts its scorer after its learner."""
-ROLES = {"learner": "coordinator.learner.process", "scorer": "engines.host", "engine": "engines.host"}
+ROLES = {"learner": "coordinator.learner", "scorer": "engines.host", "engine": "engines.host"}
 """Child -> the module that its command line names."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import setup
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.launch import learner_process
-from coordinator.processes import LearnerChild, restarts
+from coordinator.run import setup
+from coordinator.training.model_processes import LearnerChild, restarts
 from engines.supervisor import Supervisor
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network

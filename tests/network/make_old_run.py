@@ -25,7 +25,7 @@ import msgspec
 
 sys.path.insert(0, str(Path.cwd()))
 
-from coordinator.learner.calls import Export, ExportedEdge
+from coordinator.learner.messages import Export, ExportedEdge
 from p2p.identity import load_or_create_key
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until

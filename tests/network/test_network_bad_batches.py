@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator import measures
 from coordinator.daemon import Coordinator
-from coordinator.learner.calls import Batch, Open, Opened, Stepped
-from coordinator.rollouts.tokens import WINDOW
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.token_storage import WINDOW
 from p2p.envelope import peek
 from p2p.messages import Receipt, decode
 from runtime.child import ChildDied, ChildError
@@ -28,7 +28,7 @@ from tests.node.fake_coordinator import until
 from tests.swarm import BigramLearner, Swarm, accepted, make_swarm, working
 
 try:
-    from coordinator.processes import DiedComputing as Died
+    from coordinator.training.model_processes import DiedComputing as Died
 except ImportError:  # on 439044d every death is alike
     Died = ChildDied  # type: ignore[misc]
 
@@ -211,7 +211,7 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
             at = step(coordinator)
             await anyio.sleep(60)
             assert step(coordinator) <= at + 1, "the step under way is made"
-            counts = measures.counts(coordinator.books.database, coordinator._now())
+            counts = run_metrics.counts(coordinator.books.database, coordinator._now())
             assert (counts.running, counts.undecided) == (0, 0), "what was out came back, and was decided"
             assert accepted(swarm.nodes[0]) == counts.accepted
         at = learner.step_number

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.state import BroadcastView, TakeView
+from coordinator.metrics.views import BroadcastView, TakeView
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.messages import Refusal
 from p2p.network import Fetched

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.ledger import Ledger
+from coordinator.accounts.ledger import Ledger
 from tests.clock import run_fake
 from tests.node.fake_coordinator import until
 from tests.swarm import BigramLearner, accepted, make_swarm, wall, working

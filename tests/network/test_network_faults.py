@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.ledger import Ledger
+from coordinator.accounts.ledger import Ledger
 from p2p.identity import generate_key
 from p2p.memory.transport import Link, MemoryTransport
 from tests.clock import run_fake

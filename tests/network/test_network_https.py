@@ -8,9 +8,9 @@ import anyio
 import numpy as np
 import pytest
 
-from coordinator.admission import submission_limit
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
+from coordinator.rollouts.verification import submission_limit
 from coordinator.run import keys_commands
 from node.config import NodeConfig
 from node.daemon import NodeDaemon

@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
-from coordinator.control import Control
 from coordinator.daemon import Coordinator
+from coordinator.rollouts.request_handler import Control
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.peer_records import Own

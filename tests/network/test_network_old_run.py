@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
+from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.standing import Accounts, standing
 from coordinator.database import Database
-from coordinator.ledger import Ledger
 from node.home import joined, run_folder
 from node.rollouts import receipts
 from node.versions.local_weights import HeldWeights
@@ -72,7 +72,7 @@ def history(path: Path) -> dict[str, Any]:
 
 def told(database: Database, now: int) -> dict[str, Any]:
     """The same figures as today's program keeps them."""
-    from coordinator.measures import counts
+    from coordinator.metrics.run_metrics import counts
 
     found, ledger = counts(database, now), Ledger(database)
     return {

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import msgspec
 from aiohttp import ClientSession
 
-from coordinator.picture import MOST_NODES
+from coordinator.web.run_view_builder import MOST_NODES
 from coordinator.web.site import application, serve_web
 from tests.coordinator.test_coordinator_growth import HELLO, name
 from tests.swarm import make_swarm

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.broadcasts import Broadcasts
+from coordinator.metrics.broadcast_stats import Broadcasts
 from node.versions.acknowledgements import Acknowledger
 from p2p.memory.transport import MemoryNetwork
 from p2p.messages import Acknowledgement

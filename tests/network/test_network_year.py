@@ -11,10 +11,9 @@ import anyio
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator import status
 from coordinator.daemon import Coordinator
 from coordinator.run import keys_commands
-from coordinator.web import page
+from coordinator.web import page, status
 from node.links.coordinator_client import Refused
 from node.rollouts.outbox import Outbox
 from node.rollouts.receipts import verified

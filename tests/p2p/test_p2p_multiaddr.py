@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from coordinator.web import nodes
+from coordinator.web import node_ranking
 from p2p import multiaddr
 from p2p.errors import Malformed, Unreachable
 from p2p.https import routes
@@ -18,7 +18,7 @@ PEER = "12D3KooWGzBhQ7zrMDPdHgVAyVHLWxYwM4XcQmJyoU6i6wYJrmuX"
 
 PARTING = {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix"}
 COMPONENT = re.compile(r"\b(ip4|ip6|dns4|dns6|p2p-circuit)\b|/(p2p|tcp|memory)/")
-NOT_ADDRESSES = {module.__file__ for module in (routes, origin, nodes)}
+NOT_ADDRESSES = {module.__file__ for module in (routes, origin, node_ranking)}
 MACHINE = ["192.0.2.7", "198.51.100.1", "2001:db8::7"]
 
 

@@ -22,14 +22,14 @@ import msgpack
 import msgspec
 import pytest
 
-from coordinator import setup
-from coordinator.accounts.ends import Ends, place_of
+from coordinator.accounts.lease_ends import Ends, place_of
+from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
-from coordinator.learner.calls import WarmUp
-from coordinator.ledger import ESCROW, Ledger, accrued, transfer
-from coordinator.modelfolder import TINY
-from coordinator.verdicts import LeaseEnd
+from coordinator.learner.messages import WarmUp
+from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.run import setup
+from coordinator.run.model_folder import TINY
 from tests.faults.processes import PATIENCE, Coordinator, until
 
 SECOND = Path(__file__).resolve().parent

@@ -4,8 +4,8 @@ import json
 import struct
 from pathlib import Path
 
-from coordinator import setup
-from coordinator.setup import Run
+from coordinator.run import setup
+from coordinator.run.setup import Run
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 
 NOW = 1_800_000_000_000

@@ -1,6 +1,6 @@
 """The contents of a site in tests: one picture, and the pages of its nodes."""
 
-from coordinator.state import RunState
+from coordinator.metrics.views import RunState
 from coordinator.web.node_rows import Cursor, Page
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
-from coordinator.web import hosts
-from coordinator.web.limits import BURST, Visitors, WebLimits, public
+from coordinator.web import host_names
+from coordinator.web.connection_limits import BURST, Visitors, WebLimits, public
 from coordinator.web.site import Site, application, serve_web
 from tests import pictures
 from tests.web.albums import Album
@@ -118,8 +118,8 @@ def test_addresses_with_a_bound_of_their_own(ip: str, name: str | None) -> None:
     }.values(),
 )
 def test_names_of_the_page(host: str | None, known: bool, readable: bool) -> None:
-    assert hosts.known(host, {"run.example.org", "box.lan"}) == known
-    assert hosts.readable(host, {"run.example.org"}) == readable
+    assert host_names.known(host, {"run.example.org", "box.lan"}) == known
+    assert host_names.readable(host, {"run.example.org"}) == readable
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator import status
-from coordinator.state import LinksView
-from coordinator.web import metrics, page
+from coordinator.metrics.views import LinksView
+from coordinator.web import page, prometheus, status
 from tests import pictures
 
 FULL = msgspec.structs.replace(
@@ -20,7 +19,7 @@ def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics(
     assert "7 times no descriptor was free" in html
     told = "1024 connections open; refused for a limit: 1234 connections, 5 https"
     assert any(told in line for line in status.lines(FULL))
-    families = {family.name: family for family in text_string_to_metric_families(metrics.exposition(FULL).decode())}
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(FULL).decode())}
     assert {one.labels["limit"]: one.value for one in families["echo2_connections_refused"].samples} == {
         "connections": 1234,
         "https": 5,

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from aiohttp import ClientSession
 
-from coordinator.state import NodeRow
-from coordinator.web.nodes import ROWS
+from coordinator.metrics.views import NodeRow
+from coordinator.web.node_ranking import ROWS
 from coordinator.web.site import application, serve_web
 from tests import pictures
 from tests.web.albums import Album

@@ -14,9 +14,9 @@ from aiohttp import ClientSession, DummyCookieJar, web
 from prometheus_client.parser import text_string_to_metric_families
 
 import coordinator.web
-from coordinator.broadcasts import MOST_TAKES
-from coordinator.state import NodeRow, RunState
-from coordinator.web import page, refusals, spread, table
+from coordinator.metrics.broadcast_stats import MOST_TAKES
+from coordinator.metrics.views import NodeRow, RunState
+from coordinator.web import broadcast_chart, csv_export, page, refusal_texts
 from coordinator.web.site import STATIC, Site, application, serve_web
 from protocol.refusals import REASONS
 from runtime.errors import LocalFault
@@ -242,15 +242,15 @@ async def test_the_leaderboard_is_there_as_a_table(visit: Visit) -> None:
 
 @pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1", "-1", "@a", "\t=1", "\r=1"])
 def test_a_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
-    _, row = csv.reader(io.StringIO(table.of_nodes([pictures.node(1, name=name)]), newline=""))
+    _, row = csv.reader(io.StringIO(csv_export.of_nodes([pictures.node(1, name=name)]), newline=""))
     assert row[1] == f"'{name}"
 
 
 def test_a_name_with_commas_quotes_and_lines_stays_one_cell() -> None:
     name = 'a, "b"\nc'
-    _, row = csv.reader(io.StringIO(table.of_nodes([pictures.node(1, name=name)]), newline=""))
+    _, row = csv.reader(io.StringIO(csv_export.of_nodes([pictures.node(1, name=name)]), newline=""))
     assert row[1] == name
-    assert len(row) == len(table.COLUMNS)
+    assert len(row) == len(csv_export.COLUMNS)
 
 
 def test_the_picture_holds_no_bytes_which_json_would_show_as_base64() -> None:
@@ -328,12 +328,12 @@ async def test_a_taken_port_is_one_line_that_names_the_setting() -> None:
 
 
 def test_every_reason_of_a_receipt_has_words_without_gaps() -> None:
-    for code in refusals.WORDS:
+    for code in refusal_texts.WORDS:
         assert code in REASONS
     for code in REASONS:
         if code != "ok":
-            assert refusals.words(code)
-            assert "{" not in refusals.words(code)
+            assert refusal_texts.words(code)
+            assert "{" not in refusal_texts.words(code)
 
 
 def luminance(colour: str) -> float:
@@ -354,7 +354,7 @@ def test_every_text_colour_has_contrast_aa(theme: int) -> None:
     rules = css.partition("* {")[0].split("@media (prefers-color-scheme: dark)")[theme]
     palette = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", rules))
     for ground in ("card", "page"):
-        for ink in ("text", "muted", "first", "second", "good", "bad", "warn", "other", *spread.COLOURS):
+        for ink in ("text", "muted", "first", "second", "good", "bad", "warn", "other", *broadcast_chart.COLOURS):
             assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"
     for ink, ground in (("good", "good-tint"), ("warn", "warn-tint"), ("first", "done-tint")):
         assert contrast(palette[ink], palette[ground]) >= 4.5, f"{ink} on {ground}"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.broadcasts import MOST_TAKES
-from coordinator.state import BroadcastView, FeedView, TakeView
-from coordinator.web import page, words
-from coordinator.web.spread import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, picture
+from coordinator.metrics.broadcast_stats import MOST_TAKES
+from coordinator.metrics.views import BroadcastView, FeedView, TakeView
+from coordinator.web import formatting, page
+from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, picture
 from tests import pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -173,4 +173,4 @@ def test_arcs_stay_in_their_place() -> None:
 
 def test_lengths_of_time_in_words() -> None:
     said = {0: "0 ms", 0.0849: "85 ms", 0.9996: "1 s", 1.2356: "1.24 s", 61.0: "1 min 1 s"}
-    assert {value: words.moment(value) for value in said} == said
+    assert {value: formatting.moment(value) for value in said} == said

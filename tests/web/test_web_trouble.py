@@ -4,9 +4,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator import status
-from coordinator.state import PauseView, RunState, SetAsideView, TroubleView
-from coordinator.web import metrics, page
+from coordinator.metrics.views import PauseView, RunState, SetAsideView, TroubleView
+from coordinator.web import page, prometheus, status
 from tests import pictures
 
 REASON = 'ValueError: a reward is not a number <b> "x"\nand a second line'
@@ -49,7 +48,7 @@ def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
     assert "ValueError: a reward is not a number &lt;b&gt;" in html
     assert "48 groups were set aside in all" in html
     assert any("16 for ValueError: a reward is not a number" in line for line in status.lines(ASIDE))
-    families = {family.name: family for family in text_string_to_metric_families(metrics.exposition(ASIDE).decode())}
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(ASIDE).decode())}
     found = {one.labels["reason"]: one.value for one in families["echo2_groups_set_aside"].samples}
     assert found == {REASON: 16, "the death": 32}
 
@@ -58,7 +57,7 @@ def test_a_learner_that_waits_says_what_for() -> None:
     state = troubled(waiting="0 of 8 groups of the next batch are ready; no node has asked for a lease")
     assert "no node has asked for a lease" in page.page(state)
     assert any(line.startswith("waiting") for line in status.lines(state))
-    assert b"echo2_waiting 1.0" in metrics.exposition(state)
+    assert b"echo2_waiting 1.0" in prometheus.exposition(state)
 
 
 def test_the_picture_of_a_run_without_trouble_says_nothing_of_it() -> None:
@@ -84,4 +83,4 @@ def test_skipped_prompts_are_counted_with_their_reasons_on_the_page_and_in_the_m
     state = msgspec.structs.replace(pictures.BUSY, skipped={"expired,late": 7})
     assert "7 prompts were skipped, after leases that ended as: expired, late." in page.page(state)
     assert "prompts were skipped" not in page.page(pictures.BUSY)
-    assert b'echo2_prompts_skipped_total{reasons="expired,late"} 7.0' in metrics.exposition(state)
+    assert b'echo2_prompts_skipped_total{reasons="expired,late"} 7.0' in prometheus.exposition(state)

@@ -26,7 +26,7 @@ def spoil_rewards() -> None:
 
 
 def spoil_learner() -> None:
-    from coordinator.learner.calls import Batch, Stepped
+    from coordinator.learner.messages import Batch, Stepped
     from coordinator.learner.session import Session
 
     honest, place = Session.step, Path(os.environ["TMPDIR"])
@@ -56,7 +56,7 @@ def spoil_learner() -> None:
     Session.step = spoilt  # type: ignore[method-assign, assignment]
 
 
-if "coordinator.learner.process" in sys.orig_argv:
+if "coordinator.learner" in sys.orig_argv:
     spoil_learner()
 elif "coordinator.cli" in sys.orig_argv and "run" in sys.orig_argv:
     spoil_rewards()

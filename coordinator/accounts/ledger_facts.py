@@ -1,0 +1,151 @@
+"""Facts of the ledger about keys, and the sum of one key's entries.
+
+Rules
+1. `rules` names the rules under which an entry was written. Entries from before it count under the same rules, but for
+   `node.suspended`, which was a ban then.
+2. An `Account` follows from the entries alone, in their order: no clock, no other table.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from coordinator.accounts.ledger import Entry
+
+RULES = 1
+WRONG = frozenset(("seeded-choice", "close-choices", "drift", "drift-median", "not-generated"))
+"""Codes of groups that the scorer's pass showed to be wrong (T1 to T3)."""
+
+
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `node.suspended`. `evidence`: the hash of the submission that brought it about. Times in ms."""
+
+    rules: int = RULES
+    node: str
+    code: str
+    evidence: bytes
+    since: int = msgspec.field(name="from")
+    until: int
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `node.vouched`, `node.banned`, `node.unbanned` and `node.noted`. `why`: the operator's words."""
+
+    rules: int = RULES
+    node: str
+    why: str
+
+
+class Counts(msgspec.Struct, frozen=True, array_like=True):
+    """The sum of one key's leases of an `Ended`. `refused`: groups, of which `wrong` by the scorer's pass."""
+
+    node: str
+    expired: int
+    refused: int
+    wrong: int
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of `leases.ended`: the ends of new keys' leases that earned nothing. `root`: of the Merkle tree (SHA-256)
+    over their LeaseEnds, in the order of their leases' ids. `counts`: in the order of the nodes' peer ids."""
+
+    rules: int = RULES
+    ends: int
+    root: bytes
+    counts: list[Counts]
+
+
+class _End(msgspec.Struct, frozen=True):
+    """Of a LeaseEnd (coordinator/rollouts/verdicts.py)."""
+
+    node: str
+    code: str
+
+
+class _EarlierBan(msgspec.Struct, frozen=True):
+    """`node.suspended` without `rules`. `why`: None where a ban was lifted."""
+
+    node: str
+    why: str | None
+
+
+class Account(NamedTuple):
+    """One key's entries, added up. `groups`: accepted and refused ones. `wrong`: which of them, counted from 1, the
+    scorer's pass refused last; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
+
+    accepted: int = 0
+    groups: int = 0
+    wrong: int = 0
+    vouched: bool = False
+    banned: str | None = None
+    code: str = ""
+    since: int = 0
+    until: int = 0
+
+
+Change = Callable[[Account], Account]
+
+
+def changes(entry: Entry) -> list[tuple[str, Change]]:
+    """Return what an entry changes, as (peer id, change of its account)."""
+    read = _READ.get(entry.kind)
+    return [] if read is None else read(entry)
+
+
+def _accepted(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=_End).node
+    return [(node, lambda account: account._replace(accepted=account.accepted + 1, groups=account.groups + 1))]
+
+
+def _refused(entry: Entry) -> list[tuple[str, Change]]:
+    end = msgspec.msgpack.decode(entry.facts, type=_End)
+    return [(end.node, _counted(1, int(end.code in WRONG)))]
+
+
+def _ended(entry: Entry) -> list[tuple[str, Change]]:
+    counts = msgspec.msgpack.decode(entry.facts, type=Ended).counts
+    return [(one.node, _counted(one.refused, one.wrong)) for one in counts if one.refused]
+
+
+def _counted(refused: int, wrong: int) -> Change:
+    def change(account: Account) -> Account:
+        groups = account.groups + refused
+        return account._replace(groups=groups, wrong=groups if wrong else account.wrong)
+
+    return change
+
+
+def _suspended(entry: Entry) -> list[tuple[str, Change]]:
+    if "rules" not in msgspec.msgpack.decode(entry.facts):
+        ban = msgspec.msgpack.decode(entry.facts, type=_EarlierBan)
+        return [(ban.node, lambda account: account._replace(banned=ban.why))]
+    fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
+    term = {"code": fact.code, "since": fact.since, "until": fact.until}
+    return [(fact.node, lambda account: account._replace(**term))]
+
+
+def _vouched(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=Remark).node
+    return [(node, lambda account: account._replace(vouched=True))]
+
+
+def _banned(entry: Entry) -> list[tuple[str, Change]]:
+    remark = msgspec.msgpack.decode(entry.facts, type=Remark)
+    return [(remark.node, lambda account: account._replace(banned=remark.why))]
+
+
+def _unbanned(entry: Entry) -> list[tuple[str, Change]]:
+    node = msgspec.msgpack.decode(entry.facts, type=Remark).node
+    return [(node, lambda account: account._replace(banned=None, until=min(account.until, entry.at)))]
+
+
+_READ: dict[str, Callable[[Entry], list[tuple[str, Change]]]] = {
+    "lease.accepted": _accepted,
+    "lease.refused": _refused,
+    "leases.ended": _ended,
+    "node.suspended": _suspended,
+    "node.vouched": _vouched,
+    "node.banned": _banned,
+    "node.unbanned": _unbanned,
+}

@@ -1,0 +1,185 @@
+"""`echo2-coord nodes ls` and `show`: keys and their standing, read beside a running coordinator.
+
+The database is read, and nothing is asked of the coordinator: what is shown is what was committed last.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from coordinator.accounts.ledger import Entry, Ledger
+from coordinator.accounts.ledger_facts import Account, Remark, Suspended
+from coordinator.accounts.operator_remarks import key_of
+from coordinator.accounts.standing import Accounts, Rank, Standing, at, in_words, minute
+from coordinator.accounts.strikes import WINDOW
+from coordinator.database import Database
+from p2p.identity import peer_id
+
+SHOWN: Final = 20
+"""Last groups, and last entries, of a key."""
+Out = Literal["suspended", "banned"]
+_COLUMNS: Final = "a.accepted, a.groups, a.wrong, a.vouched, a.banned, a.code, a.since, a.until"
+_ALL: Final = f"""
+SELECT n.key, n.name, n.last_seen, {_COLUMNS} FROM nodes n LEFT JOIN accounts a ON a.node = n.key
+UNION ALL SELECT a.node, '', 0, {_COLUMNS} FROM accounts a WHERE a.node NOT IN (SELECT key FROM nodes)
+ORDER BY 3 DESC, 1
+"""
+
+
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A key in a list. `name`: what it calls itself. `last_seen`, `suspended_until`: ms; 0: never; None: it is not."""
+
+    node: str
+    name: str
+    rank: Rank
+    standing: str
+    suspended_until: int | None
+    accepted: int
+    groups: int
+    last_seen: int
+
+
+class Strike(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a submission was refused. `evidence`: its BLAKE3, hex."""
+
+    at: int
+    code: str
+    evidence: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a lease ended, or stands. `code`: "ok", a refusal code, "expired", "open" or "received"."""
+
+    at: int
+    lease: str
+    code: str
+
+
+class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of one key. `codes`: its decided groups and expired leases, counted by reason. `last`, `entries`: the
+    newest first. `entries`: suspensions and the operator's remarks, in words."""
+
+    key: KeyRow
+    vouched: bool
+    codes: dict[str, int]
+    last: list[Ended]
+    strikes: list[Strike]
+    entries: list[str]
+
+
+def listed(
+    path: Path, now: int, most: int, page: int = 1, rank: Rank | None = None, out: Out | None = None
+) -> list[KeyRow]:
+    """Return page `page` of the keys, `most` a page, the one seen last first. `rank`, `out`: only such ones. Raises
+    `DatabaseFault`."""
+    with Database.read(path) as database, closing(database.each(_ALL)) as found:
+        chosen = (row for row in _rows(found, now) if _wanted(row, rank, out))
+        return list(islice(chosen, (page - 1) * most, page * most))
+
+
+def _rows(found: Iterator[tuple[Any, ...]], now: int) -> Iterator[KeyRow]:
+    for key, name, last_seen, *columns in found:
+        account = Account() if columns[0] is None else Account(*columns)
+        yield _row(key, name, last_seen, account, at(account, now))
+
+
+def _row(key: bytes, name: str, last_seen: int, account: Account, standing: Standing) -> KeyRow:
+    return KeyRow(
+        node=peer_id(key),
+        name=name,
+        rank=standing.rank,
+        standing=in_words(standing),
+        suspended_until=standing.suspended_until,
+        accepted=account.accepted,
+        groups=account.groups,
+        last_seen=last_seen,
+    )
+
+
+def _wanted(row: KeyRow, rank: Rank | None, out: Out | None) -> bool:
+    if rank is not None and row.rank != rank:
+        return False
+    return out is None or (row.suspended_until is not None and (out == "banned") == (", banned" in row.standing))
+
+
+def shown(path: Path, peer: str, now: int) -> KeyReport:
+    """Return what is known of one key. Raises `LocalFault`, `DatabaseFault`."""
+    key = key_of(peer)
+    with Database.read(path) as database, database.reading():
+        accounts = Accounts(database, Ledger(database))
+        account = accounts.account(key)
+        name, last_seen = database.one("SELECT name, last_seen FROM nodes WHERE key = ?", (key,)) or ("", 0)
+        return KeyReport(
+            key=_row(key, name, last_seen, account, at(account, now)),
+            vouched=account.vouched,
+            codes=dict(database.all("SELECT code, groups FROM sums WHERE node = ? ORDER BY groups DESC, code", (key,))),
+            last=_last(database, key),
+            strikes=_strikes(database, key, account.groups),
+            entries=[_told(entry) for entry in reversed(accounts.entries(key)[-SHOWN:])],
+        )
+
+
+def _last(database: Database, key: bytes) -> list[Ended]:
+    rows = database.all(
+        "SELECT coalesce(v.at, l.sent), lower(hex(l.id)), coalesce(v.code, l.state) FROM leases l"
+        " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.node = ? ORDER BY l.sent DESC, l.id LIMIT ?",
+        (key, SHOWN),
+    )
+    return [Ended(at=when, lease=lease, code=code) for when, lease, code in rows]
+
+
+def _strikes(database: Database, key: bytes, groups: int) -> list[Strike]:
+    query = "SELECT at, code, lower(hex(evidence)) FROM strikes WHERE node = ? AND number > ? ORDER BY id DESC"
+    return [
+        Strike(at=when, code=code, evidence=found) for when, code, found in database.all(query, (key, groups - WINDOW))
+    ]
+
+
+def _told(entry: Entry) -> str:
+    said = f"{minute(entry.at)}  entry {entry.seq}: "
+    if entry.kind == "node.suspended":
+        fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
+        return f"{said}suspended until {minute(fact.until)} for {fact.code}, evidence {fact.evidence.hex()}"
+    why = msgspec.msgpack.decode(entry.facts, type=Remark).why
+    return said + entry.kind.removeprefix("node.") + (f": {why}" if why else "")
+
+
+def lines(rows: Sequence[KeyRow]) -> list[str]:
+    """Return the rows of `listed` for people, under their headings."""
+    table = [("node", "accepted", "groups", "last seen", "name", "standing")]
+    for row in rows:
+        seen = minute(row.last_seen) if row.last_seen else "never"
+        table.append((row.node, str(row.accepted), str(row.groups), seen, _plain(row.name), row.standing))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+
+
+def report_lines(report: KeyReport) -> list[str]:
+    """Return a report for people."""
+    key = report.key
+    seen = minute(key.last_seen) if key.last_seen else "never"
+    found: list[tuple[str, list[str]]] = [
+        ("node", [key.node]),
+        ("name", [_plain(key.name)]),
+        ("standing", [key.standing + (", vouched for" if report.vouched else "")]),
+        ("accepted", [f"{key.accepted} of {key.groups} groups that the ledger tells of"]),
+        ("last seen", [seen]),
+        ("reasons", [f"{code} {count}" for code, count in report.codes.items()]),
+        ("strikes", [f"{minute(one.at)}  {one.code}, evidence {one.evidence}" for one in report.strikes]),
+        ("ledger", report.entries),
+        ("last leases", [f"{minute(one.at)}  {one.lease}  {one.code}" for one in report.last]),
+    ]
+    return [
+        f"{name if number == 0 else '':<13}{text}".rstrip()
+        for name, texts in found
+        for number, text in enumerate(texts or ["none"])
+    ]
+
+
+def _plain(text: Any) -> str:
+    """Return a stranger's text without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text))

@@ -1,0 +1,70 @@
+"""The operator's remarks on a key: `echo2-coord nodes vouch | ban | unban | note`.
+
+Rules
+1. While a coordinator runs it writes the entry itself, and heeds it from its next answer on; the command reaches it
+   over the run folder's socket. Where none runs, the command opens the run's database.
+2. A key is named by its whole peer id: names are what a stranger calls itself.
+3. A remark that changes nothing writes nothing, but for a note.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.standing import Accounts, Remarked, in_words
+from coordinator.database import Database, InUse
+from coordinator.run import operator_commands
+from coordinator.run.run_folder import RunFolder
+from p2p.errors import Malformed, Unreachable
+from p2p.identity import public_key
+from runtime.errors import LocalFault
+
+MOST_WORDS: Final = 300
+"""Characters of a reason or a note; the ledger keeps them for ever."""
+KINDS: Final[dict[str, Remarked]] = {
+    "vouch": "node.vouched",
+    "ban": "node.banned",
+    "unban": "node.unbanned",
+    "note": "node.noted",
+}
+
+
+def key_of(peer: str) -> bytes:
+    """Return the public key of a peer id. Raises `LocalFault`."""
+    try:
+        return public_key(peer)
+    except Malformed as error:
+        raise LocalFault(f"{error}: name a node by its peer id; `echo2-coord nodes ls` shows them") from error
+
+
+def remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
+    """Write a remark of `KINDS` into the ledger; return what is so now, in words. Raises `LocalFault`."""
+    node = key_of(peer)
+    if len(why) > MOST_WORDS:
+        raise LocalFault(f"{len(why)} characters are too many for the ledger: say it in {MOST_WORDS}")
+    if word in ("ban", "note") and not why.strip():
+        raise LocalFault("say why: the node is told, and the ledger keeps it" if word == "ban" else "the note is empty")
+    before = accounts.of(node, now)
+    if word == "vouch" and accounts.account(node).vouched:
+        return f"{peer} was vouched for before: {in_words(before)}"
+    if word == "unban" and before.suspended_until is None:
+        return f"{peer} is neither banned nor suspended: {in_words(before)}"
+    accounts.remark(node, KINDS[word], why.encode(errors="replace").decode(), now)
+    return f"{peer} is {in_words(accounts.of(node, now))}"
+
+
+def tell(home: Path, word: str, peer: str, why: str, now: int) -> str:
+    """Have a remark written by the coordinator that runs in `home`, or write it where none does (rule 1). Return what
+    is so then, in words. Raises `LocalFault`, `Unreachable`."""
+    key_of(peer)
+    try:
+        return str(operator_commands.command(home, "remark", word=word, node=peer, why=why)["said"])
+    except Unreachable as nobody:
+        path = RunFolder(home).database
+        if not path.exists():
+            raise LocalFault(f"there is no {path}: is this the folder of a run that was started?") from None
+        try:
+            with Database.open(path) as database:
+                return remark(Accounts(database, Ledger(database)), word, peer, why, now)
+        except InUse:
+            raise nobody from None

@@ -1,0 +1,336 @@
+"""`echo2-coord demo`: a whole run on this machine, over real sockets, with one process a daemon, in a few minutes.
+
+1. A fresh folder, the loopback alone, and whatever ports the system gives (port 0): nothing of the user's is read,
+   nothing is left, however it ends. Only a failure keeps the folder, and says where it is.
+2. The demo finds the page by the address in the run folder. For the rest it knows what any visitor knows: it reads the
+   run's own API, and the invite from there.
+3. In the middle one node is killed without warning and another joins late; both are said. Nothing else may crash.
+4. Nodes end with the run, or are told to by one Ctrl-C, and drain; every group gets its verdict; then the coordinator
+   stops.
+5. The exit code is 0 only if demo_summary finds no shortcoming.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from rich.console import Console
+from rich.text import Text
+
+from coordinator.demo import summary
+from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
+from coordinator.demo.processes import MARK, Crew, CrewFault
+from coordinator.demo.screen import Screen, screen_for, working
+from coordinator.metrics.views import RunState
+from coordinator.run.run_folder import RunFolder
+from coordinator.web import status
+from p2p.errors import Unreachable
+from p2p.multiaddr import Way
+from runtime.child import python_path
+from runtime.exit_codes import Exit
+from runtime.figures import figure
+from runtime.units import unix_milliseconds
+
+POLL: Final = 0.5
+"""Seconds from one look at the run to the next."""
+_START: Final = 60.0  # seconds until the coordinator answers
+_SILENCE: Final = 20.0  # seconds of no answer from a running coordinator
+_DRAIN: Final = 60.0  # seconds for nodes to end, and then for the last verdicts
+_BY_THEMSELVES: Final = 10.0  # seconds that nodes may take to hear that the run is finished
+_COORDINATOR: Final = "coordinator"
+_NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
+_LATE: Final = "late-lynx"
+_CHOSEN: Final[Mapping[Way, Sequence[str]]] = {
+    "direct": ("--listen", "/ip4/127.0.0.1/tcp/0"),
+    "relay": ("--listen", ""),
+    "https": ("--via", "https"),
+}
+_SAID: Final[Mapping[Way, str]] = {
+    "relay": "{name} has no open port: others reach it through the coordinator's relay",
+    "https": "{name} goes over HTTPS alone",
+}
+
+
+class DemoFault(Exception):
+    """The demo cannot go on. `logs`: names of the processes whose logs tell more."""
+
+    def __init__(self, message: str, logs: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.logs = tuple(logs)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What is run: the real commands, or stand-ins in tests. `make(home, settings, seed)` makes the run folder.
+    `node(invite, home, name, way)`: "relay": nobody can dial it; "https": it goes over HTTPS alone."""
+
+    make: Callable[[Path, DemoSettings, int], None]
+    coordinator: Callable[[Path], list[str]]
+    node: Callable[[str, Path, str, Way], list[str]]
+
+
+def real_programs() -> Programs:
+    """The two commands of this installation, by this interpreter."""
+    return Programs(_make_run, _coordinator_argv, _node_argv)
+
+
+def main(options: DemoOptions, programs: Programs | None = None, console: Console | None = None) -> int:
+    """Run the demo to its end; the exit code. Raises `LocalFault` where the run cannot be made."""
+    settings = settings_of(options)
+    console = console or Console(highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="echo2-demo-"))
+    logs = folder / "logs"
+    logs.mkdir()
+    (folder / "tmp").mkdir()
+    crew = Crew(logs, environment(os.environ, folder))
+    code, keep = int(Exit.INTERNAL), options.keep
+    with _terminated_like_interrupted():
+        try:
+            try:
+                code = _demo(options, settings, programs or real_programs(), crew, folder, console)
+                keep = keep or code != Exit.OK
+            except (DemoFault, CrewFault) as fault:
+                keep = True
+                _tell(console, crew, fault)
+            except KeyboardInterrupt:
+                code = int(Exit.INTERRUPTED)
+                console.print("stopping …")
+        finally:
+            with _undisturbed():
+                crew.stop()
+                if not keep:
+                    shutil.rmtree(folder, ignore_errors=True)
+    if keep:
+        console.print(Text(f"The run, its keys and all logs are in {folder}"), soft_wrap=True)
+    return code
+
+
+def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Of every process: no setting of the user's, no hub, one thread that does not spin."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("ECHO2_")}
+    ours = {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "HF_HUB_OFFLINE": "1",
+        "TMPDIR": str(folder / "tmp"),
+        MARK: str(folder / "node.toml"),
+    }
+    return python_path({**kept, **ours})
+
+
+def _demo(
+    options: DemoOptions, settings: DemoSettings, programs: Programs, crew: Crew, folder: Path, console: Console
+) -> int:
+    began = time.monotonic()
+    with working(console, f"making the run: keys, and the model {settings.model}"):
+        console.print(Text(f"making the run: keys, and the model {settings.model}"))
+        programs.make(folder / "run", settings, options.seed)
+    console.print(f"made in {time.monotonic() - began:.0f} s")
+    crew.start(_COORDINATOR, programs.coordinator(folder / "run"))
+    screen = screen_for(console)
+    play = Play(settings, programs, crew, folder, screen, faults=options.faults)
+    try:
+        final = play.run()
+    finally:
+        screen.close()
+    return _judged(final, play.seconds, settings, console)
+
+
+def _judged(final: RunState, seconds: float, settings: DemoSettings, console: Console) -> int:
+    lines = ["", *summary.summary(final, seconds)]
+    if not settings.whole:
+        lines += ["", *summary.curve(final)]
+    found = summary.shortcomings(final, settings)
+    lines += ["", *(f"FAILED    {one}" for one in found)] if found else ["", "The demo went well."]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    return int(Exit.INTERNAL) if found else int(Exit.OK)
+
+
+@dataclass
+class Play:
+    """The demo from the coordinator's start to its end. `seconds`: since the nodes were started."""
+
+    settings: DemoSettings
+    programs: Programs
+    crew: Crew
+    folder: Path
+    screen: Screen
+    faults: bool
+    url: str = ""
+    seconds: float = 0.0
+    _nodes: list[str] = field(default_factory=list)
+    _victim: str | None = None
+    _answered: float = 0.0
+
+    def run(self) -> RunState:
+        """The picture at the end. Raises `DemoFault`, `CrewFault`."""
+        state = self._until(_START, lambda state: bool(state.invite), "the coordinator's invite")
+        self.screen.say(f"the leaderboard is at {self.url}/")
+        for name, way in zip(self._cast(), self._ways, strict=True):
+            if way != "direct":
+                self.screen.say(_SAID[way].format(name=name))
+            self._join(name, state.invite, way)
+        began = time.monotonic()
+        while state.phase != "finished" and self.seconds < self.settings.seconds:
+            self.screen.show(state, self.seconds, self.url)
+            time.sleep(POLL)
+            state = self._look() or state
+            self.seconds = time.monotonic() - began
+            self._act(state)
+        if state.phase != "finished" and self.settings.whole:
+            raise DemoFault(
+                f"not finished within {figure(self.settings.seconds)} s: step {state.step} of {self.settings.steps}, "
+                f"phase {state.phase}",
+                [_COORDINATOR, *self._nodes[:1]],
+            )
+        return self._end(finished=state.phase == "finished")
+
+    def _cast(self) -> list[str]:
+        return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
+
+    @property
+    def _ways(self) -> list[Way]:
+        narrow = NARROW if self.settings.ways else ()
+        plain: list[Way] = ["direct"] * (self.settings.nodes - len(narrow))
+        return [*plain, *narrow]
+
+    def _join(self, name: str, invite: str, way: Way = "direct") -> None:
+        self._nodes.append(name)
+        self.crew.start(name, self.programs.node(invite, self.folder / name, name, way))
+
+    def _act(self, state: RunState) -> None:
+        """Rule 3, once each, at their share of the steps."""
+        share = state.step / self.settings.steps
+        if not self.faults or state.phase != "learning":
+            return
+        if share >= self.settings.join_at and _LATE not in self._nodes:
+            self.screen.say(f"step {state.step}: {_LATE} joins late")
+            self._join(_LATE, state.invite)
+        if share >= self.settings.kill_at and self._victim is None and len(self._nodes) > 1:
+            self._victim = self._nodes[max(0, min(2, self._ways.count("direct")) - 1)]
+            self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
+            self.crew.kill(self._victim)
+
+    def _end(self, finished: bool) -> RunState:
+        """Rule 4."""
+        running = [name for name in self._nodes if self.crew.alive(name)]
+        if finished:  # nodes hear of it, and end by themselves
+            running = self.crew.wait(running, _BY_THEMSELVES)
+        if running:
+            self.screen.say(f"stopping {', '.join(running)}: each drains first")
+        for name in running:
+            self.crew.tell(name, signal.SIGINT)
+        for name in self.crew.wait(running, _DRAIN):
+            raise CrewFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
+        state = self._until(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
+        self.crew.check(may_end=self._nodes)
+        self.crew.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
+        return state
+
+    def _until(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:
+        """The first picture that is good. Raises `DemoFault`."""
+        self._answered = until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            state = self._look()
+            if state is not None and good(state):
+                return state
+            time.sleep(POLL)
+        raise DemoFault(f"{what} did not come within {figure(seconds)} s", [_COORDINATOR])
+
+    def _look(self) -> RunState | None:
+        """The run now; None: no answer this time. Raises `CrewFault`, and `DemoFault` after a long silence."""
+        state = self._ask()
+        try:
+            self._check(state)
+        except CrewFault:  # nodes end with the run, which may have finished since
+            state = self._ask()
+            self._check(state)
+        if time.monotonic() - self._answered > _SILENCE:
+            raise DemoFault(f"the coordinator has not answered for {figure(_SILENCE)} s", [_COORDINATOR])
+        return state
+
+    def _ask(self) -> RunState | None:
+        with suppress(Unreachable, FileNotFoundError):
+            self.url = self.url or RunFolder(self.folder / "run").page.read_text().strip()
+            state = status.decode(status.fetch(self.url))
+            self._answered = max(self._answered, time.monotonic())
+            return state
+        return None
+
+    def _check(self, state: RunState | None) -> None:
+        ending = state is not None and state.phase in ("finishing", "finished")
+        self.crew.check(may_end=self._nodes if ending else ())
+
+
+def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
+    """The run folder, by the same function that `echo2-coord init` calls. Raises `LocalFault`."""
+    from coordinator.run import setup
+
+    os.environ["TMPDIR"] = str(home.parent / "tmp")  # the learner process that makes the model inherits it
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # errors come as LocalFault
+    flags = {
+        "run": {"name": f"demo: {settings.run['task']}", "steps": settings.steps, **settings.run},
+        "learner": {"seed": seed, **settings.learner},
+        "network": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+        "https": {"listen": ["/ip4/127.0.0.1/tcp/0"]},
+    }
+    warm_up = msgspec.structs.replace(setup.default_warm_up(), seed=seed, **settings.warm_up)
+    config = setup.settings_for(settings.model, flags, env={})
+    setup.init(home, settings.model, config, now=unix_milliseconds(), warm_up=warm_up)
+
+
+def _coordinator_argv(home: Path) -> list[str]:
+    return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", "0"]
+
+
+def _node_argv(invite: str, home: Path, name: str, way: Way) -> list[str]:
+    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[way]]
+    return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
+
+
+def _tell(console: Console, crew: Crew, fault: Exception) -> None:
+    console.print(Text(f"FAILED    {fault}"), soft_wrap=True)
+    for name in getattr(fault, "logs", getattr(fault, "names", ())):
+        console.print(Text(f"\nthe last of {name}'s log:"))
+        for line in crew.tail(name):
+            console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, with everything cleared away; both do also where Ctrl-C is ignored, as in
+    what a script starts in the background."""
+
+    def end(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with _handled(signal.SIGINT, signal.default_int_handler), _handled(signal.SIGTERM, end):
+        yield
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Clearing away is bounded in time, and not to be interrupted half-way."""
+    with _handled(signal.SIGINT, signal.SIG_IGN), _handled(signal.SIGTERM, signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _handled(number: signal.Signals, handler: Callable[..., None] | signal.Handlers) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,95 @@
+"""What the demo runs: one frozen object a model. benchmarks/learning.py measures how such settings learn."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from p2p.multiaddr import Way
+from runtime.errors import LocalFault
+
+Model = Literal["tiny", "smollm2"]
+NARROW: Final[tuple[Way, ...]] = ("relay", "https")
+"""Ways of the last nodes with `DemoOptions.ways`."""
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What a person may choose. `nodes`, `seconds`: None: what suits the model. `seed`: of the model and the learner.
+    `keep`: leave the folder. `faults`: kill one node and let another join late. `ways`: the last two nodes
+    are one behind a relay and one that goes over HTTPS alone."""
+
+    model: Model = "tiny"
+    nodes: int | None = None
+    seconds: float | None = None
+    seed: int = 0
+    keep: bool = False
+    faults: bool = True
+    ways: bool = False
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """`seconds`: most that the run may take once everything is set up. `whole`: all steps must be made in that time;
+    else as many as it gives. `run`, `learner`: sections of coordinator.config, beside the model's presets.
+    `warm_up`: fields of the model's warm-up (coordinator.learner.messages.WarmUp) that are not the default ones.
+    `join_at`, `kill_at`: shares of the steps. `least_rise`, `least_greedy_rise`: of held-out accuracy, sampled and
+    greedy. `ways`: see `DemoOptions`."""
+
+    model: Model
+    nodes: int
+    seconds: float
+    steps: int
+    whole: bool
+    run: Mapping[str, Any]
+    learner: Mapping[str, Any]
+    warm_up: Mapping[str, Any]
+    join_at: float = 0.25
+    kill_at: float = 0.5
+    least_rise: float = 0.10
+    least_greedy_rise: float | None = None
+    ways: bool = False
+
+
+TINY: Final = DemoSettings(
+    model="tiny",
+    nodes=3,
+    seconds=180,
+    steps=40,
+    whole=True,
+    run={
+        "task": "reverse", "staleness": 4, "group_size": 16, "batch_groups": 16, "limit": 6,
+        "heldout": 512, "evaluate_every": 8,
+    },
+    learner={"learning_rate": 3e-4, "warmup_steps": 5},
+    # Of its demonstrations 7 in 10 give the digits as they stand: the greedy policy starts with that mistake, and the
+    # reward alone tells it which of the two answers is right.
+    warm_up={"steps": 250, "noise": 0.1, "slip": 0.7},
+    least_rise=0.30,
+    least_greedy_rise=0.30,
+)  # fmt: skip
+SMOLLM2: Final = DemoSettings(
+    model="smollm2",
+    nodes=2,
+    seconds=900,
+    steps=24,
+    whole=False,
+    run={"task": "single_sum", "staleness": 4, "group_size": 8, "batch_groups": 4, "limit": 6,
+         "heldout": 52, "evaluate_every": 4},
+    learner={"learning_rate": 2e-5, "warmup_steps": 2},
+    warm_up={},
+)  # fmt: skip
+_BY_MODEL: Final[Mapping[Model, DemoSettings]] = {"tiny": TINY, "smollm2": SMOLLM2}
+
+
+def settings_of(options: DemoOptions) -> DemoSettings:
+    """The settings of a model, with what was chosen. Raises `LocalFault` for what no demo can be."""
+    preset = _BY_MODEL[options.model]
+    nodes = preset.nodes if options.nodes is None else options.nodes
+    seconds = preset.seconds if options.seconds is None else options.seconds
+    if not 1 <= nodes <= 16:
+        raise LocalFault(f"{nodes} nodes: choose 1 to 16 with --nodes")
+    if options.ways and nodes < len(NARROW):
+        raise LocalFault(f"{nodes} nodes: choose {len(NARROW)} to 16 with --nodes, of which --ways takes {len(NARROW)}")
+    if not seconds > 0:
+        raise LocalFault(f"{seconds:g} seconds: choose more than 0 with --seconds")
+    return DemoSettings(**{**vars(preset), "nodes": nodes, "seconds": seconds, "ways": options.ways})

@@ -1,0 +1,147 @@
+"""What a person sees while the demo runs: a live picture on a terminal, a line every few seconds elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.demo.summary import sparkline
+from coordinator.metrics.views import RunState
+
+EVERY = 5.0
+"""Least seconds from one plain line to the next."""
+QUIET = 30.0
+"""The same, while nothing happens."""
+
+
+class Screen(Protocol):
+    """`say`: something happened. `show`: the run as it is now; `seconds`: since it began, `url`: of its page."""
+
+    def say(self, line: str) -> None: ...
+
+    def show(self, state: RunState, seconds: float, url: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainScreen:
+    """Lines. `write` takes one, `clock` gives seconds."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._last: tuple[float, int, int] | None = None
+
+    def say(self, line: str) -> None:
+        self._write(line)
+
+    def show(self, state: RunState, seconds: float, url: str) -> None:
+        now = (self._clock(), state.step, state.accepted)
+        pause = EVERY if self._last is None or now[1:] != self._last[1:] else QUIET
+        if self._last is None or now[0] - self._last[0] >= pause:
+            self._last = now
+            self._write(progress_line(state, seconds))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class LiveScreen:
+    """The picture, drawn anew in place; what was said stands above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+
+    def say(self, line: str) -> None:
+        (self._live.console if self._live else self._console).print(Text(line), soft_wrap=True)
+
+    def show(self, state: RunState, seconds: float, url: str) -> None:
+        if self._live is None:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(drawn(state, seconds, url), refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def screen_for(console: Console) -> Screen:
+    return (
+        LiveScreen(console)
+        if console.is_terminal
+        else PlainScreen(lambda line: console.print(Text(line), soft_wrap=True))
+    )
+
+
+@contextmanager
+def working(console: Console, text: str) -> Iterator[None]:
+    """A spinner on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def progress_line(state: RunState, seconds: float) -> str:
+    """The run in one line."""
+    wanted = f"/{state.steps_wanted}" if state.steps_wanted else ""
+    parts = [f"{seconds:5.0f} s", f"step {state.step}{wanted}"]
+    if state.steps:
+        parts.append(f"reward {state.steps[-1].reward:.3f}")
+    if state.evaluations:
+        parts.append(f"held out {state.evaluations[-1].sampled:.3f}")
+    online = sum(node.connected for node in state.nodes)
+    parts += [f"{online} nodes", f"{state.accepted} groups accepted, {sum(state.refused.values())} refused"]
+    return "  ".join(parts)
+
+
+def drawn(state: RunState, seconds: float, url: str) -> RenderableType:
+    """The run as a picture of about 20 lines."""
+    head = Table.grid(padding=(0, 2))
+    head.add_column(style="dim")
+    head.add_column()
+    wanted = state.steps_wanted or max(state.step, 1)
+    bar = Table.grid(padding=(0, 1))
+    told = f"step {state.step} of {wanted}, {seconds:.0f} s"
+    bar.add_row(ProgressBar(total=wanted, completed=state.step, width=32), Text(told))
+    head.add_row(state.phase, bar)
+    head.add_row("reward", _curve([point.reward for point in state.steps]))
+    head.add_row("held out", _curve([one.sampled for one in state.evaluations]))
+    idle = "–" if state.idle is None else f"{100 * state.idle:.0f} %"
+    refused = sum(state.refused.values())
+    head.add_row("groups", f"{state.accepted} accepted, {refused} refused, {state.undecided} undecided")
+    head.add_row("learner", f"idle {idle} of its time")
+    head.add_row("leaderboard", Text(url, style="underline"))
+    return Group(Text(), head, Text(), _nodes(state))
+
+
+def _curve(values: list[float]) -> Text:
+    if not values:
+        return Text("–", style="dim")
+    return Text.assemble((sparkline(values, 0, max(1.0, *values)), "cyan"), f"  {values[-1]:.3f}")
+
+
+def _nodes(state: RunState) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim", pad_edge=False)
+    table.add_column("node")
+    for name in ("version", "accepted", "refused", "points"):
+        table.add_column(name, justify="right")
+    for node in state.nodes:
+        table.add_row(
+            Text.assemble(("● ", "green") if node.connected else ("○ ", "red"), node.name),
+            "–" if node.version is None else str(node.version),
+            str(node.accepted),
+            str(node.refused),
+            f"{node.points / 1000:,.0f}",
+            style="" if node.connected else "dim",
+        )
+    return table

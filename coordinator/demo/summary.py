@@ -1,0 +1,164 @@
+"""What came of a demo: the lines of its summary, and whether it was good. Pure.
+
+A demo is good when
+1. held-out accuracy, sampled and greedy, rose by at least what the settings ask;
+2. every group that was received has a final state: accepted, or refused with a reason;
+3. all steps were made, where the settings say so;
+4. no process of the coordinator died (`RunState.faults`). The daemons themselves are watched by demo_crew;
+5. where it is to show the ways, a node over HTTPS alone and one behind a relay had work accepted.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Literal, get_args
+
+from coordinator.demo.demo_settings import NARROW, DemoSettings
+from coordinator.metrics.views import Evaluation, NodeRow, RunState
+from runtime.figures import apart
+
+Kind = Literal["sampled", "greedy"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_WIDE: Final = 40
+_WAYS: Final[Mapping[str | None, str]] = {
+    "direct": "over libp2p",
+    "relay": "over libp2p; has no open port, and is reached through the coordinator's relay",
+    "https": "over HTTPS alone",
+    None: "not seen",
+}
+
+
+def sparkline(values: Sequence[float], low: float, high: float, width: int = _WIDE) -> str:
+    """`values` as blocks, thinned to `width`; `low` is the lowest block, `high` the highest."""
+    if len(values) > width:
+        edges = [round(place * len(values) / width) for place in range(width + 1)]
+        parts = [values[start:end] for start, end in pairwise(edges)]
+        values = [sum(part) / len(part) for part in parts]
+    span = (high - low) or 1.0
+    most = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[min(most, max(0, round(most * (value - low) / span)))] for value in values)
+
+
+def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
+    """One sentence for each rule that does not hold; none: the demo was good."""
+    found = []
+    if len(state.evaluations) < 2:
+        found.append("there are no two evaluations to compare")
+    for kind, least in zip(KINDS, (settings.least_rise, settings.least_greedy_rise), strict=True):
+        rise = gain(state, kind)
+        if rise is not None and least is not None and rise < least:
+            rose, wanted = apart(rise, least, decimals=3)
+            found.append(f"held-out {kind} accuracy rose by {rose}, wanted {wanted}")
+    decided = state.accepted + sum(state.refused.values())
+    if state.undecided or state.received != decided:
+        found.append(f"{state.received} groups were received, but {decided} have a final state")
+    if settings.whole and state.step < settings.steps:
+        found.append(f"{state.step} of {settings.steps} steps were made")
+    came = {_way(node) for node in state.nodes if node.accepted}
+    found += [
+        f"no work was accepted of a node that comes {_WAYS[way]}" for way in NARROW if settings.ways and way not in came
+    ]
+    found += [f"a process of the coordinator died: {fault}" for fault in state.faults]
+    return found
+
+
+def gain(state: RunState, kind: Kind = "sampled") -> float | None:
+    """Rise of held-out accuracy of a kind from the first evaluation to the last; None: fewer than two."""
+    if len(state.evaluations) < 2:
+        return None
+    first, last = _accuracy(state.evaluations[0], kind), _accuracy(state.evaluations[-1], kind)
+    return last - first
+
+
+def summary(state: RunState, seconds: float) -> list[str]:
+    """What to print at the end. `seconds`: that the run took."""
+    rows = [
+        *_learning(state),
+        ("steps", f"{state.step} in {seconds:.0f} s, {state.version} versions, learner idle {_idle(state)}"),
+        *_weights(state),
+        ("rollouts", f"{state.accepted * state.group_size:,} accepted in {state.accepted} groups of {state.received} "
+                     f"received; {state.expired} leases expired, {state.too_old} groups too old to learn from"),
+        ("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items())) or "none"),
+        ("staleness", _staleness(state)),
+        *_points(state),
+        *_ways(state),
+    ]  # fmt: skip
+    return [f"{name:<10}{text}" for name, text in rows]
+
+
+def curve(state: RunState) -> list[str]:
+    """The evaluations as a Markdown table, for docs/log.md."""
+    rewards = {point.step: point.reward for point in state.steps}
+    cells = [
+        [
+            str(one.version),
+            _reward(rewards.get(one.version)),
+            f"{one.sampled:.3f}",
+            f"{one.greedy:.3f}",
+            str(one.prompts),
+        ]
+        for one in state.evaluations
+    ]
+    head = ["step", "reward", "held out, sampled", "held out, greedy", "prompts"]
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *cells)]
+
+
+def _learning(state: RunState) -> list[tuple[str, str]]:
+    if not state.evaluations:
+        return [("held out", "not evaluated")]
+    first, last = state.evaluations[0], state.evaluations[-1]
+    rows = [("held out", f"on {last.prompts} unseen prompts, version {first.version} to {last.version}")]
+    for name in KINDS:
+        values = [_accuracy(one, name) for one in state.evaluations]
+        rows.append((f"  {name}", f"{values[0]:.3f} → {values[-1]:.3f}   {sparkline(values, 0, 1)}"))
+    rewards = [point.reward for point in state.steps]
+    if rewards:
+        rows.append(("reward", f"{rewards[0]:.3f} → {rewards[-1]:.3f}   {sparkline(rewards, 0, max(rewards))}"))
+    return rows
+
+
+def _idle(state: RunState) -> str:
+    return "–" if state.idle is None else f"{100 * state.idle:.1f} %"
+
+
+def _weights(state: RunState) -> list[tuple[str, str]]:
+    if not state.diff_bytes:
+        return []
+    ratio = state.full_bytes / state.diff_bytes
+    text = f"{state.diff_bytes:,} bytes of diffs instead of {state.full_bytes:,} in full: {ratio:.1f} × less"
+    return [("weights", text)]
+
+
+def _staleness(state: RunState) -> str:
+    parts = [f"{age}: {count}" for age, count in enumerate(state.staleness)]
+    return f"{', '.join(parts) or 'nothing used'}  (steps: groups; limit {state.staleness_limit})"
+
+
+def _points(state: RunState) -> list[tuple[str, str]]:
+    rows = [
+        f"{node.name:<14}{node.points / 1000:>9,.1f} points  {node.accepted:>4} groups accepted, {node.refused} refused"
+        for node in state.nodes
+    ]
+    return [("nodes" if place == 0 else "", row) for place, row in enumerate(rows)]
+
+
+def _ways(state: RunState) -> list[tuple[str, str]]:
+    """By which way each node came, where it was not the plain one for all."""
+    if not {_way(node) for node in state.nodes} & set(NARROW):
+        return []
+    ways = [("", f"{node.name} {_WAYS[_way(node)]}") for node in state.nodes]
+    relayed = f"the coordinator relayed {state.relayed_bytes / 1e3:.1f} kB between nodes"
+    return [("ways", ways[0][1]), *ways[1:], ("", relayed)]
+
+
+def _way(node: NodeRow) -> str | None:
+    """The narrowest that it goes."""
+    return "relay" if node.way == "direct" and node.reached == "relay" else node.way
+
+
+def _accuracy(one: Evaluation, kind: Kind) -> float:
+    return one.sampled if kind == "sampled" else one.greedy
+
+
+def _reward(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,21 @@
+"""`python -m coordinator.learner`: the learner behind a pipe to the daemon (`calls`, `runtime.child`)."""
+
+from typing import NoReturn
+
+from runtime.child import Pipe
+
+
+def main() -> NoReturn:
+    """Serve until the parent goes away. The pipe comes first: whatever an import prints must not reach it."""
+    pipe = Pipe()
+    from transformers.utils import logging
+
+    from coordinator.learner.call_handlers import Handlers
+    from coordinator.learner.messages import BEGUN, Begun
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    pipe.serve(Handlers(lambda step: pipe.notify(BEGUN, Begun(step=step))).by_method())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The learner's answers to main's calls.
+
+After an error other than a bad batch the session is forgotten: a step may have changed half of the weights. Main opens
+again, and the learner stands at its last checkpoint.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordinator.learner.batch_groups import BadBatch, read
+from coordinator.learner.messages import Batch, Import, Open, Opened, Stepped, WarmedUp, WarmUp
+from coordinator.learner.session import Session
+from coordinator.learner.smollm2 import import_model
+from coordinator.learner.warmup import warm_up
+
+
+class NotOpen(Exception):
+    """`step` before `open`, or after a step that failed."""
+
+
+class Handlers:
+    """One session at a time. `begun`: called with the step whose batch is about to be computed."""
+
+    def __init__(self, begun: Callable[[int], None] = lambda step: None) -> None:
+        self._begun = begun
+        self._session: Session | None = None
+
+    def by_method(self) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
+        """What `runtime.child.Pipe.serve` asks for."""
+        return {
+            "open": (Open, self.open),
+            "step": (Batch, self.step),
+            "warm_up": (WarmUp, self.warm_up),
+            "import_model": (Import, self.import_model),
+        }
+
+    def open(self, order: Open) -> Opened:
+        self._session = None
+        self._session = Session(order, report, partial(read, Path(order.database)))
+        return self._session.opened()
+
+    def step(self, batch: Batch) -> Stepped:
+        session, self._session = self._session, None
+        if session is None:
+            raise NotOpen("open the learner first")
+        try:
+            stepped = session.step(batch, self._begun)
+        except BadBatch:
+            self._session = session
+            raise
+        self._session = session
+        return stepped
+
+    def warm_up(self, order: WarmUp) -> WarmedUp:
+        return warm_up(order)
+
+    def import_model(self, order: Import) -> WarmedUp:
+        return import_model(order)
+
+
+def report(sentence: str) -> None:
+    """To the parent's log."""
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,185 @@
+"""The run's curve: steps, evaluations and published versions, as JSON lines in history.jsonl.
+
+Rules
+1. One line a record, appended and flushed: what a crash tears is at most the last line, which is skipped at start. A
+   file of `MOST_BYTES` becomes history-before.jsonl, in the place of the one before it, and a new one begins.
+2. A step made again after a restart replaces the earlier one (same number), as does an evaluation of a version.
+3. Nothing is decided from it: it is for people. What decisions need stands in run.sqlite and in the checkpoint.
+4. In memory is a curve of at most `MOST` points of each kind: the newest `RECENT`, and of the earlier ones every
+   second, fourth, eighth ... number, so that the whole course stays in sight. Sums over all versions are beside it.
+5. Every `SAVED` lines that curve is written to history-thinned.json, with the length of history.jsonl that it stands
+   for. A start reads it and the lines that follow. Where it is missing, damaged or of another file, a start reads all.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO, Final, TypeVar
+
+import msgspec
+
+from coordinator.metrics.views import Evaluation, StepPoint, VersionRow
+
+MOST: Final = 500
+RECENT: Final = 250
+SAVED: Final = 1_000
+MOST_BYTES: Final = 64 << 20
+
+Record = StepPoint | Evaluation | VersionRow
+R = TypeVar("R", StepPoint, Evaluation, VersionRow)
+_KINDS: dict[str, type[Record]] = {"step": StepPoint, "evaluation": Evaluation, "version": VersionRow}
+
+
+class _Line(msgspec.Struct, frozen=True):
+    kind: str
+    record: msgspec.Raw
+
+
+class _Thinned(msgspec.Struct, frozen=True, kw_only=True):
+    """history-thinned.json. `length`: bytes of history.jsonl that it stands for; `end`: the last line of those."""
+
+    length: int
+    end: str
+    diff_bytes: int
+    full_bytes: int
+    steps: list[StepPoint]
+    evaluations: list[Evaluation]
+    versions: list[VersionRow]
+
+
+def kept(numbers: Iterable[int]) -> set[int]:
+    """Those of many numbers that stay on a curve (rule 4): the first, and at most half of `MOST` before the newest."""
+    ordered = sorted(numbers)
+    early, stride = ordered[:-RECENT], 1
+    while sum(number % stride == 0 for number in early) > (MOST - RECENT) // 2:
+        stride *= 2
+    return {*ordered[:1], *(number for number in early if number % stride == 0), *ordered[-RECENT:]}
+
+
+class History:
+    """Append and read back. One writer. `diff_bytes`: of all versions that came as a diff, `full_bytes`: of the same
+    versions whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.steps: dict[int, StepPoint] = {}
+        self.evaluations: dict[int, Evaluation] = {}
+        self.versions: dict[int, VersionRow] = {}
+        self.diff_bytes = self.full_bytes = 0
+        self._path, self._thinned = path, path.with_name("history-thinned.json")
+        self._unsaved = 0
+        self._length = self._load() if path.exists() else 0
+        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the daemon)
+        self._save_when_due()
+
+    def add(self, record: Record) -> None:
+        """Keep a record and append its line."""
+        kind = next(name for name, type_ in _KINDS.items() if isinstance(record, type_))
+        self._keep(record)
+        line = msgspec.json.encode({"kind": kind, "record": record}) + b"\n"
+        self._file.write(line)
+        self._length += len(line)
+        self._unsaved += 1
+        if self._length >= MOST_BYTES:
+            self._begin_anew()
+        self._save_when_due()
+
+    def first_asked(self, version: int, now: int) -> None:
+        """A node asks for a lease under `version`: note how long the first one took to come, `now` in milliseconds."""
+        row = self.versions.get(version)
+        if row is not None and row.first_node_seconds is None:
+            self.add(msgspec.structs.replace(row, first_node_seconds=(now - row.at) / 1000))
+
+    def close(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _keep(self, record: Record) -> None:
+        match record:
+            case StepPoint():
+                _put(self.steps, record.step, record)
+            case Evaluation():
+                _put(self.evaluations, record.version, record)
+            case VersionRow():
+                self._add_up(self.versions.get(record.version), -1)
+                self._add_up(record, 1)
+                _put(self.versions, record.version, record)
+
+    def _add_up(self, row: VersionRow | None, sign: int) -> None:
+        if row is not None and row.diff_bytes is not None:
+            self.diff_bytes += sign * row.diff_bytes
+            self.full_bytes += sign * row.full_bytes
+
+    def _load(self) -> int:
+        """Rule 5; the length of the file."""
+        with open(self._path, "r+b") as file:
+            file.seek(self._restore(file))
+            line = b"\n"
+            for line in file:
+                self._unsaved += 1
+                try:
+                    entry = msgspec.json.decode(line, type=_Line)
+                    self._keep(msgspec.json.decode(entry.record, type=_KINDS[entry.kind]))
+                except (msgspec.MsgspecError, KeyError):
+                    continue  # rule 1: a torn line
+            if not line.endswith(b"\n"):
+                file.write(b"\n")
+            return file.tell()
+
+    def _restore(self, file: BinaryIO) -> int:
+        """Take what history-thinned.json holds; the place in the file from which lines follow."""
+        try:
+            found = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
+            if _end(file, found.length) != found.end:
+                return 0
+        except (OSError, msgspec.MsgspecError):
+            return 0
+        records: list[Record] = [*found.steps, *found.evaluations, *found.versions]
+        for record in records:
+            self._keep(record)
+        self.diff_bytes, self.full_bytes = found.diff_bytes, found.full_bytes
+        return found.length
+
+    def _begin_anew(self) -> None:
+        """Put the file aside. The curve goes on from memory, and at a start from history-thinned.json."""
+        with contextlib.suppress(OSError):  # then the file grows a little further, and the next record tries again
+            self._path.replace(self._path.with_name("history-before.jsonl"))
+            self._file.close()
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the daemon)
+            self._length = 0
+            self._save()
+
+    def _save_when_due(self) -> None:
+        if self._unsaved >= SAVED:
+            self._unsaved = 0
+            with contextlib.suppress(OSError):  # without it the next start reads more, and that is all
+                self._save()
+
+    def _save(self) -> None:
+        with open(self._path, "rb") as file:
+            end = _end(file, self._length)
+        thinned = _Thinned(
+            length=self._length,
+            end=end,
+            diff_bytes=self.diff_bytes,
+            full_bytes=self.full_bytes,
+            steps=list(self.steps.values()),
+            evaluations=list(self.evaluations.values()),
+            versions=list(self.versions.values()),
+        )
+        hidden = self._thinned.with_name(f".{self._thinned.name}.tmp")
+        hidden.write_bytes(msgspec.json.encode(thinned))
+        hidden.replace(self._thinned)
+
+
+def _put(records: dict[int, R], number: int, record: R) -> None:
+    records[number] = record
+    if len(records) > MOST:
+        for dropped in records.keys() - kept(records):
+            del records[dropped]
+
+
+def _end(file: BinaryIO, length: int) -> str:
+    """The last 64 bytes of the first `length` of a file, in hex: another file hardly ends there in the same way."""
+    file.seek(max(0, length - 64))
+    return file.read(min(64, length)).hex() if length <= os.fstat(file.fileno()).st_size else ""

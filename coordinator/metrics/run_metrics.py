@@ -1,0 +1,134 @@
+"""How the run goes, as run.sqlite tells it: turnaround, supply, counts. Measured, never configured; times in ms.
+
+None of it reads a table of the history from its beginning: it is asked for once a second, after however many groups.
+"""
+
+import itertools
+
+import msgspec
+
+from coordinator.accounts.standing import SERVED
+from coordinator.database import Database
+from coordinator.metrics.capacity import Measured
+from coordinator.metrics.statistics import quantile, union
+
+_GROUPS = 64
+_LEASES = 20
+MEASURED = 64
+"""Nodes whose rate is measured anew in one call."""
+AWAY = 600_000
+"""A node that ended no lease for so long adds nothing to the supply."""
+
+
+def turnaround(database: Database) -> float | None:
+    """p90 of lease sent to verdict, ms, over the last accepted groups."""
+    rows = database.all(
+        "SELECT v.at - l.sent FROM verdicts v JOIN leases l ON l.id = v.lease WHERE v.verdict = 'accepted'"
+        " ORDER BY v.entry DESC LIMIT ?",
+        (_GROUPS,),
+    )
+    return quantile([row[0] for row in rows], 0.9) if rows else None
+
+
+def supply(database: Database, now: int, rates: dict[bytes, float] | None = None) -> float:
+    """Rollouts a second that the nodes with accepted work, seen lately, deliver while they hold leases.
+
+    A node's rate is its accepted rollouts over the union of its leased times, so that one that is kept waiting for
+    lack of room does not look slow. `rates`: of the call before, by node, kept here: a call measures at most `MEASURED`
+    nodes, new ones first, then those that were measured longest ago; a node not measured yet counts as the mean."""
+    rates = {} if rates is None else rates
+    query = f"SELECT key FROM nodes WHERE (weight > 0) = 1 AND last_seen >= ? AND {SERVED}"
+    rows = database.all(query, (now - AWAY, now))
+    here = {node for (node,) in rows}
+    for node in rates.keys() - here:
+        del rates[node]
+    for node in list(itertools.islice(itertools.chain(here - rates.keys(), rates), MEASURED)):
+        rates.pop(node, None)
+        rates[node] = _rate(database, node, now - AWAY)
+    return sum(rates.values()) * len(here) / len(rates) if rates else 0.0
+
+
+def _rate(database: Database, node: bytes, since: int) -> float:
+    rows = database.all(
+        "SELECT l.sent, min(coalesce(s.at, l.expires), l.expires), coalesce(v.rollouts, 0) FROM leases l"
+        " LEFT JOIN submissions s ON s.lease = l.id LEFT JOIN verdicts v ON v.lease = l.id"
+        " WHERE l.node = ? AND l.state IN ('decided', 'expired') ORDER BY l.position DESC LIMIT ?",
+        (node, _LEASES),
+    )
+    if not rows or rows[0][0] < since:
+        return 0.0
+    leased = union((sent, end) for sent, end, _ in rows)
+    return 1000 * sum(rollouts for *_, rollouts in rows) / leased if leased > 0 else 0.0
+
+
+def completed(
+    database: Database, known: Measured, reach: float, now: int, rates: dict[bytes, float], *, refill: bool
+) -> Measured:
+    """`known` with what run.sqlite tells. `reach`: p90 of the seconds until a version is in use at a node. `rates`: see
+    `supply`. `refill`: groups without variance are replaced."""
+    back = turnaround(database)
+    return msgspec.structs.replace(
+        known,
+        turnaround_seconds=None if back is None else reach + back / 1000,
+        supply=supply(database, now, rates),
+        zero_variance=zero_variance(database) if refill else 0.0,
+    )
+
+
+def zero_variance(database: Database) -> float:
+    """Share of the last trainable groups in which all rewards are equal."""
+    rows = database.all("SELECT varied FROM buffer ORDER BY rowid DESC LIMIT ?", (4 * _GROUPS,))
+    return sum(not varied for (varied,) in rows) / len(rows) if rows else 0.0
+
+
+def work(database: Database) -> int:
+    """Accepted work of all nodes, milli-RE."""
+    query = "SELECT coalesce(sum(weight), 0) FROM sums WHERE node = x'' AND verdict = 'accepted'"
+    return int(database.value(query))
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups since the run began, and those on their way now. `too_old`: accepted, but not trainable when decided.
+    `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that go out no
+    more, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
+
+    received: int
+    accepted: int
+    too_old: int
+    unscored: int
+    refused: dict[str, int]
+    expired: int
+    undecided: int
+    running: int
+    rollouts: int
+    skipped: dict[str, int]
+
+
+def counts(database: Database, now: int) -> Counts:
+    """Where all groups are: from the sums that are kept with each verdict, and from what is on its way."""
+    accepted = trainable = unscored = rollouts = expired = 0
+    refused: dict[str, int] = {}
+    for verdict, code, *sums in database.all(
+        "SELECT verdict, code, groups, trainable, rollouts FROM sums WHERE node = x''"
+    ):
+        if verdict == "refused":
+            refused[code] = sums[0]
+        elif verdict == "expired":
+            expired = sums[0]
+        else:
+            accepted, trainable, rollouts = accepted + sums[0], trainable + sums[1], rollouts + sums[2]
+            unscored += sums[0] if code == "task-score" else 0
+    running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
+    overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
+    return Counts(
+        received=accepted + sum(refused.values()) + undecided,
+        accepted=accepted,
+        too_old=accepted - trainable - unscored,
+        unscored=unscored,
+        refused=refused,
+        expired=expired,
+        undecided=undecided,
+        running=running - overdue,
+        rollouts=rollouts,
+        skipped=dict(database.all("SELECT reasons, positions FROM skipped ORDER BY positions DESC, reasons LIMIT 16")),
+    )

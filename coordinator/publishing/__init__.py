@@ -1,0 +1,1 @@
+"""Publish versions: sign, plan the broadcast, rebuild payloads, advertise the coordinator."""

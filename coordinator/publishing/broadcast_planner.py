@@ -1,0 +1,198 @@
+"""The plan of broadcasts, for the nodes that are connected: answers "plan", and asks nodes to "follow".
+
+Rules
+1. In the plan is who asked for it and is connected; who leaves is out at the next making. It is made at most once in
+   `SETTLE` seconds, and for `SHARE` of the time; whoever is new meanwhile waits for it.
+2. An uplink is what others say that it sends them (coordinator/metrics/broadcast_stats.py), at most its owner's limit;
+   where nothing was shown p2p.plan.trees.UPLINK, at the coordinator `SOURCE_UPLINK`. More is believed at once. Less is
+   believed only of who sent less than `ENOUGH` of what the plan asked of it (who was asked for little shows little), in
+   steps of `FADE`.
+3. Whose record (p2p/discovery/peer_records.py) names no address that can be dialled directly feeds nobody. A node's
+   parent that it says does not feed it is not given to it again for `APART` seconds; others keep it: a liar changes
+   only its own place.
+4. When a node of the plan is no longer connected, it is made anew, within rule 1. Whoever stands elsewhere in a new
+   plan is told so at once: who follows an old plan may wait for a peer that waits for it in the new one.
+5. Those whom the coordinator itself feeds in the plan go first at its uplink (p2p/limits/bandwidth.py), if that is
+   limited.
+6. A node on HTTPS takes everything from the coordinator and feeds no peer: it gets an empty plan.
+7. A plan is a hint: it is not signed, and a wrong one costs time alone. With it go the parents' records, as they came.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio.to_thread
+import structlog
+
+from p2p.discovery.peer_records import Known
+from p2p.errors import P2PError, Unreachable
+from p2p.handlers import Handlers
+from p2p.messages import PlanAnswer, PlanAsk
+from p2p.multiaddr import way_of, way_of_asker
+from p2p.network import Links, PayloadExchange, Rpc
+from p2p.plan.repair import Planner
+from p2p.plan.trees import LATENCY, UPLINK, Line, Load
+from protocol.methods import FOLLOW, PLAN
+
+SETTLE = 1.0
+LOOK = 0.25
+"""Seconds between two looks at who is connected."""
+PATIENCE = 5.0
+"""Seconds for a node to take what it is told; it asks by itself later."""
+SHARE = 0.1
+APART = 300.0
+FADE, ENOUGH = 0.9, 0.8
+SOURCE_UPLINK = 12_500_000.0
+"""Bytes per second of the coordinator, where no limit is set: 100 Mbit/s."""
+MOST = 65_536
+"""Nodes in a plan."""
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass
+class _Node:
+    ask: PlanAsk
+    known: Known | None
+    """Its record."""
+    apart: dict[str, float] = field(default_factory=dict)
+    """Parent that does not feed it -> until when to believe it."""
+    told: tuple[str, ...] = ()
+    """Its parents, as it knows them."""
+    telling: bool = False
+
+
+class Feeding:
+    """`uplinks`: bytes per second that peers have shown. `record`: of a peer, None where there is none. `load`: what a
+    version brings, None before the first. `uplink`: the coordinator's own limit, bytes per second. `enabled`: False
+    gives everybody an empty plan. `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        rpc: Rpc,
+        links: Links,
+        exchange: PayloadExchange,
+        *,
+        uplinks: Callable[[], Mapping[str, float]],
+        record: Callable[[str], Known | None],
+        load: Callable[[], Load | None],
+        uplink: float | None,
+        enabled: bool,
+        clock: Callable[[], float],
+        seed: int,
+    ) -> None:
+        self._rpc, self._links, self._exchange = rpc, links, exchange
+        self._uplinks, self._load, self._clock = uplinks, load, clock
+        self._record = record
+        self._limit, self._enabled = math.inf if uplink is None else uplink, enabled
+        self._planner = Planner(links.peer_id, seed)
+        self._nodes: dict[str, _Node] = {}
+        self._shown: dict[str, float] = {}
+        self._believed = {links.peer_id: SOURCE_UPLINK if uplink is None else uplink}
+        """Uplinks, bytes per second."""
+        self._made_at = self._due = -math.inf
+        self._making = asyncio.Lock()
+        PLAN.serve(handlers, self.answer)
+
+    async def run(self) -> None:
+        """Rule 4, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(LOOK)
+                left = self._nodes.keys() - set(await self._links.peers())
+                if left and self._clock() >= self._due:
+                    async with self._making:
+                        await self._make()
+                for peer, parents in self._planner.plan.parents.items():
+                    node = self._nodes.get(peer)
+                    if node is not None and parents != node.told and not node.telling:
+                        node.telling = True
+                        group.create_task(self._tell(peer, node))
+
+    async def answer(self, peer: str, ask: PlanAsk) -> PlanAnswer:
+        """Return a node's place in the plan. Raises `Unreachable` where there are too many nodes."""
+        if not self._enabled or way_of_asker(peer) == "https":
+            return PlanAnswer()
+        node = self._nodes.get(peer)
+        if node is None:
+            if len(self._nodes) >= MOST:
+                raise Unreachable("the plan is full")
+            node = self._nodes[peer] = _Node(ask, None)
+        node.ask, node.known = ask, self._record(peer)
+        failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
+        node.apart |= dict.fromkeys(failed, self._clock() + APART)
+        await self._settled(peer, bool(failed))
+        return self._place(peer, node)
+
+    def _place(self, peer: str, node: _Node) -> PlanAnswer:
+        parents = node.told = self._planner.plan.parents.get(peer, ())
+        feeders = [self._nodes[parent] for parent in dict.fromkeys(parents) if parent in self._nodes]
+        records = [feeder.known.sealed for feeder in feeders if feeder.known is not None]
+        return PlanAnswer(parents=list(parents), records=records)
+
+    async def _tell(self, peer: str, node: _Node) -> None:
+        try:
+            await FOLLOW.ask(self._rpc, peer, self._place(peer, node), timeout=PATIENCE)
+        except P2PError as error:
+            log.debug("a node was not told of its place", node=peer, reason=str(error))
+        finally:
+            node.telling = False
+
+    async def _settled(self, peer: str, changed: bool) -> None:
+        """Wait until the plan has taken in what is new."""
+        asked_at = self._clock()
+        async with self._making:
+            if self._made_at > asked_at:
+                return
+            if not changed and peer in self._planner.plan.parents and asked_at < self._due:
+                return
+            await asyncio.sleep(max(0.0, self._due - self._clock()))
+            await self._make()
+
+    async def _make(self) -> None:
+        connected, now = set(await self._links.peers()), self._clock()
+        self._nodes = {peer: node for peer, node in self._nodes.items() if peer in connected}
+        self._believe(dict(self._uplinks()))
+        for node in self._nodes.values():
+            node.apart = {parent: until for parent, until in node.apart.items() if until > now}
+        lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
+        apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
+        load = self._load() or Load(1 << 20, 1 << 14)
+        uplink = min(self._believed[self._links.peer_id], self._limit)
+        plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
+        self._made_at = self._clock()
+        self._due = self._made_at + max(SETTLE, (self._made_at - now) / SHARE)
+        source = self._links.peer_id
+        await self._exchange.follow((), [peer for peer, parents in plan.parents.items() if source in parents])
+        log.debug("plan made", nodes=len(lines), stripes=plan.stripes, seconds=round(plan.seconds, 2))
+
+    def _believe(self, shown: dict[str, float]) -> None:
+        """Rule 2. What was shown before is no news."""
+        plan = self._planner.plan
+        fed = Counter(up for ups in plan.parents.values() for up in ups)
+        for peer in (self._links.peer_id, *self._nodes):
+            believed = self._believed.setdefault(peer, UPLINK)
+            rate = shown.get(peer)
+            if rate is None or rate == self._shown.get(peer):
+                continue
+            if rate > believed:
+                self._believed[peer] = rate
+            elif rate < ENOUGH * fed[peer] * plan.rate / plan.stripes:
+                self._believed[peer] = max(rate, FADE * believed)
+        here = {self._links.peer_id, *self._nodes}
+        self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
+        self._shown = shown
+
+    def _line(self, peer: str, node: _Node) -> Line:
+        ask, addresses = node.ask, node.known.addresses if node.known is not None else ()
+        return Line(
+            uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),
+            downlink=ask.downlink or math.inf,
+            latency=ask.latency / 1000 if ask.latency is not None else LATENCY,
+            dialable=any(way_of(address) == "direct" for address in addresses),
+        )

@@ -1,0 +1,485 @@
+"""From the learner's export to a signed Head. The only place that signs with the policy key.
+
+Rules
+1. Durable before visible: payloads and snapshot are in the store before their Version and Edges are signed, these
+   before the Head that names them.
+2. A (era, version) is published once: an export that the store already holds is not signed again with other bytes.
+   Where the policy key changes, the same edges, and the latest Version with its index, are sealed anew, in one
+   transaction of the store: nobody believes the former key any more.
+3. Heads are ordered by (era, version, sequence); the sequence never falls, not even over a restart. One that is over a
+   day ahead of the clock, as after a clock that was wrong, is dropped: nodes would not believe it.
+4. A Head is signed anew every third of its life, even when nothing changed, so that a frozen view shows.
+5. One at a time stores, shares or drops files. Versions and edges come into `line` and among the edges in the event
+   loop alone, together, once they are shared: others read them there while a thread is at work.
+6. Kept of the past, in memory and in the store, are the newest `WINDOW` versions, those back to the oldest that is in
+   use, their era's first, the edges that lead from there to these, the newest full edge and its anchor: documents, and
+   payloads as far as the budget goes. No node can need what goes: an index lists newer edges alone, so a node that
+   joins, or holds an older version, comes by the anchor or the full edge. run.sqlite keeps the root of every version.
+   So a version, a look at the disk and a start cost the same after however many versions.
+7. A payload is not hashed here: the export says what it hashed to as it was written, and that goes into the Edge and to
+   the peers' server. A file that the export or a start finds on the disk is read and hashed once before it is signed or
+   shared.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing.payload_rebuild import Remaking
+from p2p.envelope import document_hash, open_sealed, seal
+from p2p.errors import BadSignature, PeerFault
+from p2p.handlers import Handlers
+from p2p.identity import public_bytes
+from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, decode, encode, head_topic
+from p2p.network import Gossip, Manifest, PayloadExchange
+from p2p.plan.trees import Load
+from p2p.swarm import manifest as chunks
+from p2p.swarm.manifest import bare
+from protocol import document_service
+from protocol.methods import DOCUMENTS, HEAD
+from protocol.versions import manifest_of_edge
+from runtime.errors import LocalFault
+from runtime.files import writing
+from weights.codec import frames
+from weights.documents import Edge, EdgeIndex, Version
+from weights.snapshot import Snapshot
+from weights.store import Store, StoredFile
+from weights.update_path import path_to
+
+SEQUENCE_AHEAD = 24 * 3600 * 1000
+"""Milliseconds that a Head's sequence may be ahead of the clock."""
+HEAD_LIFE = 180.0
+"""Seconds that a Head is fresh."""
+REACH = 128
+"""Edges that an EdgeIndex lists beside the anchor: who missed fewer versions than these span comes by diffs alone."""
+WINDOW = 1024
+"""Versions whose documents and payloads are kept: a verdict can be run again as long as its version is among them."""
+RESTORED = 4 * WINDOW
+"""Versions that a start reads: more than are kept, unless an earlier program kept all."""
+EARLIER = 1024
+"""Edges from before those versions that a start reads: of the first version, and of the way from it."""
+KINDS = ("version", "edge", "edgeindex", "published")
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass(frozen=True)
+class Signing:
+    """What the publisher signs with, and for which run."""
+
+    run: bytes
+    policy: Ed25519PrivateKey
+    channel: Ed25519PrivateKey
+    root_serial: int
+    former: frozenset[bytes] = frozenset()
+    """Public keys of both roles in earlier Roots: what lies in the store may be signed by them."""
+
+    @property
+    def policies(self) -> frozenset[bytes]:
+        return self.former | {public_bytes(self.policy)}
+
+    @property
+    def channels(self) -> frozenset[bytes]:
+        return self.former | {public_bytes(self.channel)}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version as it stands in the store."""
+
+    era: int
+    version: int
+    root: bytes
+    version_hash: bytes
+    index_hash: bytes
+
+
+class Publisher:
+    """Holds the newest Head, and answers "head" and "documents". Each edge is verified once, when it is read back."""
+
+    def __init__(
+        self,
+        signing: Signing,
+        store: Store,
+        handlers: Handlers,
+        gossip: Gossip,
+        exchange: PayloadExchange,
+        *,
+        head_file: Path,
+        addresses: Callable[[], Awaitable[list[str]]],
+        clock: Callable[[], float],
+        announcing: Callable[[int, int, int], None] = lambda era, version, now: None,
+        roots: Callable[[], Mapping[int, bytes]] = dict,
+    ) -> None:
+        """`addresses`: where nodes reach this coordinator. `clock`: seconds since the Unix epoch. `announcing`: told
+        before each Head goes out: era, version, milliseconds. `roots`: every sealed Root of the run, by its serial."""
+        self._signing, self._store = signing, store
+        self._gossip, self._exchange = gossip, exchange
+        self._head_file, self._addresses, self._clock = head_file, addresses, clock
+        self._announcing, self._roots = announcing, roots
+        self._step = 0
+        self._changed = asyncio.Event()
+        self._storing = asyncio.Lock()
+        self.finished = False
+        self.sealed_head: bytes | None = None
+        self._head = self._restored_head()
+        self.line = self._restored_line()
+        """The first version of the era, and the newest (rule 6), oldest first."""
+        self._edges = self._restored_edges()
+        self._remaking = Remaking(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
+        self._edges, self.line = self._sealed_anew()
+        HEAD.serve(handlers, self._answer_head, limit=HEAD.at_coordinator)
+        DOCUMENTS.serve(handlers, self._answer_documents)
+
+    @property
+    def latest(self) -> Published | None:
+        """The newest version published, None before the first."""
+        return self.line[-1] if self.line else None
+
+    def load(self) -> Load | None:
+        """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
+        edges = list(self._edges.values())
+        newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
+        return None if newest is None else Load(newest.length, newest.chunk_size)
+
+    def snapshots(self) -> dict[bytes, Path]:
+        """Content root -> snapshot, of the versions that lie here whole."""
+        return {file.hash: file.path for file in self._store.snapshots()}
+
+    def at_hand(self) -> dict[Edge, Path]:
+        """The edges whose payloads lie here, and where."""
+        payloads = {file.hash: file.path for file in self._store.payloads()}
+        return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
+
+    def steps_from(self, root: bytes) -> list[Edge]:
+        """The edges that start at `root` and whose payloads lie here."""
+        edges = [edge for edge in self._edges.values() if edge.base_root == root]
+        return [edge for edge in edges if self._store.payload(edge.payload_hash) is not None]
+
+    def payload(self, edge: Edge) -> Path | None:
+        """Where the payload of an edge lies, if it does."""
+        return self._store.payload(edge.payload_hash)
+
+    async def sign_with(self, signing: Signing) -> None:
+        """Go on under the keys of a newer Root, and announce it (rule 2)."""
+        async with self._storing:
+            self._signing = signing
+            self._edges, self.line = await anyio.to_thread.run_sync(self._sealed_anew)
+        await self.announce()
+
+    async def publish(self, era: int, step: int, export: Export) -> Published:
+        """Sign and announce a version; returns when its Head is out (rules 1 and 2)."""
+        self._step, latest = step, self.latest
+        if latest is not None and (latest.era, latest.version) >= (era, export.version):
+            await self.announce()
+            return latest
+        async with self._storing:
+            made, edges = await anyio.to_thread.run_sync(self._make, era, export)
+            for _, _, manifest in edges:
+                await self._share(manifest)
+            log.info("version stored", era=era, version=made.version)
+            self._edges |= {digest: edge for digest, edge, _ in edges}
+            self.line.append(made)
+        await self.announce()
+        return made
+
+    async def announce(self) -> None:
+        """Sign a Head for the latest version and gossip it."""
+        latest = self.latest
+        if latest is None:
+            return
+        addresses = await self._addresses()  # before the sequence is taken: two may announce at the same time
+        now, signing = int(self._clock() * 1000), self._signing
+        self._head = Head(
+            era=latest.era,
+            version=latest.version,
+            version_hash=latest.version_hash,
+            index_hash=latest.index_hash,
+            step=max(self._step, latest.version),
+            sequence=self._next_sequence(now),
+            addresses=addresses,
+            root_serial=signing.root_serial,
+            issued=now,
+            expires=now + int(HEAD_LIFE * 1000),
+            finished=self.finished,
+        )
+        sealed = seal("head", signing.run, encode(self._head), signing.channel)
+        with writing(self._head_file) as file:
+            file.write(sealed)
+        self._announcing(latest.era, latest.version, now)
+        self.sealed_head = sealed
+        self._changed.set()
+        log.info("head out", version=latest.version, sequence=self._head.sequence)
+        await self._gossip.publish(head_topic(signing.run), sealed)
+
+    def _next_sequence(self, now: int) -> int:
+        """Rule 3."""
+        before = -1 if self._head is None else self._head.sequence
+        return max(now, before + 1) if before < now + SEQUENCE_AHEAD else now
+
+    async def run(self) -> None:
+        """Share what is held, and keep the Head fresh until cancelled (rule 4). Starts once the network is ready."""
+        await self._offer(list(self._edges.values()))
+        while True:
+            await self.announce()
+            await self._sleep_unless_announced(HEAD_LIFE / 3)
+
+    async def remake(self) -> None:
+        """Make dropped payloads again when nodes miss them, until cancelled."""
+        await self._remaking.run(self._offer)
+
+    async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
+        """Drop all snapshots but those of an era's first and the latest version; then what exceeds `budget` bytes in
+        all, or `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the
+        first to version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is
+        forgotten. Nothing while a version is being published: its files are in the store before it is in `line`."""
+        if not self.line or self._storing.locked():
+            return
+        async with self._storing:
+            window, firsts = self._window(oldest), self._firsts(oldest)
+            way = await anyio.to_thread.run_sync(self._ways, window[0].root, firsts)
+            self._forget(window, firsts, way)
+            since, recent = (window[0].era, window[0].version), self._remaking.recent()
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, way):
+                if file.path.parent.name == "payloads":
+                    await self._exchange.unshare(file.hash)
+
+    def _window(self, oldest: tuple[int, int]) -> list[Published]:
+        """The newest `WINDOW` versions, and those back to `oldest`."""
+        older = self.line[:-WINDOW]
+        return [one for one in older if (one.era, one.version) >= oldest] + self.line[-WINDOW:]
+
+    def _firsts(self, oldest: tuple[int, int]) -> list[Published]:
+        """The first version of the era of `oldest`, and that of the newest era: each was published whole, so that diffs
+        lead from there to every version of its era."""
+        firsts = {one.era: one for one in reversed(self.line)}
+        asked = max((era for era in firsts if era <= oldest[0]), default=self.line[0].era)
+        return [firsts[era] for era in sorted({asked, self.line[-1].era})]
+
+    def _forget(self, window: list[Published], firsts: list[Published], way: list[Edge]) -> None:
+        """In memory, before anything leaves the disk: what is gone is not offered to anybody any more (rule 6)."""
+        since = (window[0].era, window[0].version)
+        self.line = [one for one in firsts if one not in window] + window
+        starts = {(edge.era, edge.version) for edge in way} | {(one.era, one.version) for one in firsts}
+        self._edges = {
+            digest: edge
+            for digest, edge in self._edges.items()
+            if (edge.era, edge.version) >= since or (edge.era, edge.version) in starts
+        }
+
+    def _collect(
+        self,
+        oldest: tuple[int, int],
+        since: tuple[int, int],
+        budget: int,
+        payloads: int,
+        recent: set[bytes],
+        way: list[Edge],
+    ) -> list[StoredFile]:
+        """Of the disk what is over the budget, and what rule 6 does not keep. `since`: where the window begins."""
+        firsts, latest = self._firsts(oldest), (self.line[-1].era, self.line[-1].version)
+        whole = {*((one.era, one.version) for one in firsts), latest}
+        dropped = self._store.collect(whole, 0, kind="snapshots/")
+        spare = recent | (self._needed(oldest) - self._remaking.possible())
+        kept = {(one.era, one.version) for one in self.line}
+        dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in way})
+        dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
+        dropped += self._store.collect(whole, budget, spare=spare)
+        self._store.forget_documents(KINDS, since, whole, self._edges.keys())
+        return dropped
+
+    def _ways(self, root: bytes, firsts: list[Published]) -> list[Edge]:
+        """Edges from before the window that rule 6 keeps. `root`: of the window's first version."""
+        return self._way_to(root, firsts) + [self._edges[digest] for digest in _entrances(self._held(self._edges))]
+
+    def _way_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
+        """The edges at hand that lead to `root` from the snapshots of `firsts`; none where none do."""
+        return path_to(self.at_hand(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
+
+    def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
+        """Payloads that lead to `oldest` from an era's first snapshot, and to every version since. The latest version's
+        is no start: no edge gives it to a node that joins."""
+        since = [version for version in self.line if (version.era, version.version) >= oldest]
+        way = self._way_to(since[0].root, self._firsts(oldest)) if since else []
+        held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
+        return held | {edge.payload_hash for edge in way}
+
+    async def _sleep_unless_announced(self, seconds: float) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    def _make(self, era: int, export: Export) -> tuple[Published, list[tuple[bytes, Edge, Manifest]]]:
+        """Files into the store, then documents, signed. Blocking; it only reads what the event loop shows others.
+        Return the version, and each edge with its document's hash and what its payload hashed to."""
+        snapshot = self._store.put_snapshot(era, export.version, export.root, self._adopted(Path(export.snapshot)))
+        opened = Snapshot(snapshot, root=export.root)
+        edges = [self._edge(era, export, edge) for edge in export.edges]
+        known = self._edges | {digest: edge for digest, edge, _ in edges}
+        index = EdgeIndex(era=era, version=export.version, edges=self._index(known)).to_bytes()
+        index_hash = self._store.put_document("edgeindex", era, export.version, index)
+        version = Version(
+            era=era, version=export.version, root=export.root, tensors=opened.tensors, aliases=opened.aliases
+        )
+        sealed = self._seal("version", version.to_bytes())
+        version_hash = self._store.put_document("version", era, export.version, sealed)
+        # This record is what makes it published: written last, read at restart.
+        made = Published(era, export.version, export.root, version_hash, index_hash)
+        self._store.put_document("published", era, export.version, _record(made))
+        return made, edges
+
+    def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
+        """Put under today's policy key what a former one signed (rule 2); the edges and the line after that. Blocks."""
+        if self._signed_today():
+            return self._edges, self.line
+        edges, made = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
+        for edge in self._edges.values():
+            sealed = self._seal("edge", edge.to_bytes())
+            edges[document_hash(sealed)] = edge
+            made.append(("edge", edge.era, edge.version, sealed))
+        old = self.line[-1]
+        stored = self._store.document(old.version_hash) or b""
+        version = self._seal("version", open_sealed(stored, "version", self._signing.run, self._signing.policies))
+        index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
+        new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
+        contents = {"version": version, "edgeindex": index, "published": _record(new)}
+        made += [(kind, old.era, old.version, content) for kind, content in contents.items()]
+        gone = {*self._edges, old.version_hash, old.index_hash, document_hash(_record(old))}
+        self._store.replace_documents(made, gone)
+        log.info("versions sealed by the new policy key", edges=len(edges), version=old.version)
+        return edges, [*self.line[:-1], new]
+
+    def _seal(self, kind: str, payload: bytes) -> bytes:
+        return seal(kind, self._signing.run, payload, self._signing.policy)
+
+    def _edge(self, era: int, export: Export, edge: ExportedEdge) -> tuple[bytes, Edge, Manifest]:
+        payload = Path(edge.payload)
+        manifest = edge.hashed or chunks.hashed(payload)  # rule 7
+        stored = self._store.put_payload(era, export.version, manifest.hash, self._adopted(payload))
+        # The store keeps the file that it has of that name, and what is known is known of the learner's.
+        known: Manifest = manifest if stored.samefile(payload) else bare(manifest)
+        document = Edge(
+            era=era,
+            base=edge.base,
+            base_root=edge.base_root,
+            version=export.version,
+            root=export.root,
+            codec=frames.NAME,
+            payload_hash=manifest.hash,
+            length=manifest.length,
+            chunk_size=manifest.chunk_size,
+            chunk_root=manifest.chunk_root,
+        )
+        sealed = self._seal("edge", document.to_bytes())
+        return self._store.put_document("edge", era, export.version, sealed), document, known
+
+    def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
+        """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
+        the newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
+        held = self._held(edges)
+        return list(dict.fromkeys([*_entrances(held), *list(held)[-REACH:]]))
+
+    def _held(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
+        """Those whose payloads are here or can be made again."""
+        payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
+        return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
+
+    def _adopted(self, path: Path) -> Path:
+        """A second name for one of the learner's files, which the store may move. The learner keeps its own."""
+        target = self._store.scratch(path.name)
+        target.unlink(missing_ok=True)
+        os.link(path, target)
+        return target
+
+    async def _offer(self, edges: list[Edge]) -> None:
+        """Share what is here from before; a payload that is no longer what its Edge names ends nothing."""
+        async with self._storing:
+            for edge in edges:
+                try:
+                    await self._share(manifest_of_edge(edge))
+                except LocalFault as fault:
+                    log.warning("payload not served", version=edge.version, reason=str(fault))
+
+    async def _share(self, manifest: Manifest) -> None:
+        """Serve a payload, if it is here. The caller holds the lock: a file that is dropped meanwhile cannot be
+        opened."""
+        path = self._store.payload(manifest.hash)
+        if path is not None:
+            await self._exchange.share(manifest, path)
+
+    def _restored_edges(self) -> dict[bytes, Edge]:
+        keys = self._signing.policies
+        since = next(((one.era, one.version) for one in self.line[1:]), (0, 0))
+        found = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
+        return {
+            stored.hash: Edge.from_bytes(open_sealed(stored.sealed, "edge", self._signing.run, keys))
+            for stored in [*found, *self._store.documents("edge", since)]
+        }
+
+    def _restored_head(self) -> Head | None:
+        """The last Head, for its sequence; it goes out again only if today's channel key signed it."""
+        today, run = public_bytes(self._signing.channel), self._signing.run
+        try:
+            sealed = self._head_file.read_bytes()
+            if _signed(sealed, "head", run, today):
+                self.sealed_head = sealed
+            return decode(open_sealed(sealed, "head", run, self._signing.channels), Head)
+        except FileNotFoundError:
+            return None
+        except PeerFault as error:
+            log.warning("the last Head on disk counts for nothing; another one is made", reason=str(error))
+            self.sealed_head = None
+            return None
+
+    def _signed_today(self) -> bool:
+        """Whether today's policy key signed the latest Version, and so all that was sealed with it. True where there is
+        none to seal anew."""
+        found = self._store.document(self.line[-1].version_hash) if self.line else None
+        today, run = public_bytes(self._signing.policy), self._signing.run
+        return found is None or _signed(found, "version", run, today)
+
+    def _restored_line(self) -> list[Published]:
+        found = self._store.newest("published", RESTORED)
+        first = [one for one in self._store.oldest("published", 1) if one not in found[:1]]
+        return [
+            Published(one.era, one.version, one.sealed[64:96], one.sealed[:32], one.sealed[32:64])
+            for one in [*first, *found]
+        ]
+
+    async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
+        return document_service.head(ask, self.sealed_head, self._roots())
+
+    async def _answer_documents(self, peer: str, ask: DocumentsAsk) -> Documents:
+        return document_service.documents(ask, self._store.document)
+
+
+def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
+    """How a node that holds nothing, or something old, comes in: the newest full edge, and the newest from its version
+    (the anchor)."""
+    full = [digest for digest, edge in held.items() if edge.base is None][-1:]
+    return full + [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
+
+
+def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
+    """Return whether `key` signed a document of this kind and run. Raises `Malformed`."""
+    try:
+        open_sealed(sealed, kind, run, [key])
+    except BadSignature:
+        return False
+    return True
+
+
+def _record(one: Published) -> bytes:
+    """The store's documents of a published version."""
+    return one.version_hash + one.index_hash + one.root

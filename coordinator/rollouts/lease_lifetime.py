@@ -1,0 +1,105 @@
+"""How long a lease lasts. Pure; times in milliseconds.
+
+Rules
+1. A lease lasts min(3 x the node's own p90 + 5 s, 4 x the p90 over the proven nodes, one value each, + 5 s), within the
+   bounds of the run. The second of these is the *fleet's* time. It is also that of a node with fewer than `ENOUGH`
+   groups handed in. With fewer than `ENOUGH` proven nodes the fleet's time is the `first_ms` of the run's terms.
+2. A node that has handed in groups, and whose p90 would take more than two thirds of the fleet's time, is *slow*. It
+   keeps its own life, 3 x its p90 + 5 s, and all slow nodes share a tenth of the room
+   (coordinator/rollouts/share_rules.py). So no honest node is expired for being slower than the others, and no slow one
+   holds the room of the others.
+3. A node of which the last `ENOUGH` groups and more all came late, each after more than the longest life, is told
+   `too-slow`. After `TRY_AGAIN` without a lease it may try again.
+4. A proven node counts among the fleet for `REMEMBERED` after its last lease.
+"""
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from coordinator.metrics.statistics import quantile
+from runtime.units import DAY
+
+ENOUGH: Final = 3
+OWN: Final = 3
+FLEET: Final = 4
+SLACK: Final = 5_000
+TRY_AGAIN: Final = 3_600_000
+REMEMBERED: Final = DAY
+
+
+class Bounds(NamedTuple):
+    """Of every lease of a run. `first`: the fleet's time while too few nodes are proven."""
+
+    first: int
+    least: int
+    most: int
+
+    def within(self, life: float) -> int:
+        """Return `life`, or the bound that it is beyond."""
+        return int(max(self.least, min(life, self.most)))
+
+
+class Life(NamedTuple):
+    """`slow`: by rule 2."""
+
+    lasts: int
+    slow: bool
+
+
+def life(turnarounds: Sequence[int], fleet: int | None, bounds: Bounds) -> Life:
+    """Return how long a node's next lease lasts. `turnarounds`: of its last groups, from lease sent to group received.
+    `fleet`: p90 over the proven nodes; None: too few are proven."""
+    longest = fleets_time(fleet, bounds)
+    if not turnarounds:
+        return Life(longest, False)
+    p90 = quantile(turnarounds, 0.9)
+    own = bounds.within(OWN * p90 + SLACK)
+    if 3 * p90 + 2 * SLACK > 2 * longest:
+        return Life(own, True)
+    return Life(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
+
+
+def fleets_time(fleet: int | None, bounds: Bounds) -> int:
+    """Return the second of the two times of rule 1."""
+    return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
+
+
+def too_slow(late: Sequence[int], last: int, now: int, bounds: Bounds) -> bool:
+    """Return whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when
+    its last lease was sent."""
+    return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
+
+
+class Fleet:
+    """The p90 of each proven node. A note, a look and what is forgotten cost no more than a search in a sorted list."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+        self._sorted: list[int] = []
+
+    def note(self, node: bytes, p90: int, now: int) -> None:
+        """A proven node was measured."""
+        self._forget(node)
+        self._known[node] = p90, now
+        bisect.insort(self._sorted, p90)
+
+    def leave(self, node: bytes) -> None:
+        """A node is no longer proven."""
+        self._forget(node)
+
+    def p90(self, now: int) -> int | None:
+        """Return the p90 over the proven nodes; None while there are fewer than `ENOUGH`."""
+        while self._known:
+            node, (_, at) = next(iter(self._known.items()))
+            if now - at <= REMEMBERED:
+                break
+            self._forget(node)
+        count = len(self._sorted)
+        return self._sorted[-(-9 * count // 10) - 1] if count >= ENOUGH else None
+
+    def _forget(self, node: bytes) -> None:
+        known = self._known.pop(node, None)
+        if known is not None:
+            del self._sorted[bisect.bisect_left(self._sorted, known[0])]

@@ -1,0 +1,289 @@
+"""Requests of nodes: who speaks, to whom, once. Then the part that decides answers.
+
+Rules, in order
+1. A request is signed by exactly one key, and that key is the node. The transport's identity gives no authority.
+2. It is addressed to this run's channel key (a hello also to nobody, or to a former channel key of the run), and names
+   the method under which it came. Another request to a former channel key is refused; for `TOLD` after a Root was
+   issued, the refusal brings all Roots, so that the node goes on under the new key at once.
+3. It expires within `SKEW` of the coordinator's clock, before or after: so a node's clock may be wrong by nearly as
+   much. Hello alone is answered at any time, because it tells the coordinator's clock.
+4. The same id within its life gets the same answer; another request under the same id is refused. The memory of it is
+   bounded and ends with the process: beyond it, a lease is known by its nonce and a submission by its bytes.
+5. An answer leaves once everything that was written before is committed (coordinator/group_commit.py).
+6. Requests are answered in the order of coordinator/rollouts/request_priority.py.
+7. A banned or suspended node hears why, and until when, whatever it asks: it costs the check of one signature
+   (coordinator/accounts/). A node that does not speak this run's protocol hears what to update to. One that never said
+   hello gets no lease: a hello is what shows that it knows the run's tasks. Once is enough, also after a restart.
+8. A hello brings the record of the node's addresses (p2p/discovery/peer_records.py), signed by the node itself. One
+   that is over or from ahead is not taken, as the node may not know the time yet; it comes with the next hello.
+9. Open leases get the time of an absence back before any of this (rollouts/absence.py). A submission wakes the
+   scorer.
+
+Everything but `serve` is plain code with the time as an argument.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import blake3
+import msgspec
+
+from coordinator.accounts.standing import Standing, minute
+from coordinator.metrics.history import History
+from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.absence import Absence
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.lease_table import admitted
+from coordinator.rollouts.request_priority import RequestQueue
+from coordinator.rollouts.verification import submission_limit
+from coordinator.run.setup import Run
+from p2p.discovery.peer_records import Known, opened
+from p2p.envelope import open_signed
+from p2p.errors import BadSignature, Malformed, Stale
+from p2p.handlers import Handlers
+from p2p.identity import peer_id, public_bytes
+from p2p.limits.origin import NOWHERE, Origin
+from p2p.messages import (
+    Acknowledgement,
+    Answer,
+    Hello,
+    LeaseAsk,
+    Refusal,
+    Request,
+    SubmitAnswer,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)
+from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.multiaddr import Way, way_of_asker
+from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
+from protocol.refusals import refusal
+
+SKEW = 600_000
+"""Milliseconds between the coordinator's now and a request's expiry, at most."""
+TOLD = 24 * 3600 * 1000
+"""Milliseconds; rule 2."""
+MOST_ANSWERS = 4096
+MOST_ANSWER_BYTES = 64 << 20
+
+
+class Asked(NamedTuple):
+    """The circumstances of a request: the node that signed it, when it came (ms), and from where."""
+
+    node: bytes
+    now: int
+    origin: Origin
+
+
+Decide = Callable[[Asked, bytes], bytes | Refusal]
+
+
+class Answers:
+    """Answers given, by (node, request id): the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[bytes, bytes], tuple[bytes, bytes, int]] = OrderedDict()
+        self._bytes = 0
+
+    def find(self, node: bytes, request: bytes) -> tuple[bytes, bytes] | None:
+        """(hash of the request, answer)."""
+        known = self._known.get((node, request))
+        return None if known is None else known[:2]
+
+    def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
+        self._known[node, request] = (digest, answer, expires)
+        self._bytes += len(answer)
+        while self._known and (len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._over(now)):
+            _, (_, given, _) = self._known.popitem(last=False)
+            self._bytes -= len(given)
+
+    def _over(self, now: int) -> bool:
+        return next(iter(self._known.values()))[2] + SKEW < now
+
+
+class Control:
+    """`recipient`: this run's channel key, 32 bytes; `former`: its keys before, which are told the Roots until `told`
+    (ms). What `hello`, `lease`, `submit`, `verdicts` and `acknowledge` return is the answer of that method."""
+
+    def __init__(
+        self,
+        run: Run,
+        books: Books,
+        publisher: Publisher,
+        history: History,
+        arrived: asyncio.Event,
+        absence: Absence,
+        clock: Callable[[], int],
+    ) -> None:
+        """`arrived`: set with each submission. `clock`: milliseconds since the Unix epoch."""
+        self._run, self._books, self._publisher, self._history = run, books, publisher, history
+        self._arrived, self._absence, self._clock = arrived, absence, clock
+        self._spec = run.runspec
+        self._answers = Answers()
+        self._decide: dict[str, Decide] = {
+            HELLO.name: _decided(HELLO, self.hello),
+            LEASE.name: _decided(LEASE, self.lease),
+            SUBMIT.name: _decided(SUBMIT, self.submit),
+            VERDICTS.name: _decided(VERDICTS, self.verdicts),
+            ACKNOWLEDGE.name: _decided(ACKNOWLEDGE, self.acknowledge),
+        }
+        self.take_keys()
+
+    def take_keys(self) -> None:
+        """Go on under the channel key of the run's newest Root (rule 2)."""
+        chain = self._run.chain
+        self.recipient = public_bytes(self._run.keys.channel)
+        self.former = frozenset(key for root in chain for key in root.roles["channel"].keys) - {self.recipient}
+        self.told = (chain[-1].issued or 0) + TOLD
+
+    def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
+        """Answer what nodes ask. `origin_of`: see `p2p.network.Inbound`."""
+        names = [method.name for method in SEALED]
+        queue = RequestQueue(self._clock, lambda: handlers.unanswered(names))
+        for method in SEALED:
+
+            async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
+                origin = origin_of(peer)
+                later = await queue.enter(method, origin.party)
+                if later is not None:
+                    return _encoded(refusal("busy", retry_after=later))
+                answer = self.answer(method, data, self._clock(), way_of_asker(peer), origin)
+                await self._books.durable()
+                return answer
+
+            room = submission_limit(self._spec) if method is SUBMIT else 0
+            handlers.serve(method.name, handle, limit=method.limit + room)
+
+    def answer(self, method: str, data: bytes, now: int, way: Way = "direct", origin: Origin = NOWHERE) -> bytes:
+        """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""
+        self._absence.here(now)
+        try:
+            node, request = self._opened(data)
+        except Malformed as error:
+            return _encoded(refusal("malformed", what="request", detail=error))
+        except BadSignature as error:
+            return _encoded(refusal("bad-signature", detail=error))
+        refused = self._refused(node, request, method, now)
+        if refused is not None:
+            return _encoded(refused)
+        digest = blake3.blake3(data).digest()
+        known = self._answers.find(node, request.id)
+        if known is not None:
+            return known[1] if known[0] == digest else _encoded(refusal("id-reused"))
+        try:
+            decide = self._decide.get(method)
+            if decide is None:
+                result: bytes | Refusal = refusal("unknown-method", method=method)
+            else:
+                result = decide(Asked(node, now, origin), request.body)
+        except Malformed as error:
+            result = refusal("malformed", what=f"{method} request", detail=error)
+        self._books.roster.sightings.came(node, way, now)
+        verdicts = None if request.verdicts is None else self._books.intake.verdicts(node, request.verdicts)
+        answer = _encoded(result, verdicts)
+        self._answers.keep(node, request.id, digest, answer, request.expires, now)
+        return answer
+
+    def _opened(self, data: bytes) -> tuple[bytes, Request]:
+        node, payload = open_signed(data, "request", self._spec.run)
+        return node, decode(payload, Request)
+
+    def _refused(self, node: bytes, request: Request, method: str, now: int) -> Refusal | None:
+        # A node that says hello for the first time does not know the Root yet, and so no channel key: zeros.
+        known = {self.recipient, bytes(32), *self.former} if method == "hello" else {self.recipient}
+        if request.recipient not in known:
+            wrong = refusal("wrong-recipient")
+            told = request.recipient in self.former and now < self.told
+            return msgspec.structs.replace(wrong, roots=list(self._run.roots)) if told else wrong
+        if request.method != method:
+            return refusal("wrong-method", asked=request.method, method=method)
+        off = abs(request.expires - now)
+        if off > SKEW and method != "hello":
+            return refusal("clock", off=off / 1000, most=SKEW / 1000)
+        standing = self._books.accounts.of(node, now)
+        if standing.suspended_until is not None:
+            return _out(standing, standing.suspended_until, now)
+        if method == "lease" and not self._books.roster.introduced(node):
+            return refusal("no-hello")
+        return None
+
+    def hello(self, asked: Asked, hello: Hello) -> Welcome | Refusal:
+        """Greet a node that can take part (rules 7 and 8). Raises `Malformed` for a record that is none."""
+        low, high = self._spec.protocols
+        if hello.protocols[0] > high or hello.protocols[1] < low:
+            return refusal("protocol", low=low, high=high, theirs="{}-{}".format(*hello.protocols))
+        known = {(task.name, task.version) for task in hello.tasks}
+        for task in self._spec.tasks:
+            if (task.name, task.version) not in known:
+                return refusal("task-version", task=task.name, version=task.version)
+        if not admitted(hello.engine, self._spec.engines):
+            return refusal("engine", engine=hello.engine, admitted=", ".join(self._spec.engines))
+        try:
+            record = self._record(asked, hello.record)
+        except BadSignature as error:
+            return refusal("bad-signature", detail=error)
+        roster = self._books.roster
+        roster.hello(asked.node, hello, record, asked.now)
+        return Welcome(
+            roots=list(self._run.roots),
+            runspec=self._run.runspec_sealed,
+            head=self._publisher.sealed_head,
+            peers=[known.sealed for known in roster.records(asked.now)],
+            now=asked.now,
+        )
+
+    def lease(self, asked: Asked, ask: LeaseAsk) -> bytes | Refusal:
+        """Return the sealed Lease, or why there is none now."""
+        self._history.first_asked(ask.version, asked.now)
+        return self._books.lease(asked.node, ask, asked.now, asked.origin)
+
+    def submit(self, asked: Asked, data: bytes) -> SubmitAnswer | Refusal:
+        """Take a submission in, and wake the scorer (rule 9)."""
+        answer = self._books.intake.submit(asked.node, data, asked.now)
+        self._arrived.set()
+        return answer
+
+    def verdicts(self, asked: Asked, ask: VerdictsAsk) -> VerdictsAnswer:
+        """Return the node's receipts."""
+        return self._books.intake.verdicts(asked.node, ask)
+
+    def acknowledge(self, asked: Asked, message: Acknowledgement) -> None:
+        """Note that the node holds a version."""
+        self._books.acknowledge(asked.node, message, asked.now)
+
+    def _record(self, asked: Asked, sealed: bytes) -> Known | None:
+        """Rule 8. Raises `Malformed`, `BadSignature`."""
+        try:
+            known = opened(sealed, self._spec.run, asked.now)
+        except Stale:
+            return None
+        if known.peer != peer_id(asked.node):
+            raise BadSignature(f"a record of {known.peer}")
+        return known
+
+
+def _out(standing: Standing, until: int, now: int) -> Refusal:
+    """Why a key that is banned or suspended gets nothing."""
+    if standing.code == "banned":
+        return refusal("banned", why=standing.why)
+    return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
+
+
+def _decided(method: Method[Q, A], decide: Callable[[Asked, Q], A | Refusal]) -> Decide:
+    """Return `decide`, from the encoded request to the encoded answer. Raises `Malformed`."""
+
+    def decided(asked: Asked, body: bytes) -> bytes | Refusal:
+        found = decide(asked, method.request.decode(body))
+        return found if isinstance(found, Refusal) else method.answer.encode(found)
+
+    return decided
+
+
+def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None) -> bytes:
+    if isinstance(result, Refusal):
+        return encode(Answer(refusal=result, verdicts=verdicts))
+    return encode(Answer(body=result, verdicts=verdicts))

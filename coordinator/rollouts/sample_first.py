@@ -1,0 +1,124 @@
+"""How the scorer looks at a group: all of it at once, or at one sample first.
+
+Rules
+1. A group of a key that is known and has no strike is looked at whole, in one pass.
+2. Of a group whose key is new, has a strike or is suspended, one sample is looked at first. `Books.first_look` draws
+   it when the scorer comes to the group, so that a forger cannot know it. A proof against this sample ends the look.
+   Otherwise the other samples are looked at together: no sample twice, the prompt twice.
+3. A group that came before its key was suspended is judged on its own worth, as the rules of verdicts say. Later ones
+   are not taken (coordinator/rollouts/request_handler.py).
+4. Where a group is mostly wrong, `kinship` says whether its tokens may be another version's. That takes at most one
+   further pass for each version.
+
+The caller has the scorer under the version of the group, and keeps it there until `look` returns. Errors are the
+scorer's.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from coordinator.rollouts.cross_version import Kinship, Known
+from coordinator.rollouts.scorer import Scorer
+from coordinator.rollouts.verification import (
+    ENOUGH,
+    EXACT,
+    Calibration,
+    Verdict,
+    judge,
+    mostly_wrong,
+    proof,
+    right_tokens,
+    sampled_tokens,
+    wrong_tokens,
+)
+from coordinator.rollouts.waiting_groups import Undecided
+from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
+from runtime.child import ChildDied, ChildError
+
+
+class Looks:
+    """`eos`: the id that ends a turn. `staleness`: S. `published`: the versions of an era that nodes may hold."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        eos: int,
+        staleness: int,
+        published: Callable[[int], Iterable[int]],
+        calibration: Calibration = EXACT,
+    ) -> None:
+        self._scorer, self._eos, self._published, self._calibration = scorer, eos, published, calibration
+        self._kinship = Kinship(staleness)
+        self._measuring = asyncio.Lock()
+
+    async def look(self, group: Undecided, first: int | None) -> Verdict:
+        """Look at a group, and judge it. `first`: the sample to look at alone first, None: all at once (rules 1, 2)."""
+        rollouts = group.submission.rollouts
+        scores: list[SampleScore | None] = [None] * len(rollouts)
+        if first is not None:
+            await self._fill(group, scores, [first])
+        if first is None or proof(rollouts, scores, self._calibration) is None:
+            await self._fill(group, scores, [number for number, score in enumerate(scores) if score is None])
+        verdict = judge(rollouts, scores, self._calibration)
+        if verdict.accepted:
+            self._remember(group)
+        elif mostly_wrong(*wrong_tokens(scores, self._calibration)) and not await self._possible_elsewhere(group):
+            return judge(rollouts, scores, self._calibration, kin=False)
+        return verdict
+
+    async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
+        """Have these samples of a group scored."""
+        found = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
+        for number, score in zip(numbers, found, strict=True):
+            scores[number] = score
+
+    async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        """Ask for a score of each sample. A scorer that died between two passes was followed by one without weights:
+        raises `ChildDied` instead of asking that one."""
+        if self._scorer.loaded is None:
+            raise ChildDied("scorer", 0, "it went while a group was looked at")
+        found = await self._scorer.score(job, samples)
+        if len(found) != len(samples):
+            raise ChildError("EngineError", f"it gave {len(found)} scores for {len(samples)} samples")
+        return found
+
+    async def _possible_elsewhere(self, group: Undecided) -> bool:
+        """Find out whether tokens that are mostly wrong may be another version's (rule 4)."""
+        era, version = group.lease.era, group.lease.version
+        async with self._measuring:
+            known = self._kinship.wanted(era, version)
+            if known is not None:
+                (score,) = await self._scored(known.job, [known.sample])
+                self._kinship.take(version, known, known.tokens - right_tokens(score, self._calibration))
+        return self._kinship.possible(version, self._published(era))
+
+    def _remember(self, group: Undecided) -> None:
+        """Keep the shortest sample of an accepted group that is long enough."""
+        lengths = [(sampled_tokens(one), number) for number, one in enumerate(group.submission.rollouts)]
+        tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
+        if self._kinship.wants(group.lease.version, tokens):
+            job, sample = self._job(group, [number]), _sample(group, number)
+            sample = msgspec.structs.replace(sample, packed=sample.packed.copy())  # and not the whole submission
+            self._kinship.remember(Known(group.lease.era, group.lease.version, tokens, job, sample))
+
+    def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:
+        lease = group.lease
+        return Job(
+            prompt=lease.prompt,
+            seeds=[lease.seeds[number] for number in numbers],
+            limit=lease.limit,
+            eos=self._eos,
+            task=lease.task,
+            task_version=lease.task_version,
+            split="train",
+            index=lease.index,
+        )
+
+
+def _sample(group: Undecided, number: int) -> PackedSample:
+    rollout = group.submission.rollouts[number]
+    return PackedSample(packed=rollout.packed, turns=rollout.turns, logprobs=rollout.logprobs)

@@ -1,0 +1,271 @@
+"""Verdicts: the end of a lease, in one transaction with its ledger entry, its receipt and its place in the buffer.
+
+Rules
+1. A lease ends once: accepted, refused or expired, and is paid at most once. The ledger has one entry of it (key
+   "lease:<id>"), or, of a new key's lease that earned nothing, tells of it among others
+   (coordinator/accounts/lease_ends.py).
+2. A group received before its lease expired is judged on its own worth. If it is good, it is paid; it is trainable iff
+   its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
+3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
+   prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
+4. A group that comes too late is refused with a receipt that points at the lease's expiry in the ledger.
+5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
+   trainable: it never enters the buffer.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from coordinator.accounts.lease_ends import Ends, Place
+from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
+from coordinator.accounts.ledger_facts import RULES
+from coordinator.accounts.standing import Accounts
+from coordinator.accounts.strikes import Strikes
+from coordinator.database import Database, marks
+from coordinator.learner.age import fresh
+from coordinator.rollouts.lease_table import Held, Leases, Progress, Seal
+from coordinator.rollouts.submitted_group import Claimed
+from coordinator.rollouts.token_storage import Tokens
+from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
+from p2p.identity import peer_id
+from p2p.messages import Lease, Receipt, encode
+from protocol.refusals import sentence
+from tasks.task import Score
+
+REFERENCE_TOKENS = 128
+ACCEPTED = ("ok", "task-score")
+"""Codes of accepted groups."""
+RECENT = 200
+"""Decided groups whose codes are remembered."""
+EXPIRED_AT_ONCE = 64
+"""Leases that end in one call: few enough that nothing else waits for it, also where thousands of nodes leave."""
+MOST_REASON = 300
+"""Characters of a receipt's reason; a receipt is to stay under 1 KB."""
+
+
+class LeaseEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ledger says of a lease that ended: all that the market reads. Times in ms, `weight` in milli-RE."""
+
+    node: str
+    lease: bytes
+    era: int
+    version: int
+    sent: int
+    expires: int
+    received: int | None
+    code: str
+    rollouts: int
+    tokens_in: int
+    tokens_out: int
+    weight: int
+    trainable: bool
+    submission_hash: bytes | None
+    rules: int = RULES
+
+
+def weight(tokens: int) -> int:
+    """Milli-RE of a rollout of `tokens` tokens, prompt and completion together (rule 3)."""
+    return (2000 * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
+
+
+class Verdicts:
+    """Writes the ends of leases. `run`: the run's id. `recent`: the codes of the groups decided last, in this life."""
+
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        ledger: Ledger,
+        accounts: Accounts,
+        strikes: Strikes,
+        ends: Ends,
+        seal: Seal,
+        run: bytes,
+    ) -> None:
+        self._database = database
+        self._leases = leases
+        self._ledger = ledger
+        self._accounts = accounts
+        self._strikes = strikes
+        self._ends = ends
+        self._seal = seal
+        self._run = run
+        self._tokens = Tokens(database)
+        self.recent: deque[str] = deque(maxlen=RECENT)
+
+    def decide(
+        self, lease: bytes, rollouts: Sequence[Claimed], verdict: Verdict, progress: Progress, now: int
+    ) -> bytes:
+        """The sealed Receipt of a received group; the stored one if it was decided before. `rollouts`: of the group."""
+        with self._database.transaction():
+            known = self.receipt(lease)
+            if known is not None:
+                return known
+            held = self._leases.find(lease)
+            if held is None or held.state != "received":
+                raise LookupError(f"no group was received for lease {lease.hex()}")
+            if verdict.behaviour is None:
+                return self.refuse(held, verdict.code, verdict.reason, now)
+            return self._accept(held, rollouts, verdict.behaviour, progress, now)
+
+    def _accept(
+        self, held: Held, rollouts: Sequence[Claimed], behaviour: list[bytes], progress: Progress, now: int
+    ) -> bytes:
+        lease = held.lease
+        at, packed_scores = self._submission(lease.id, "at, scores")
+        scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
+        code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
+        young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
+        trainable = young and code == "ok"
+        lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
+        total = sum(map(weight, lengths))
+        sampled = sum(map(sampled_tokens, rollouts))
+        given = sum(lengths) - sampled
+        end = self._end(held, at, code, len(rollouts), given, sampled, total, trainable)
+        self._ledger.issue_points(now, total)
+        place = self._append(now, "lease.accepted", end, total)
+        if trainable:
+            varied = len({score.reward for score in scores}) > 1
+            packed = msgspec.msgpack.encode(behaviour)
+            self._database.do(
+                "INSERT INTO buffer VALUES (?, ?, ?, ?, ?, ?)", (lease.id, lease.era, lease.version, at, varied, packed)
+            )
+        self._leases.move(lease.id, "decided")
+        return self._receipt(end, lease, place, "accepted", reason, now)
+
+    def refuse(self, held: Held, code: str, reason: str, now: int) -> bytes:
+        """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
+        lease = held.lease
+        (at,) = self._submission(lease.id, "at")
+        end = self._end(held, at, code)
+        place = self._append_unpaid(now, "lease.refused", end, lease.node)
+        self._leases.fail(lease.id, "decided", code, now)
+        sealed = self._receipt(end, lease, place, "refused", reason, now)
+        self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
+        return sealed
+
+    def refuse_late(self, held: Held, reason: str, now: int) -> bytes:
+        """A receipt for what came after the end (rule 4)."""
+        place = self._expire(held, now)
+        return self._receipt(self._end(held, now, "late"), held.lease, place, "refused", reason, now)
+
+    def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
+        """End at most `most` open leases whose time is over; how many. The others still count as over for room, and a
+        group that comes under one is late."""
+        due = self._leases.due(now, most)
+        with self._database.transaction():
+            for lease in due:
+                held = self._leases.find(lease)
+                if held is not None:
+                    self._expire(held, now)
+        return len(due)
+
+    def _expire(self, held: Held, now: int) -> Place:
+        lease = held.lease
+        if held.state == "open":
+            self._leases.fail(lease.id, "expired", "expired", now)
+            return self._append_unpaid(now, "lease.expired", self._end(held, None, "expired"), lease.node)
+        place = self._place(lease.id)
+        if place is None:
+            raise LookupError(f"lease {lease.id.hex()} is {held.state}, and nothing is known of its end")
+        return place
+
+    def forgotten(self, held: Held) -> bool:
+        """Whether a lease ended so long ago that nothing can be said of it any more
+        (coordinator/accounts/lease_ends.py)."""
+        return held.state == "expired" and self._place(held.lease.id) is None
+
+    def _place(self, lease: bytes) -> Place | None:
+        entry = self._ledger.find(_key(lease))
+        return self._ends.find(lease) if entry is None else Place(entry.seq, entry.hash)
+
+    def receipt(self, lease: bytes) -> bytes | None:
+        """The sealed Receipt, once there is one."""
+        found: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
+        return found
+
+    def confirm(self, node: bytes, leases: Sequence[bytes]) -> None:
+        """The node has stored these receipts for good."""
+        query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
+        self._database.do(query, (*leases, node))
+
+    def _append_unpaid(self, now: int, kind: str, end: LeaseEnd, node: bytes) -> Place:
+        if self._accounts.of(node, now).rank == "new":
+            return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
+        return self._append(now, kind, end, 0)
+
+    def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Place:
+        postings = transfer(ESCROW, accrued(end.node), amount)
+        entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
+        self._accounts.take(entry)
+        return Place(entry.seq, entry.hash)
+
+    def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
+        row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
+        if row is None:
+            raise LookupError(f"nothing was received for lease {lease.hex()}")
+        return row
+
+    def _end(
+        self,
+        held: Held,
+        received: int | None,
+        code: str,
+        rollouts: int = 0,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        total: int = 0,
+        trainable: bool = False,
+    ) -> LeaseEnd:
+        lease = held.lease
+        return LeaseEnd(
+            node=peer_id(lease.node),
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            sent=lease.sent,
+            expires=held.expires,
+            received=received,
+            code=code,
+            rollouts=rollouts,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            weight=total,
+            trainable=trainable,
+            submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
+        )
+
+    def _receipt(self, end: LeaseEnd, lease: Lease, place: Place, verdict: str, reason: str, now: int) -> bytes:
+        receipt = Receipt(
+            run=self._run,
+            node=lease.node,
+            lease=lease.id,
+            era=lease.era,
+            version=lease.version,
+            submission_hash=end.submission_hash or bytes(32),
+            verdict=verdict,
+            code=end.code,
+            reason=reason[:MOST_REASON],
+            trainable=end.trainable,
+            weight=end.weight,
+            entry=place.entry,
+            entry_hash=place.hash,
+            at=now,
+        )
+        sealed = self._seal("receipt", encode(receipt))
+        self.recent.append(end.code)
+        work = (end.trainable, end.weight, end.rollouts, end.tokens_in + end.tokens_out)
+        self._database.do(
+            "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (lease.id, lease.node, verdict, end.code, *work, place.entry or None, now, sealed),
+        )
+        if verdict == "refused":
+            self._tokens.refused(lease.id)
+        return sealed
+
+
+def _key(lease: bytes) -> str:
+    return f"lease:{lease.hex()}"

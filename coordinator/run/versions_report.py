@@ -1,0 +1,111 @@
+"""`echo2-coord policy`: the published versions as they lie in the run's store, also while the coordinator runs.
+
+1. Nothing is written and no lock is taken: the store is read beside the daemon that holds it.
+2. A document is shown only once it has verified under a policy key of one of the run's Roots.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from coordinator.run import setup
+from coordinator.run.run_folder import RunFolder
+from p2p.envelope import open_sealed
+from runtime.errors import LocalFault
+from weights import edges
+from weights.documents import Edge, Version
+from weights.edges import Finding
+from weights.store import StoreReader
+
+D = TypeVar("D", Version, Edge)
+
+
+class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to a version. `base`: the version it starts from, None for a full edge. `nbytes`: of its payload. `rho`:
+    share of elements that it changes, where the payload tells. `held`: the payload is on this disk."""
+
+    base: int | None
+    nbytes: int
+    rho: float | None
+    held: bool
+
+
+class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A version and the edges that lead to it. `root`: content root, hex. `nbytes`: of its weights, uncompressed.
+    `held`: its snapshot is on this disk."""
+
+    era: int
+    version: int
+    root: str
+    nbytes: int
+    held: bool
+    edges: list[EdgeRow]
+
+
+def versions(place: RunFolder, now: int) -> list[VersionRow]:
+    """All that were published, oldest first. `now`: milliseconds. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
+    _, chain, _, _ = setup.read_documents(place)
+    root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
+    with _reading(place) as store:
+        known = _opened(store, "version", Version, root.run, keys)
+        ways = edges.lines(store, _opened(store, "edge", Edge, root.run, keys), known)
+        held = {file.hash for file in store.snapshots()}
+    rows: dict[tuple[int, int], list[EdgeRow]] = {(one.era, one.version): [] for one in known}
+    # An edge whose Version is not there yet belongs to a publication that is under way, or was cut off.
+    for way in sorted(ways, key=lambda way: -1 if way.base is None else way.base):
+        if (way.era, way.version) in rows:
+            row = EdgeRow(base=way.base, nbytes=way.nbytes, rho=way.rho, held=way.held)
+            rows[way.era, way.version].append(row)
+    return [
+        VersionRow(
+            era=one.era, version=one.version, root=one.root.hex(), nbytes=sum(entry.nbytes for entry in one.tensors),
+            held=one.root in held, edges=rows[one.era, one.version],
+        )
+        for one in known
+    ]  # fmt: skip
+
+
+def lines(rows: list[VersionRow]) -> list[str]:
+    """The versions as a table, a line an edge."""
+    if not rows:
+        return ["no version is published yet"]
+    table: list[tuple[str, ...]] = [
+        ("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
+    ]
+    for row in rows:
+        ends = ("held" if row.held else "-", row.root[:16])
+        table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
+        if not row.edges:
+            table.append((str(row.era), str(row.version), "-", "-", "-", "-", "-", *ends))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+
+
+def verify(place: RunFolder) -> list[Finding]:
+    """Every payload and snapshot, hashed again. Raises `LocalFault`, `StoreCorrupt`."""
+    with _reading(place) as store:
+        return list(edges.verify(store))
+
+
+@contextlib.contextmanager
+def _reading(place: RunFolder) -> Iterator[StoreReader]:
+    try:
+        with StoreReader(place.store) as store:
+            yield store
+    except FileNotFoundError as error:
+        raise LocalFault(f"{place.path} has no store yet: `echo2-coord run` makes it") from error
+    except PermissionError as error:
+        raise LocalFault(str(error)) from error
+
+
+def _opened(store: StoreReader, kind: str, document: type[D], run: bytes, keys: set[bytes]) -> list[D]:
+    return [document.from_bytes(open_sealed(one.sealed, kind, run, keys)) for one in store.documents(kind)]
+
+
+def _cells(edge: EdgeRow, weights: int) -> tuple[str, ...]:
+    base = "full" if edge.base is None else str(edge.base)
+    rho = "-" if edge.rho is None else f"{edge.rho:.3%}"
+    share = f"{edge.nbytes / weights:.2%}" if weights else "-"
+    return base, f"{edge.nbytes:,}", share, rho, "held" if edge.held else "dropped"

@@ -1,0 +1,1 @@
+"""Drive the learner and the scorer: their processes, loops, faults and pauses."""

@@ -1,0 +1,95 @@
+"""How good a version is: exact match on held-out prompts, at T = 1 with fixed seeds, and greedy beside it.
+
+Rules
+1. The held-out prompts and the seeds depend on the task alone, so that every version, and every run of the same task,
+   answers the same questions with the same noise.
+2. Held-out prompts are never leased: tasks keep the splits apart.
+3. An answer at which the task's own code fails counts as not solved.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from coordinator.metrics.views import Evaluation
+from coordinator.rollouts.scorer import Scorer
+from engines.engine import Job, Sample
+from tasks.task import Task, TaskFault, Text, Transcript, begun, prompt_of, replay
+
+log = structlog.get_logger("coordinator")
+
+SLICE = 128
+"""Answers that are generated at once: verdicts wait no longer than these take."""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """`limit`: most sampled tokens an answer. `prompts`: how many, at most the size of the held-out split."""
+
+    task: Task
+    text: Text
+    limit: int
+    prompts: int
+
+    def jobs(self) -> list[Job]:
+        """One answer a prompt; a prompt that the task cannot give is left out."""
+        found = []
+        for index in range(min(self.prompts, self.task.size("heldout"))):
+            try:
+                found.append(self._job(index))
+            except TaskFault as fault:
+                log.warning("held-out prompt left out", task=self.task.name, index=index, reason=str(fault))
+        return found
+
+    def _job(self, index: int) -> Job:
+        prompt = prompt_of(self.task, "heldout", index, self.text)
+        named = f"heldout/{self.task.name}/{self.task.version}/{index}".encode()
+        return Job(
+            prompt=prompt,
+            seeds=[hashlib.blake2b(named, digest_size=16).digest()],
+            limit=self.limit,
+            eos=self.text.eos,
+            task=self.task.name,
+            task_version=self.task.version,
+            split="heldout",
+            index=index,
+        )
+
+    def successes(self, jobs: Sequence[Job], groups: Sequence[Sequence[Sample]]) -> float:
+        """Share of the answers that solve their prompt."""
+        solved = [self._solved(job, sample) for job, group in zip(jobs, groups, strict=True) for sample in group]
+        return sum(solved) / max(1, len(solved))
+
+    def _solved(self, job: Job, sample: Sample) -> bool:
+        transcript = Transcript(sample.tokens, sample.turns)
+        try:
+            episode = begun(self.task, "heldout", job.index, self.text)
+            return replay(episode, transcript, eos=job.eos, limit=job.limit).success
+        except TaskFault as fault:
+            log.warning("held-out answer not scored", task=job.task, index=job.index, reason=str(fault))
+            return False
+
+
+async def evaluate(
+    exam: Exam,
+    scorer: Scorer,
+    *,
+    hold: Callable[[], Awaitable[None]],
+    version: int,
+    clock: Callable[[], float],
+    between: Callable[[], Awaitable[None]],
+) -> Evaluation:
+    """Let `scorer` sit the exam under a version. `hold`: have it under that. `between`: what goes first, after every
+    `SLICE` answers; it may have the scorer hold another version. Raises `ChildDied`."""
+    jobs = exam.jobs()
+    shares = []
+    for greedy in (False, True):
+        answers: list[list[Sample]] = []
+        for start in range(0, len(jobs), SLICE):
+            await between()
+            await hold()
+            answers += await scorer.generate_many(jobs[start : start + SLICE], greedy=greedy)
+        shares.append(exam.successes(jobs, answers))
+    return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

@@ -1,0 +1,100 @@
+"""The two halves of learning, each with its process: the scorer judges what nodes made, the learner trains on it.
+
+    submission ─ arrived ─> scoring ─ verdict, work ─> training ─ version, arrived ─> scoring
+
+Each half waits on an event that the other sets; a submission sets `arrived` too
+(coordinator/rollouts/request_handler.py).
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.config import LearnerSection
+from coordinator.learner.messages import Hyper
+from coordinator.metrics.history import History
+from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.sample_first import Looks
+from coordinator.rollouts.scorer import Scorer
+from coordinator.run.setup import Run
+from coordinator.training.evaluation import Exam
+from coordinator.training.model_processes import Learner
+from coordinator.training.run_watch import Watch
+from coordinator.training.scorer_weights import ScorerWeights
+from coordinator.training.scoring_loop import Scoring
+from coordinator.training.training_loop import Course, Training
+from tasks.task import Text
+
+
+class Learning:
+    """`arrived`: to be set when a submission was received. `sound`: to be set once run.sqlite is known to be sound;
+    before that there is no verdict, so nothing is credited."""
+
+    def __init__(
+        self,
+        run: Run,
+        text: Text,
+        books: Books,
+        publisher: Publisher,
+        history: History,
+        learner: Learner,
+        scorer: Scorer,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock`: seconds since the Unix epoch."""
+        self.arrived, self.sound, work = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.training = Training(
+            course=course_of(run),
+            learner=learner,
+            books=books,
+            publisher=publisher,
+            history=history,
+            clock=clock,
+            work=work,
+            moved=self.arrived,
+            watch=Watch(books, clock, work.set),
+        )
+        self.scoring = Scoring(
+            scorer=scorer,
+            books=books,
+            publisher=publisher,
+            history=history,
+            exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+            weights=ScorerWeights(
+                scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
+            ),
+            looks=looks_of(run, scorer, books, publisher),
+            evaluate_every=run.config.run.evaluate_every,
+            clock=clock,
+            arrived=self.arrived,
+            decided=work,
+        )
+
+    async def run(self) -> None:
+        """Both, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.training.run(), name="training")
+            group.create_task(self._score(), name="scoring")
+
+    async def _score(self) -> None:
+        await self.sound.wait()
+        await self.scoring.run()
+
+
+def looks_of(run: Run, scorer: Scorer, books: Books, publisher: Publisher) -> Looks:
+    """How groups of a run are looked at."""
+
+    def published(era: int) -> list[int]:
+        return [one.version for one in publisher.line if one.era == era]
+
+    return Looks(scorer, eos=run.runspec.eos, staleness=books.terms.staleness, published=published)
+
+
+def course_of(run: Run) -> Course:
+    """What the learner is told."""
+    config = run.config
+    section: LearnerSection = config.learner
+    names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
+    hyper = Hyper(**{name: getattr(section, name) for name in names})
+    folder, database = run.folder.learner, run.folder.database
+    return Course(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps)

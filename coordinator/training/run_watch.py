@@ -1,0 +1,178 @@
+"""Keeps a run going: applies the charges and pauses to the books, and makes both durable.
+
+Rules
+1. The groups that are set aside stand in run.sqlite (table `set_aside`), and so does the pause (fact `supervision`):
+   a restart changes neither.
+2. `Books.paused` follows the pause: that is what stops leases. `changed` wakes the learner's loop when one ends.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from coordinator.metrics.views import PauseView, SetAsideView, TroubleView
+from coordinator.rollouts.group_service import Books
+from coordinator.training.batch_faults import BatchFaults
+from coordinator.training.pauses import Pause, Pauses, Standing
+from coordinator.training.wait_reason import Wait, sentence
+
+FACT: Final = "supervision"
+SHOWN: Final = 20
+"""Set-aside batches in the picture."""
+MOST_REASON: Final = 200
+"""Characters of a reason that are kept."""
+
+MOST_REASONS: Final = 50
+"""Reasons that are counted apart."""
+
+log = structlog.get_logger("coordinator")
+
+
+class Watch:
+    """`clock`: seconds since the Unix epoch. `changed`: called when a pause has ended."""
+
+    def __init__(self, books: Books, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+        self._books, self._clock, self._changed = books, clock, changed
+        stored = books.database.fact(FACT)
+        self._pauses = Pauses(msgspec.json.decode(stored, type=Standing) if stored else None)
+        self._batches = BatchFaults()
+        self._wait = Wait()
+        self._reasons: Counter[str] = Counter()
+        self._aside: list[SetAsideView] = []
+        for reason, at, groups in books.buffer.batches_aside():
+            self._count(SetAsideView(at=at, groups=groups, reason=reason))
+        self._follow()
+
+    @property
+    def pause(self) -> Pause | None:
+        return self._pauses.pause
+
+    def look(self) -> None:
+        """Every second or so: end a pause whose time is over, and look at what was decided."""
+        before, ended = self.pause, self._pauses.look(self._now())
+        if ended is not None:
+            self._ended(ended, "its time is over")
+        elif before != self.pause:
+            self._save()
+        recent = self._books.ends.recent
+        # A group that comes in during a pause was leased before it: no new trouble.
+        if self.pause is None and self._pauses.decided(recent, self._now()):
+            recent.clear()
+            self._begun()
+
+    def stop(self, why: str = "") -> None:
+        """The operator pauses the run. Paused again without a reason, it keeps the one that was given."""
+        held = self._pauses.pause
+        given = held.why if held is not None and held.kind == "operator" else "by its operator"
+        self._pauses.stop(why or given, self._now())
+        self._begun()
+
+    def resume(self) -> bool:
+        """The operator lets it go on; False: it was not paused."""
+        ended = self._pauses.resume()
+        if ended is None:
+            return False
+        self._ended(ended, "the operator resumed the run")
+        return True
+
+    def opened(self, era: int, step: int) -> None:
+        """A learner stands at `step` of `era`: in a later era steps are counted anew."""
+        self._batches.opened(era, step)
+
+    def cannot_work(self, reason: str) -> None:
+        """The learner could not be opened, or what it needs is not there: no batch is charged for it."""
+        self._batches.excuse()
+        log.error("the learner cannot work", reason=reason)
+        before = self.pause
+        self._pauses.cannot_work(reason[:MOST_REASON], self._now())
+        self._begun(before)
+
+    def stepped(self, step: int) -> None:
+        """The learner made a step."""
+        if self._batches.stepped(step):
+            self._pauses.stepped()
+            self._save()
+
+    def failed(self, batch: Sequence[bytes], reason: str) -> None:
+        """The learner failed at a batch by an error."""
+        log.error("the learner failed at a batch", groups=len(batch), reason=reason)
+        if self._batches.failed(batch):
+            self._set_aside(batch, reason)
+
+    def died(self, batch: Sequence[bytes], reason: str) -> None:
+        """The learner died while it computed a batch, and nobody had stopped it."""
+        log.warning("the learner died while it computed a batch", groups=len(batch), reason=reason)
+        if self._batches.died(batch):
+            self._set_aside(batch, f"the death of the learner, three times in a row: {reason}")
+
+    def waits(self) -> None:
+        """There is no batch for the learner: say what for, once it has lasted."""
+        now = self._now()
+        if self.pause is not None or not self._wait.due(now):
+            return
+        words = sentence(self._books.shortage(now))
+        if self._wait.say(words, now):
+            log.warning("the learner waits for groups", hours=round(self._wait.seconds(now) / 3600, 1), what=words)
+
+    def drawn(self) -> None:
+        """There is a batch."""
+        self._wait.over()
+        self._books.asked.clear()
+
+    async def durable(self) -> None:
+        """Until what was decided here is on the disk."""
+        await self._books.durable()
+
+    def view(self) -> TroubleView:
+        """For the picture."""
+        pause = self.pause
+        return TroubleView(
+            paused=None if pause is None else PauseView(**msgspec.structs.asdict(pause)),
+            set_aside=self._aside[-SHOWN:],
+            reasons=dict(self._reasons),
+            waiting=self._wait.words,
+        )
+
+    def _set_aside(self, batch: Sequence[bytes], reason: str) -> None:
+        reason, now, before = reason[:MOST_REASON], self._now(), self.pause
+        with self._books.database.transaction():
+            self._books.buffer.set_aside(batch, reason, now)
+            self._pauses.set_aside(reason, now)
+            self._save()
+        self._count(SetAsideView(at=now, groups=len(batch), reason=reason))
+        log.error("groups set aside", groups=[lease.hex() for lease in batch], reason=reason)
+        self._begun(before)
+
+    def _count(self, aside: SetAsideView) -> None:
+        known = aside.reason in self._reasons or len(self._reasons) < MOST_REASONS
+        self._reasons[aside.reason if known else "other reasons"] += aside.groups
+        self._aside = [*self._aside[-SHOWN + 1 :], aside]
+
+    def _begun(self, before: Pause | None = None) -> None:
+        pause = self.pause
+        if pause is not None and pause != before:
+            log.error("the run is paused", why=pause.why, until=pause.until)
+        self._follow()
+        self._save()
+
+    def _ended(self, ended: Pause, why: str) -> None:
+        log.info("the run goes on", paused_seconds=round((self._now() - ended.since) / 1000), because=why)
+        self._books.ends.recent.clear()
+        self._wait.over()
+        self._follow()
+        self._save()
+        self._changed()
+
+    def _follow(self) -> None:
+        self._books.paused = self.pause is not None
+
+    def _save(self) -> None:
+        stored, now = self._books.database.fact(FACT), msgspec.json.encode(self._pauses.standing)
+        if stored != now and (stored is not None or self._pauses.standing != Standing()):
+            self._books.database.set_fact(FACT, now)
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)

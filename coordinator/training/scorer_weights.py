@@ -1,0 +1,172 @@
+"""The weights that the scorer holds: one folder, which its process steps to the version that a group names.
+
+    scorer/held     a folder of weights.journaled: one snapshot, and the journals of the steps among the last versions
+    scorer/made     another, while it is made
+
+Rules
+1. Versions are taken in the order in which they were published, none left out, and the steps down to the oldest version
+   that may still be asked for are kept: within those the scorer goes back and forth, without a payload.
+2. The scorer's process alone writes to `held`. This one makes `made`, which takes its place when it is whole: from a
+   snapshot of the store and diffs, where nothing is held yet, it was damaged, or nothing leads from it.
+3. A kill at any moment leaves a whole version there, old or new, and the next scorer goes on from that.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import anyio.to_thread
+import structlog
+
+from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.scorer import Scorer
+from engines.engine import Loaded
+from runtime.child import ChildError
+from weights.documents import Edge
+from weights.errors import WeightsError
+from weights.journaled import Rolling, remove, settle, take_place
+from weights.snapshot import Snapshot
+from weights.update_path import path_to
+
+_SPOILED: Final = ("BadPayload", "BadSnapshot", "FileNotFoundError", "StoreCorrupt", "WrongBase")
+"""Errors of the scorer that speak of its weights."""
+
+log = structlog.get_logger("coordinator")
+
+
+class StepTo(NamedTuple):
+    """Undo steps, or make them again, until at `root`."""
+
+    root: bytes
+
+
+class StepBy(NamedTuple):
+    """Step by an edge; `keep` steps must then be within reach."""
+
+    edge: Edge
+    keep: int
+
+
+def next_move(
+    held: Loaded, line: Sequence[bytes], oldest: bytes, edges: Iterable[Edge], wanted: bytes
+) -> StepTo | StepBy | None:
+    """What brings the scorer nearer to root `wanted`, which it does not hold; None where nothing does. `line`: roots of
+    the versions published, in order; `oldest`: of the oldest that may still be asked for. `edges`: payloads at hand."""
+    if wanted in (*held.behind, *held.ahead):
+        return StepTo(wanted)
+    tip = held.ahead[-1] if held.ahead else held.root
+    places = {root: place for place, root in enumerate(line)}
+    if not places.get(tip, len(line)) < places.get(wanted, -1):
+        return None
+    following = line[places[tip] + 1]
+    steps = [edge for edge in edges if (edge.base_root, edge.root) == (tip, following)]
+    if not steps:
+        return None
+    if held.root != tip:
+        return StepTo(tip)
+    return StepBy(min(steps, key=lambda edge: edge.length), max(0, places[following] - places.get(oldest, 0)))
+
+
+class ScorerWeights:
+    """`oldest`: (era, version) of the oldest version that may still be asked for."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        publisher: Publisher,
+        *,
+        model: Path,
+        folder: Path,
+        oldest: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._scorer, self._publisher, self._model, self._oldest = scorer, publisher, model, oldest
+        self._path, self._made = folder / "held", folder / "made"
+
+    async def hold(self, root: bytes) -> bool:
+        """Have the scorer under the weights of `root`; False where they cannot be come by any more. Raises `ChildDied`,
+        `ChildError` where the scorer fails at it again and again, `DiskFull`."""
+        anew, faults = iter((self._oldest_root(root), root)), 0
+        while True:
+            try:
+                held = self._scorer.loaded or await self._load()
+                if held is not None and held.root == root:
+                    return True
+                if held is not None and (move := self._next_move(held, root)) is not None:
+                    await self._make(move)
+                elif not await self._remade(target := next(anew, None)) and target in (root, None):
+                    return False
+            except ChildError as error:
+                faults += 1
+                await self._mend(error, faults)
+
+    def _next_move(self, held: Loaded, root: bytes) -> StepTo | StepBy | None:
+        edges = self._publisher.steps_from(held.ahead[-1] if held.ahead else held.root)
+        return next_move(held, self._line(), self._oldest_root(root), edges, root)
+
+    async def _make(self, move: StepTo | StepBy) -> None:
+        if isinstance(move, StepTo):
+            await self._scorer.step_to(move.root)
+        else:
+            payload = self._publisher.payload(move.edge)
+            if payload is not None:
+                await self._scorer.step_by(payload, move.edge.root, move.keep)
+                log.info("scorer stepped", version=move.edge.version, keep=move.keep)
+
+    async def _load(self) -> Loaded | None:
+        if await anyio.to_thread.run_sync(self._is_there):
+            return await self._scorer.load(self._model, self._path)
+        return None
+
+    def _is_there(self) -> bool:
+        remove(self._made)
+        settle(self._path)
+        return (self._path / "origin").exists()
+
+    async def _mend(self, error: ChildError, faults: int) -> None:
+        """Look at the folder again, then make it anew, then give up."""
+        if error.kind not in _SPOILED or faults > 2:
+            raise error
+        log.warning("scorer's weights", kind=error.kind, reason=str(error), anew=faults == 2)
+        if faults == 2:
+            await anyio.to_thread.run_sync(remove, self._path)
+
+    async def _remade(self, root: bytes | None) -> bool:
+        """Rule 2; False where nothing leads to `root`."""
+        snapshots, edges = self._publisher.snapshots(), self._publisher.at_hand()
+        chain = None if root is None else path_to(edges, snapshots, root)
+        if root is None or chain is None:
+            return False
+        try:
+            await anyio.to_thread.run_sync(self._write, root, chain, snapshots, edges)
+        except (WeightsError, FileNotFoundError) as error:
+            log.error("scorer's weights cannot be made", root=root.hex()[:16], reason=str(error))
+            return False
+        log.info("scorer's weights made", root=root.hex()[:16], edges=len(chain))
+        await self._scorer.load(self._model, self._path)
+        return True
+
+    def _write(
+        self, root: bytes, chain: Sequence[Edge], snapshots: Mapping[bytes, Path], payloads: Mapping[Edge, Path]
+    ) -> None:
+        start = chain[0].base_root if chain else root
+        if start is None:
+            made = Rolling.unpack(self._made, payloads[chain[0]], chain[0].root)
+            chain = chain[1:]
+        else:
+            made = Rolling.create(self._made, Snapshot(snapshots[start], root=start))
+        for edge in chain:
+            made.apply(payloads[edge], edge.root)
+        take_place(self._made, self._path)
+
+    def _line(self) -> list[bytes]:
+        """Roots in the order of publication; a version that changes nothing is no step."""
+        roots = [version.root for version in self._publisher.line]
+        return [root for root, before in zip(roots, [None, *roots], strict=False) if root != before]
+
+    def _oldest_root(self, root: bytes) -> bytes:
+        """Of the oldest version that may be asked for, or `root` where that is older."""
+        oldest = self._oldest()
+        for version in self._publisher.line:
+            if version.root == root or (version.era, version.version) >= oldest:
+                return version.root
+        return root

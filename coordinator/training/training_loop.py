@@ -1,0 +1,292 @@
+"""Drives the learner: opens it, feeds it the buffer's draws one step at a time, publishes what it exports.
+
+Rules
+1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
+2. An export that its checkpoint holds and nobody has published yet is published before the next step.
+3. A batch that a crash or an error swallowed is drawn again, the very same one: it was drawn in memory only. When it is
+   set aside instead, and when nothing is drawn at all, coordinator/supervision says.
+4. The last step of the course is exported and published, whether or not `publish_every` divides it.
+5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from coordinator.learner.age import age
+from coordinator.learner.eras import FIRST_ERA, next_era
+from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped
+from coordinator.metrics.history import History
+from coordinator.metrics.statistics import smoothed
+from coordinator.metrics.views import StepPoint, VersionRow
+from coordinator.publishing.publisher import Published, Publisher
+from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.lease_table import Progress
+from coordinator.rollouts.replay_buffer import Drawn
+from coordinator.training.model_processes import DiedComputing, Learner
+from coordinator.training.run_watch import Watch
+from coordinator.training.wait_reason import LOOK
+from runtime.child import ChildDied, ChildError
+
+_OF_THE_MACHINE = ("DatabaseFault", "Corrupt", "InUse", "NoDevice")
+"""Errors of the learner that are no batch's."""
+
+log = structlog.get_logger("coordinator")
+
+
+@dataclass(frozen=True)
+class Course:
+    """The settings of a course. `steps`: after which the run is over, None: endless."""
+
+    model: Path
+    folder: Path
+    database: Path
+    device: str
+    threads: int
+    hyper: Hyper
+    steps: int | None
+
+
+@dataclass
+class Meter:
+    """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
+
+    busy: float = 0.0
+    waiting: float = 0.0
+    step_seconds: float | None = None
+
+    @property
+    def idle(self) -> float | None:
+        total = self.busy + self.waiting
+        return self.waiting / total if total else None
+
+    def worked(self, seconds: float) -> None:
+        self.busy += seconds
+        self.step_seconds = smoothed(self.step_seconds, seconds)
+
+
+@dataclass
+class Training:
+    """The learner's life. `parameters`: of the policy, 0 until it has been opened. `watch`: judges its failures."""
+
+    course: Course
+    learner: Learner
+    books: Books
+    publisher: Publisher
+    history: History
+    clock: Callable[[], float]
+    work: asyncio.Event
+    """Set whenever a group may have come into the buffer."""
+    moved: asyncio.Event
+    """Set here when a version is out or the course is over."""
+    watch: Watch
+    meter: Meter = field(default_factory=Meter)
+    parameters: int = 0
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    covered: deque[list[bytes]] = field(default_factory=deque)
+    """Groups drawn by the last steps that a durable checkpoint covers; older ones are too stale to be drawn at all."""
+    _uncovered: list[bytes] = field(default_factory=list)
+    _drawing_since: float | None = None
+    _era: int = FIRST_ERA
+    _computed: list[bytes] | None = None
+    """The batch that the learner has, None between two."""
+    _undurable: list[list[bytes]] = field(default_factory=list)
+    """Batches drawn since the last durable checkpoint."""
+    _again: deque[list[bytes]] = field(default_factory=deque)
+    """Batches to be drawn again (rule 3)."""
+
+    def __post_init__(self) -> None:
+        self.covered = deque(maxlen=self.books.terms.staleness + 2)
+
+    async def run(self) -> None:
+        """Learn until the course is over or cancelled. A learner that dies or fails is opened again (rule 1)."""
+        while not self.finished.is_set():
+            try:
+                await self._open()
+                await self._learn()
+            except (ChildDied, ChildError) as fault:
+                self._drawing_since = None
+                await self._failed(fault)
+        log.info("the course is over", steps=self._at().step)
+
+    async def _failed(self, fault: ChildDied | ChildError) -> None:
+        batch, self._computed = self._computed, None
+        match fault:
+            case DiedComputing() if batch is not None:
+                self.watch.died(batch, str(fault))
+            case ChildError() if batch is not None and fault.kind not in _OF_THE_MACHINE:
+                self.watch.failed(batch, str(fault))
+            case ChildError() if self.parameters:
+                self.watch.cannot_work(str(fault))
+            case ChildError():
+                raise fault  # it never was open in this life: the operator is there to see why
+        if isinstance(fault, ChildError):
+            await self.learner.renew()
+        if batch is None:
+            await self._pause()
+
+    async def _open(self) -> None:
+        latest, last = self.publisher.latest, self.books.leases.last_era()
+        later = next_era(last, self.clock())  # run.sqlite may know of an era that the store has lost
+        opened = await self.learner.open(
+            Open(
+                model=str(self.course.model),
+                folder=str(self.course.folder),
+                database=str(self.course.database),
+                device=self.course.device,
+                hyper=self.course.hyper,
+                published=str(self._published_file(latest)) if latest else "",
+                published_version=latest.version if latest else 0,
+                published_root=latest.root if latest else bytes(32),
+                era=latest.era if latest else later if last else FIRST_ERA,
+                next_era=later,
+                staleness=self.books.terms.staleness,
+                threads=self.course.threads,
+            )
+        )
+        self.parameters, self._era = opened.parameters, opened.era
+        if opened.undone:
+            log.warning("a new era begins", era=opened.era, step=opened.step, reason=opened.undone)
+        if opened.export:
+            await self._publish(opened.export, opened.step)
+        published = self.publisher.latest
+        if published is None:
+            raise RuntimeError("the learner opened without a version, and none is published")
+        self.books.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
+        self._stand(opened.step, published, rebuild=opened.drawn)
+        self.covered.append(opened.drawn)
+        self._uncovered = []
+        covered = set(opened.drawn)
+        self._again = deque(batch for batch in [*self._undurable, *self._again] if covered.isdisjoint(batch))
+        self._undurable = []
+        self.watch.opened(published.era, opened.step)
+        log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
+
+    async def _learn(self) -> None:
+        while not self._over():
+            batch = await self._next_batch()
+            await self._step(batch)
+        self._stand(self._at().step, self._latest(), finished=True)
+        # No lease is given any more; nodes hear it from the Head, bring what they have, and stop.
+        self.publisher.finished = True
+        await self.publisher.announce()
+        self.finished.set()
+
+    async def _next_batch(self) -> list[Drawn]:
+        while True:
+            self.work.clear()
+            await self._pause()
+            batch = self._drawn()
+            if batch is not None:
+                await self.books.durable()
+                self.watch.drawn()
+                return batch
+            self.watch.waits()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK / 1000):
+                    await self.work.wait()
+
+    def _drawn(self) -> list[Drawn] | None:
+        """The next batch; first of all those that are to be drawn again, as long as they may be (rule 3)."""
+        while self._again:
+            batch = self.books.draw(self._again.popleft())
+            if batch is not None:
+                return batch
+        return self.books.draw()
+
+    async def _pause(self) -> None:
+        """Until the run is not paused."""
+        while self.watch.pause is not None:
+            self.work.clear()
+            await self.work.wait()
+
+    async def _step(self, groups: list[Drawn]) -> None:
+        at, began = self._at(), self.clock()
+        if self._drawing_since is not None:
+            self.meter.waiting += began - self._drawing_since
+        log.info("step begun", step=at.step + 1, groups=len(groups))
+        self._computed = leases = [group.id for group in groups]
+        self._undurable.append(leases)
+        last = at.step + 1 == self.course.steps
+        batch = Batch(step=at.step + 1, groups=leases, published=self._latest().version, last=last)
+        stepped = await self.learner.step(batch)
+        self._computed = None
+        self.watch.stepped(stepped.step)
+        exporting = stepped.export.seconds if stepped.export else 0.0
+        log.info("step made", step=stepped.step, seconds=stepped.seconds, export_seconds=exporting)
+        self._record(stepped, groups, at.step)
+        self._uncovered += leases
+        if stepped.export:
+            self.covered.append(self._uncovered)
+            self._uncovered, self._undurable = [], []
+            await self._publish(stepped.export, stepped.step)
+        self._stand(stepped.step, self._latest())
+        self._drawing_since = self.clock()
+        self.meter.worked(self._drawing_since - began)
+
+    def _record(self, stepped: Stepped, groups: list[Drawn], before: int) -> None:
+        self.history.add(
+            StepPoint(
+                step=stepped.step,
+                at=int(self.clock() * 1000),
+                reward=stepped.metrics["reward"],
+                success=stepped.metrics["success"],
+                staleness=sum(age(before, group.version) for group in groups) / len(groups),
+                seconds=stepped.seconds,
+                metrics={name: value for name, value in stepped.metrics.items() if math.isfinite(value)},
+            )
+        )
+
+    async def _publish(self, export: Export, step: int) -> None:
+        # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
+        now = int(self.clock() * 1000)
+        self.books.leases.publish(self._era, export.version, export.root, now)
+        await self.books.durable()
+        await self.publisher.publish(self._era, step, export)
+        self.history.add(_row(self._era, export, now))
+
+    def _stand(
+        self, step: int, published: Published, *, rebuild: Iterable[bytes] | None = None, finished: bool = False
+    ) -> None:
+        progress = Progress(
+            era=published.era, step=step, version=published.version, root=published.root, finished=finished
+        )
+        if rebuild is not None:
+            self.books.rebuild(rebuild, progress)
+        self.books.progress = progress
+        self.moved.set()
+
+    def _published_file(self, latest: Published) -> Path:
+        path = self.publisher.snapshots().get(latest.root)
+        if path is None:
+            raise RuntimeError(f"the snapshot of published version {latest.version} is gone from the store")
+        return path
+
+    def _over(self) -> bool:
+        return self.course.steps is not None and self._at().step >= self.course.steps
+
+    def _at(self) -> Progress:
+        assert self.books.progress is not None
+        return self.books.progress
+
+    def _latest(self) -> Published:
+        assert self.publisher.latest is not None
+        return self.publisher.latest
+
+
+def _row(era: int, export: Export, now: int) -> VersionRow:
+    diffs = [Path(edge.payload).stat().st_size for edge in export.edges if edge.base is not None]
+    return VersionRow(
+        era=era,
+        version=export.version,
+        at=now,
+        diff_bytes=min(diffs) if diffs else None,
+        full_bytes=Path(export.snapshot).stat().st_size,
+        first_node_seconds=None,
+    )

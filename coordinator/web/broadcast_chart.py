@@ -1,0 +1,234 @@
+"""Where the marks of a broadcast's picture stand: a row a node, arcs from row to row for who fed whom, and beside them
+a bar a node over time, coloured by who sent. Pure geometry.
+
+All is by each receiver's shares, never by sums of bytes: so one node that lies bends its own row and arrows only.
+x is time in percent of the plot, 0 the first Head; y is in pixels, so that rows keep their height; arcs are in pixels.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coordinator.metrics.views import BroadcastView, FeedView, TakeView
+from coordinator.web import charts, formatting
+from coordinator.web.charts import Tick
+
+COLOURS = ("s1", "s2", "s3", "s4", "s5")
+"""Classes of the nodes that sent most; the coordinator's is `SOURCE`, everybody else's `OTHERS`."""
+SOURCE, OTHERS = "first", "other"
+ROOMY = 12
+"""Rows up to which there is much room for each."""
+LEAST_SHARE = 0.04
+"""Of a node's bytes: what a peer sent less of is drawn with the others."""
+MOST_FLOWS = 96
+ARCS = 96
+"""Pixels that the widest arc reaches out."""
+_NAME, _SHORT = 22, 11  # letters beside a row, and on a narrow screen
+_THICK, _THIN = 7.0, 1.0  # pixels of an arrow that stands for all bytes of a node, and of the least
+_SPOKEN = 8
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a bar: bytes of one peer, or of several small ones."""
+
+    left: float
+    width: float
+    style: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """`y`: its middle. `style`: the colour that the node has as a sender. `wait`, `load`: left and width of the time
+    before the first chunk was asked for, and of that from complete to in use."""
+
+    y: float
+    name: str
+    short: str
+    style: str
+    wait: tuple[float, float]
+    segments: tuple[Segment, ...]
+    load: tuple[float, float]
+    end: float
+    hint: str
+
+
+@dataclass(frozen=True)
+class Flow:
+    """From a sender's row to a receiver's, whose end has an arrow of its own. `width`: pixels, by bytes."""
+
+    path: str
+    arrow: str
+    width: float
+    style: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """`passed`: share that came from other nodes, the mean over the receivers. `key`: colours and names of those that
+    sent most."""
+
+    version: int
+    height: float
+    bar: float
+    source_y: float
+    ticks: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+    flows: tuple[Flow, ...]
+    key: tuple[tuple[str, str], ...]
+    passed: float | None
+    summary: str
+
+
+def picture(view: BroadcastView, names: Mapping[str, str]) -> Spread | None:
+    """The newest version's way, None before there is one. `names`: what nodes are called, by peer id."""
+    if view.version is None or not view.takes:
+        return None
+    sketch = _Sketch(view, names)
+    passed = sketch.passed()
+    return Spread(
+        version=view.version,
+        height=sketch.height,
+        bar=round(0.45 * sketch.pitch, 1),
+        source_y=sketch.place[view.source],
+        ticks=tuple(Tick(sketch.x(t), f"{t:g}") for t in charts.nice_ticks(0, sketch.last) if t <= sketch.last),
+        rows=tuple(map(sketch.row, view.takes)),
+        flows=tuple(sketch.flows()),
+        key=tuple(sketch.key()),
+        passed=passed,
+        summary=_summary(view, sketch, passed),
+    )
+
+
+class _Sketch:
+    """What all marks have in common: scale, places, colours and names."""
+
+    def __init__(self, view: BroadcastView, names: Mapping[str, str]) -> None:
+        self.view, self._names = view, names
+        self.last = 1.02 * max([take.complete for take in view.takes] + [0.001])
+        self.pitch = 28.0 if len(view.takes) <= ROOMY else 16.0
+        nodes = [view.source, *(take.node for take in view.takes)]
+        self.height = self.pitch * len(nodes)
+        self.place = {node: self.pitch * (number + 0.5) for number, node in enumerate(nodes)}
+        self.shares = {take.node: _shares(take) for take in view.takes}
+        sent: dict[str, float] = {}
+        for shares in self.shares.values():
+            for peer, share in shares.items():
+                sent[peer] = sent.get(peer, 0.0) + share
+        sent.pop(view.source, None)
+        most = sorted(sent, key=lambda peer: (-sent[peer], peer))
+        self.colours = {view.source: SOURCE} | dict(zip(most, COLOURS, strict=False))
+        self._more = len(most) > len(COLOURS)
+
+    def passed(self) -> float | None:
+        own = [shares.get(self.view.source, 0.0) for shares in self.shares.values() if shares]
+        return 1 - sum(own) / len(own) if own else None
+
+    def x(self, seconds: float) -> float:
+        return round(100 * min(seconds, self.last) / self.last, 2)
+
+    def span(self, began: float, ended: float) -> tuple[float, float]:
+        left = self.x(began)
+        return left, round(max(0.0, self.x(ended) - left), 2)
+
+    def name(self, peer: str) -> str:
+        return "coordinator" if peer == self.view.source else self._names.get(peer) or formatting.clipped(peer)
+
+    def colour(self, peer: str) -> str:
+        return self.colours.get(peer, OTHERS)
+
+    def row(self, take: TakeView) -> Row:
+        began = min([feed.began for feed in take.feeds], default=take.complete)
+        name = self.name(take.node)
+        return Row(
+            y=self.place[take.node],
+            name=_cut(name, _NAME),
+            short=_cut(name, _SHORT),
+            style=self.colour(take.node),
+            wait=self.span(0.0, began),
+            segments=tuple(self.segments(take, began)),
+            load=self.span(take.complete, take.applied),
+            end=self.x(take.complete),
+            hint=f"{name}: heard of it after {formatting.moment(take.heard)}, had it after {formatting.moment(take.complete)},"
+            f" used it after {formatting.moment(take.applied)}",
+        )
+
+    def segments(self, take: TakeView, began: float) -> Iterator[Segment]:
+        """The bar from the first ask to complete, shared out by bytes, in the order in which the senders began."""
+        total = sum(feed.nbytes for feed in take.feeds)
+        if not total:
+            return
+        great = [feed for feed in take.feeds if feed.nbytes >= LEAST_SHARE * total]
+        small = total - sum(feed.nbytes for feed in great)
+        parts = [(feed.nbytes, self.colour(feed.peer), self.name(feed.peer)) for feed in sorted(great, key=_by_begin)]
+        if small:
+            parts.append((small, OTHERS, f"{len(take.feeds) - len(great)} others"))
+        done = 0
+        for nbytes, style, name in parts:
+            start, end = (began + (take.complete - began) * share / total for share in (done, done + nbytes))
+            done += nbytes
+            left, width = self.span(start, end)
+            yield Segment(
+                left, width, style, f"{formatting.size(nbytes)} from {name}, {charts.percent(nbytes / total)}"
+            )
+
+    def flows(self) -> Iterator[Flow]:
+        """The greatest, the least first, so that the greatest lie on top."""
+        fed = [(feed, take) for take in self.view.takes for feed in take.feeds if feed.peer in self.place]
+        drawn = [(self.shares[take.node].get(feed.peer, 0.0), feed, take) for feed, take in fed]
+        drawn.sort(key=lambda flow: (flow[0], flow[2].node))
+        for share, feed, take in drawn[-MOST_FLOWS:]:
+            y0, y1 = self.place[feed.peer], self.place[take.node]
+            # Of a cubic curve only three quarters of the way to its handles is reached.
+            out = round(ARCS / 0.75 * (0.12 + 0.88 * math.sqrt(abs(y1 - y0) / self.height)), 1)
+            width = round(max(_THIN, _THICK * share), 1)
+            head = 3 + width / 2
+            yield Flow(
+                path=f"M0 {y0:g}C{out:g} {y0:g} {out:g} {y1:g} {head:g} {y1:g}",
+                arrow=f"M0 {y1:g}l{2 * head:g} {-head:g}v{2 * head:g}z",
+                width=width,
+                style=self.colour(feed.peer),
+                hint=f"{self.name(feed.peer)} sent {self.name(take.node)} {formatting.size(feed.nbytes)},"
+                f" from {formatting.moment(feed.began)} to {formatting.moment(feed.ended)}",
+            )
+
+    def key(self) -> Iterator[tuple[str, str]]:
+        yield from ((style, _cut(self.name(peer), _NAME)) for peer, style in self.colours.items())
+        if self._more:
+            yield OTHERS, "other volunteers"
+
+
+def _shares(take: TakeView) -> dict[str, float]:
+    """Of all bytes that a node says it got, by peer."""
+    total = sum(feed.nbytes for feed in take.feeds)
+    return {feed.peer: feed.nbytes / total for feed in take.feeds} if total else {}
+
+
+def _summary(view: BroadcastView, sketch: _Sketch, passed: float | None) -> str:
+    """The picture in words."""
+    takes = view.takes
+    parts = [
+        f"Version {view.version} reached {len(takes) + view.unshown} nodes, the last one shown after"
+        f" {formatting.moment(takes[-1].complete)}."
+    ]
+    if passed is not None:
+        parts.append(f"Other nodes sent {charts.percent(passed)} of it.")
+    for take in takes[:_SPOKEN]:
+        greatest = max(take.feeds, key=lambda feed: feed.nbytes, default=None)
+        source = f", mostly from {sketch.name(greatest.peer)}" if greatest else ""
+        parts.append(f"{sketch.name(take.node)} after {formatting.moment(take.complete)}{source}.")
+    if len(takes) > _SPOKEN:
+        parts.append(f"{len(takes) - _SPOKEN} more are drawn.")
+    return " ".join(parts)
+
+
+def _by_begin(feed: FeedView) -> tuple[float, str]:
+    return feed.began, feed.peer
+
+
+def _cut(name: str, letters: int) -> str:
+    """As many letters, without those in the middle."""
+    tail = letters // 3
+    return name if len(name) <= letters else f"{name[: letters - tail - 1].rstrip()}…{name[-tail:].lstrip()}"

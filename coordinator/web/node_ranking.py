@@ -1,0 +1,133 @@
+"""The whole ranking of nodes, in pages: as HTML, as JSON, and as one CSV stream.
+
+Rules
+1. A page has at most `ROWS` nodes, whatever is asked for: no body grows with the run. It names the next page, by the
+   last node shown (coordinator/web/node_rows.py): HTML in a link, JSON in the header Link.
+2. The CSV is sent page by page while it is read, and is held nowhere as a whole.
+3. Pages are read in a thread, one after the other, and for at most a sixth of the time for all visitors together. At
+   most `MOST_WAITING` wait for their turn; others are told to come again.
+"""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+import anyio.to_thread
+import msgspec
+from aiohttp import web
+
+from coordinator.metrics.views import RunState
+from coordinator.web import csv_export, page
+from coordinator.web.node_rows import Cursor, Page
+from p2p.errors import Malformed
+
+ROWS: Final = 400
+"""Nodes of a page; the longest names and refusals for all known reasons leave it under a megabyte."""
+SHARE: Final = 0.2
+MOST_WAITING: Final = 16
+PATIENCE: Final = 30.0
+"""Seconds for a page of the CSV to be taken."""
+T = TypeVar("T")
+_NO_STORE = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+
+
+class Source(Protocol):
+    """Where the pages come from: coordinator/web/run_view_builder.py."""
+
+    def nodes(self, after: Cursor | None, most: int) -> Page:
+        """At most `most` nodes behind a place in the order of their work. Called in a thread."""
+
+
+class Ranking:
+    """`picture`: the present one. `clock`: monotonic seconds."""
+
+    def __init__(self, source: Source, picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
+        self._source, self._picture, self._clock = source, picture, clock
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._due = 0.0
+
+    async def html(self, request: web.Request) -> web.StreamResponse:
+        """The ranking for people, `page.NODES_SHOWN` nodes at a time."""
+        after, state = _after(request), await self._picture()
+        return await self._answer(
+            request,
+            "text/html; charset=utf-8",
+            after,
+            page.NODES_SHOWN,
+            lambda shown: page.ranking(state, shown).encode(),
+        )
+
+    async def json(self, request: web.Request) -> web.StreamResponse:
+        """The rows as JSON, `limit` of them at most."""
+        limit = request.query.get("limit", str(ROWS))
+        most = min(int(limit), ROWS) if limit.isdecimal() and len(limit) < 10 else 0
+        if not most:
+            raise web.HTTPBadRequest(text=f"limit should be a number from 1 to {ROWS}")
+        return await self._answer(
+            request, "application/json", _after(request), most, lambda shown: msgspec.json.encode(shown.rows)
+        )
+
+    async def csv(self, request: web.Request) -> web.StreamResponse:
+        """All rows as CSV (rule 2)."""
+        after, text = await self._read(None, ROWS, lambda shown: (shown.after, csv_export.of_nodes(shown.rows)))
+        answer = web.StreamResponse(headers={"Content-Type": csv_export.CONTENT_TYPE, "Cache-Control": "no-store"})
+        await answer.prepare(request)
+        await _send(answer, text)
+        while after is not None:
+            after, text = await self._read(after, ROWS, lambda shown: (shown.after, csv_export.rows_of(shown.rows)))
+            await _send(answer, text)
+        await answer.write_eof()
+        return answer
+
+    async def _answer(
+        self, request: web.Request, kind: str, after: Cursor | None, most: int, render: Callable[[Page], bytes]
+    ) -> web.StreamResponse:
+        packed = "gzip" in request.headers.get("Accept-Encoding", "")
+
+        def made(shown: Page) -> tuple[bytes, Cursor | None]:
+            body = render(shown)
+            return gzip.compress(body, 6, mtime=0) if packed else body, shown.after
+
+        body, following = await self._read(after, most, made)
+        headers = {"Content-Type": kind, **_NO_STORE}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        if following is not None:
+            headers["Link"] = f'<{request.path.rpartition("/")[2]}?after={following}>; rel="next"'
+        return web.Response(body=body, headers=headers)
+
+    async def _read(self, after: Cursor | None, most: int, render: Callable[[Page], T]) -> T:
+        """Read a page and render it in a thread, in turn (rule 3)."""
+        if self._waiting >= MOST_WAITING:
+            raise web.HTTPServiceUnavailable(text="too many ask for the list of nodes", headers={"Retry-After": "5"})
+        self._waiting += 1
+        try:
+            async with self._turn:
+                await asyncio.sleep(max(0.0, self._due - self._clock()))
+                began = self._clock()
+                try:
+                    return await anyio.to_thread.run_sync(lambda: render(self._source.nodes(after, most)))
+                finally:
+                    ended = self._clock()
+                    self._due = ended + (ended - began) / SHARE
+        finally:
+            self._waiting -= 1
+
+
+def _after(request: web.Request) -> Cursor | None:
+    text = request.query.get("after")
+    try:
+        return None if text is None else Cursor.read(text)
+    except Malformed as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+
+
+async def _send(answer: web.StreamResponse, text: str) -> None:
+    """Send a part. Raises `ConnectionError` where it is not taken in time, which ends the connection."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await answer.write(text.encode())
+    except TimeoutError as error:
+        raise ConnectionResetError("the visitor takes the list too slowly") from error

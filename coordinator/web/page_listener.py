@@ -1,0 +1,217 @@
+"""The sockets of the page: each connection is counted before anything is spent on it (rules: limits.py).
+
+Rules
+1. A connection that is turned away is closed at once, counted, and said in the log rarely.
+2. A want of descriptors ends nothing: accepting is tried again.
+"""
+
+import asyncio
+import errno
+import math
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from coordinator.web.connection_limits import MOST_HEADERS, Visitors, WebLimits
+from p2p.limits.subnets import TurnedAway
+from runtime.descriptors import SHORTAGES, is_shortage
+from runtime.errors import LocalFault
+
+_BACKLOG = 1024  # waiting there costs no descriptor, and being dropped costs a visitor a second
+_SWEEP = 1.0
+_AGAIN = 0.1
+_FAREWELL = 1.0  # seconds for open requests at the end
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Guest(asyncio.Protocol):
+    """One connection: aiohttp's protocol, and before it a count of the bytes since the last request."""
+
+    def __init__(self, inner: RequestHandler, ip: str, most: int, lost: Callable[["Guest"], None]) -> None:
+        self._inner, self._most, self._lost = inner, most, lost
+        self.ip = ip
+        self.unread = 0
+        self._gone = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._inner.connection_made(transport)
+        if self._gone:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.unread += len(data)
+        if self.unread > self._most:
+            self.cut()
+        else:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> None:
+        self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
+        self._lost(self)
+
+    def cut(self) -> None:
+        """End the connection now; what was to be sent is dropped."""
+        self._gone = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Listener:
+    """Serve an application under limits. `clock`: monotonic seconds."""
+
+    def __init__(self, app: web.Application, limits: WebLimits, clock: Callable[[], float]) -> None:
+        self._limits, self._clock = limits, clock
+        self.visitors = Visitors(limits)
+        self.turned_away = TurnedAway(clock)
+        app.middlewares.append(self._counted)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_FAREWELL,
+            lingering_time=0.0,
+            max_headers=MOST_HEADERS,
+            max_line_size=limits.head // 4,
+            max_field_size=limits.head // 2,
+        )
+        self._sockets: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, which is any free one where `port` is 0. Raises `LocalFault`."""
+        await self._runner.setup()
+        try:
+            self._listen(host, port)
+        except OSError as error:
+            await self.stop()
+            why = error.strerror or str(error)
+            raise LocalFault(
+                f"the page cannot be served at {host} port {port} ({why}): set another web.port (0: any free one)"
+            ) from error
+        self._tasks = [asyncio.create_task(self._accept(one), name="page") for one in self._sockets]
+        self._tasks.append(asyncio.create_task(self._sweep(), name="page's sweep"))
+        return self._port()
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for opened in self._sockets:
+            opened.close()
+        self._sockets.clear()
+        await self._runner.cleanup()
+
+    def _listen(self, host: str, port: int) -> None:
+        """Open every address that `host` stands for. An address that this machine lacks is left out beside others."""
+        lacking: OSError | None = None
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                self._sockets.append(_listening(family, (address[0], port or self._port(), *address[2:])))
+            except OSError as error:
+                if error.errno != errno.EADDRNOTAVAIL:
+                    raise
+                lacking = error
+        if not self._sockets and lacking is not None:
+            raise lacking
+
+    def _port(self) -> int:
+        return int(self._sockets[0].getsockname()[1]) if self._sockets else 0
+
+    async def _accept(self, opened: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(opened)
+            except OSError as error:  # out of descriptors, or it was gone before it was taken
+                if is_shortage(error):
+                    SHORTAGES.met("accepting a connection with the page")
+                await asyncio.sleep(_AGAIN)
+                continue
+            if (why := self.visitors.refused(address[0])) is not None:
+                self.turned_away.count(*why)
+                connection.close()
+                await asyncio.sleep(0)  # a crowd of them holds up nothing else
+                continue
+            await self._admit(connection, address[0])
+
+    async def _admit(self, connection: socket.socket, ip: str) -> None:
+        server = self._runner.server
+        assert server is not None
+        guest = Guest(server(), ip, self._limits.head, self.visitors.leave)
+        gone = self.visitors.enter(guest, ip, self._clock())
+        if isinstance(gone, Guest):
+            gone.cut()
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: guest, connection)
+        except OSError:
+            self.visitors.leave(guest)
+            connection.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            for guest in self.visitors.overdue(self._clock()):
+                if isinstance(guest, Guest):
+                    guest.cut()
+
+    @web.middleware
+    async def _counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what asks too often, and what has a body."""
+        guest = None if request.transport is None else request.transport.get_protocol()
+        if not isinstance(guest, Guest):
+            return await handler(request)
+        guest.unread = 0
+        wait = self.visitors.ask(guest, guest.ip, self._clock())
+        try:
+            if wait:
+                raise _error(web.HTTPTooManyRequests, "too many requests", {"Retry-After": str(math.ceil(wait))})
+            if request.body_exists and request.method in ("GET", "HEAD"):
+                raise _error(web.HTTPBadRequest, "a request has no body here")
+            answer = await handler(request)
+        except web.HTTPException as error:
+            if request.body_exists:
+                error.force_close()
+            raise
+        finally:
+            self.visitors.answered(guest, self._clock())
+        if request.body_exists:
+            answer.force_close()
+        return answer
+
+
+def _error(kind: type[web.HTTPException], text: str, headers: Mapping[str, str] | None = None) -> web.HTTPException:
+    return kind(text=text, headers=headers)
+
+
+def _listening(family: int, place: tuple[Any, ...]) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            with suppress(AttributeError, OSError):
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind(place)
+        opened.listen(_BACKLOG)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -1,0 +1,186 @@
+"""The run as Prometheus metrics: made from the picture at each scrape, so that nothing is counted twice."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from coordinator.metrics.views import BroadcastView, LinksView, NodeRow, RunState, TroubleView
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Picture(Collector):
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        yield from of_learning(self._state)
+        yield from of_work(self._state)
+        yield from of_trouble(self._state.trouble)
+        yield from of_links(self._state.links)
+        yield from of_capacity(self._state)
+        yield from of_broadcast(self._state.broadcast)
+        yield from of_nodes(self._state.nodes)
+
+
+def exposition(state: RunState) -> bytes:
+    """The text format, version 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Picture(state))
+    return generate_latest(registry)
+
+
+def of_learning(state: RunState) -> Iterator[Metric]:
+    """The learner, its versions and how good they are."""
+    info = GaugeMetricFamily("echo2_run_info", "The run; always 1.", labels=["run", "name", "model", "phase"])
+    info.add_metric([state.run, state.name, state.model, state.phase], 1)
+    yield info
+    yield _gauge("echo2_step", "Steps the learner has made.", state.step)
+    yield _gauge("echo2_version", "Newest published version.", state.version)
+    yield _gauge("echo2_era", "Era of the policy.", state.era)
+    yield _gauge("echo2_start_time_seconds", "When the run was started, Unix seconds.", state.started / 1000)
+    yield _gauge("echo2_learner_idle_ratio", "Share of the learner's time spent waiting for groups.", state.idle)
+    if state.steps:
+        last = state.steps[-1]
+        yield _gauge("echo2_reward", "Mean reward of the last step's rollouts.", last.reward)
+        yield _gauge("echo2_success_ratio", "Share of the last step's rollouts that succeed.", last.success)
+        yield _gauge("echo2_step_seconds", "Seconds the last step took.", last.seconds)
+    if state.evaluations:
+        newest = state.evaluations[-1]
+        accuracy = GaugeMetricFamily("echo2_heldout_accuracy", "Held-out exact match.", labels=["sampling"])
+        accuracy.add_metric(["sampled"], newest.sampled)
+        accuracy.add_metric(["greedy"], newest.greedy)
+        yield accuracy
+        yield _gauge("echo2_heldout_version", "Version that was evaluated last.", newest.version)
+    yield _counter("echo2_diff_bytes", "Bytes of the published diffs.", state.diff_bytes)
+    yield _counter("echo2_full_bytes", "Bytes the same versions have in full.", state.full_bytes)
+    yield _counter("echo2_faults", "Faults of the coordinator's own processes.", len(state.faults))
+
+
+def of_work(state: RunState) -> Iterator[Metric]:
+    """Groups: under way, received, decided, used."""
+    yield _counter("echo2_groups_received", "Groups received.", state.received)
+    yield _counter("echo2_groups_accepted", "Groups accepted.", state.accepted)
+    yield _counter("echo2_groups_too_old", "Groups accepted, but too old to learn from.", state.too_old)
+    yield _counter("echo2_groups_unscored", "Groups accepted to which the task gave no finite reward.", state.unscored)
+    refused = CounterMetricFamily("echo2_groups_refused", "Groups refused, by reason.", labels=["reason"])
+    for code, count in sorted(state.refused.items()):
+        refused.add_metric([code], count)
+    yield refused
+    yield _counter("echo2_leases_expired", "Leases that expired unanswered.", state.expired)
+    skipped = CounterMetricFamily(
+        "echo2_prompts_skipped", "Prompts skipped, by their leases' ends.", labels=["reasons"]
+    )
+    for reasons, count in state.skipped.items():
+        skipped.add_metric([reasons], count)
+    yield skipped
+    yield _gauge("echo2_groups_buffered", "Groups that wait for the learner.", state.buffered)
+    yield _gauge("echo2_groups_undecided", "Groups received and not decided yet.", state.undecided)
+    yield _gauge("echo2_groups_running", "Groups that nodes work on.", state.running)
+    yield _staleness(state.staleness)
+
+
+def of_links(links: LinksView) -> Iterator[Metric]:
+    """Connections, and what they were refused for."""
+    yield _gauge("echo2_connections", "Connections with peers over libp2p.", links.open)
+    refused = CounterMetricFamily(
+        "echo2_connections_refused", "Connections refused since the start, by the limit.", labels=["limit"]
+    )
+    for limit, count in sorted(links.refused.items()):
+        refused.add_metric([limit], count)
+    yield refused
+    yield _counter("echo2_descriptor_shortages", "How often no descriptor was free.", links.shortages)
+
+
+def of_trouble(trouble: TroubleView) -> Iterator[Metric]:
+    """Return the learner's troubles."""
+    paused = GaugeMetricFamily("echo2_paused", "1 while the run is paused, by what paused it.", labels=["kind"])
+    if trouble.paused is not None:
+        paused.add_metric([trouble.paused.kind], 1)
+    yield paused
+    aside = CounterMetricFamily(
+        "echo2_groups_set_aside", "Groups at which the learner failed: paid, never learned from.", labels=["reason"]
+    )
+    for reason, groups in sorted(trouble.reasons.items()):
+        aside.add_metric([reason], groups)
+    yield aside
+    yield _gauge(
+        "echo2_waiting", "1 while the learner has waited for groups for a minute.", float(bool(trouble.waiting))
+    )
+
+
+def of_capacity(state: RunState) -> Iterator[Metric]:
+    """The capacity model's terms, as far as they are measured."""
+    capacity = state.capacity
+    yield _gauge("echo2_capacity_step_seconds", "T: seconds a step takes.", capacity.step_seconds)
+    yield _gauge(
+        "echo2_capacity_turnaround_seconds", "B: seconds from a version to its verdicts.", capacity.turnaround_seconds
+    )
+    yield _gauge("echo2_capacity_rollouts_per_step", "R: rollouts a step uses.", capacity.rollouts_per_step)
+    yield _gauge("echo2_capacity_publish_every", "kappa: steps from version to version.", capacity.publish_every)
+    yield _gauge("echo2_capacity_supply", "Rollouts a second that nodes deliver.", capacity.supply)
+    yield _gauge("echo2_capacity_need", "Rollouts a second that keep the learner busy.", capacity.need)
+
+
+def of_broadcast(broadcast: BroadcastView) -> Iterator[Metric]:
+    """How fast the last versions reached the nodes that count."""
+    times = GaugeMetricFamily(
+        "echo2_broadcast_seconds", "T_bcast: seconds until a version is at a node.", labels=["quantile"]
+    )
+    quantiles = (("0.5", broadcast.median), ("0.9", broadcast.p90), ("0.95", broadcast.p95), ("1", broadcast.slowest))
+    for quantile, value in quantiles:
+        if value is not None:
+            times.add_metric([quantile], value)
+    yield times
+    yield _gauge("echo2_broadcast_applied_seconds", "Seconds until 90 % of nodes work with it.", broadcast.applied)
+    yield _gauge("echo2_broadcast_acknowledgements", "Acknowledgements that these are over.", broadcast.samples)
+
+
+def of_nodes(nodes: Iterable[NodeRow]) -> Iterator[Metric]:
+    """One sample a node, under its id and name."""
+    labels = ["node", "name"]
+    connected = GaugeMetricFamily("echo2_node_connected", "1 while the node is connected.", labels=labels)
+    accepted = CounterMetricFamily("echo2_node_groups_accepted", "Groups accepted of the node.", labels=labels)
+    refused = CounterMetricFamily("echo2_node_groups_refused", "Groups refused of the node.", labels=labels)
+    rollouts = CounterMetricFamily("echo2_node_rollouts", "Rollouts in accepted groups.", labels=labels)
+    tokens = CounterMetricFamily("echo2_node_tokens", "Tokens in accepted groups.", labels=labels)
+    work = CounterMetricFamily("echo2_node_work", "Accepted work in reference rollouts.", labels=labels)
+    for node in nodes:
+        key = [node.id, node.name]
+        connected.add_metric(key, float(node.connected))
+        accepted.add_metric(key, node.accepted)
+        refused.add_metric(key, node.refused)
+        rollouts.add_metric(key, node.rollouts)
+        tokens.add_metric(key, node.tokens)
+        work.add_metric(key, node.weight / 1000)
+    yield from (connected, accepted, refused, rollouts, tokens, work)
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """Without a sample where nothing is measured yet."""
+    family = GaugeMetricFamily(name, text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _staleness(counts: list[int]) -> Metric:
+    """Prometheus wants cumulated buckets."""
+    buckets, total = [], 0
+    for age, count in enumerate(counts):
+        total += count
+        buckets.append((str(float(age)), float(total)))
+    weighted = float(sum(age * count for age, count in enumerate(counts)))
+    return HistogramMetricFamily(
+        "echo2_staleness_steps",
+        "Steps between a group's version and its use.",
+        buckets=[*buckets, ("+Inf", float(total))],
+        sum_value=weighted,
+    )

@@ -1,0 +1,197 @@
+"""Paints `coordinator.metrics.views.RunState`: everything that people may see, from the books, the history and the
+meters.
+
+Rules
+1. The event loop copies what only it may read, in a time that no history and few nodes can lengthen (`_sketch`). All
+   that run.sqlite tells is read and put together in another thread, over a connection of its own (`_finished`).
+2. That reads sums and what is on its way, never a table of the history from its beginning (coordinator/schema.py).
+3. A picture shows one state of the file; what the loop copied may be some milliseconds older.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio.to_thread
+import msgspec
+
+from coordinator.database import Database
+from coordinator.metrics import run_metrics
+from coordinator.metrics.broadcast_stats import Broadcasts
+from coordinator.metrics.capacity import Measured, view
+from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, RunState
+from coordinator.publishing.publisher import Publisher
+from coordinator.rollouts.group_service import Books
+from coordinator.run.setup import Run
+from coordinator.run.signing import ends_soon
+from coordinator.training.scoring_loop import Scoring
+from coordinator.training.training_loop import Training
+from coordinator.web import node_rows
+from coordinator.web.node_rows import Cursor, Page, page
+from p2p.multiaddr import Way
+
+MOST_NODES = 100
+"""Nodes in a picture, those with the most accepted work."""
+_NOT_YET = CapacityView(
+    step_seconds=None,
+    turnaround_seconds=None,
+    rollouts_per_step=0.0,
+    publish_every=1,
+    supply=0.0,
+    need=None,
+    advice="",
+)
+
+
+class Sketch(NamedTuple):
+    """The live objects' part of a picture. `state`: without what the other fields and run.sqlite tell."""
+
+    state: RunState
+    broadcasts: Broadcasts
+    measured: Measured
+    connected: set[str]
+    ways: dict[bytes, Way]
+
+
+@dataclass
+class Painter:
+    """`connected`, `invite`, `relayed`, `links`: kept fresh by the daemon. `faults`: what went wrong in this process's
+    life. `clock`: seconds since the Unix epoch; `started`: milliseconds."""
+
+    run: Run
+    books: Books
+    training: Training
+    scoring: Scoring
+    publisher: Publisher
+    faults: list[str]
+    started: int
+    clock: Callable[[], float]
+    connected: set[str] = field(default_factory=set)
+    invite: str = ""
+    relayed: int = 0
+    links: LinksView = field(default_factory=LinksView)
+    _rates: dict[bytes, float] = field(default_factory=dict)
+    """Of the pictures before: used by one thread at a time, as pictures are made one after the other."""
+
+    async def picture(self) -> RunState:
+        """The picture of this moment, made beside the loop. One at a time."""
+        return await anyio.to_thread.run_sync(self._finished, self._sketch())
+
+    def paint(self) -> RunState:
+        """The same, made here and now."""
+        return self._finished(self._sketch())
+
+    def nodes(self, after: Cursor | None, most: int) -> Page:
+        """At most `most` nodes behind a place in the order of their work. For another thread than the loop's."""
+        with Database.read(self.books.database.path) as database, database.reading():
+            return page(database, after, most, self.connected, {})
+
+    def _sketch(self) -> Sketch:
+        """Rule 1."""
+        config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
+        history, roster = self.training.history, self.books.roster
+        state = RunState(
+            run=self.run.id.hex(),
+            name=config.name,
+            model=config.model,
+            parameters=self.training.parameters,
+            started=self.started,
+            now=int(self.clock() * 1000),
+            phase=self._phase(),
+            era=at.era if at else 0,
+            version=latest.version if latest else 0,
+            step=at.step if at else 0,
+            steps_wanted=config.steps,
+            staleness_limit=config.staleness,
+            group_size=config.group_size,
+            batch_groups=config.batch_groups,
+            idle=self.training.meter.idle,
+            buffered=self.books.buffered(),
+            undecided=0,
+            running=0,
+            received=0,
+            accepted=0,
+            too_old=0,
+            refused={},
+            unscored=0,
+            trouble=self.training.watch.view(),
+            expired=0,
+            staleness=list(self.books.buffer.histogram),
+            steps=[history.steps[number] for number in sorted(history.steps)],
+            evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
+            versions=[history.versions[number] for number in sorted(history.versions)],
+            capacity=_NOT_YET,
+            broadcast=BroadcastView(source=self.run.peer_id),
+            diff_bytes=history.diff_bytes,
+            full_bytes=history.full_bytes,
+            nodes=[],
+            invite=self.invite,
+            faults=list(self.faults),
+            relayed_bytes=self.relayed,
+            links=self.links,
+            root_serial=self.run.root.serial,
+            root_expires=self.run.root.expires,
+            root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
+        )
+        measured = Measured(
+            step_seconds=self.training.meter.step_seconds,
+            turnaround_seconds=None,
+            rollouts_per_step=float(config.batch_groups * config.group_size),
+            supply=0.0,
+        )
+        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.sightings.ways())
+
+    def _finished(self, sketch: Sketch) -> RunState:
+        """Rules 1 to 3: what the file tells, in any thread."""
+        now = sketch.state.now
+        with Database.read(self.books.database.path) as database, database.reading():
+            counted = run_metrics.counts(database, now)
+            broadcast = sketch.broadcasts.view(self.run.peer_id)
+            nodes = _shown(database, broadcast, sketch.connected, sketch.ways)
+            known = int(database.value("SELECT value FROM tallies WHERE name = 'nodes'"))
+            online, weight = node_rows.known(database, sketch.connected), run_metrics.work(database)
+            capacity = self._capacity(sketch, database)
+        return msgspec.structs.replace(
+            sketch.state,
+            phase="finishing" if sketch.state.phase == "finished" and counted.undecided else sketch.state.phase,
+            undecided=counted.undecided,
+            running=counted.running,
+            received=counted.received,
+            accepted=counted.accepted,
+            too_old=counted.too_old,
+            refused=counted.refused,
+            unscored=counted.unscored,
+            expired=counted.expired,
+            skipped=counted.skipped,
+            capacity=capacity,
+            broadcast=broadcast,
+            nodes=nodes,
+            nodes_known=known,
+            nodes_connected=online,
+            weight=weight,
+        )
+
+    def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:
+        config, reach, now = self.run.config, sketch.broadcasts.reach() or 0.0, sketch.state.now
+        refill = self.books.buffer.refill
+        measured = run_metrics.completed(database, sketch.measured, reach, now, self._rates, refill=refill)
+        return view(config.run.staleness, config.learner.publish_every, measured)
+
+    def _phase(self) -> str:
+        """As far as the loop knows: groups that wait for a verdict still make "finishing" of "finished"."""
+        at = self.books.progress
+        if at is None:
+            return "starting"
+        if not at.finished:
+            return "learning" if self.training.watch.pause is None else "paused"
+        return "finished" if self.scoring.settled() else "finishing"
+
+
+def _shown(
+    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Way]
+) -> list[NodeRow]:
+    """The nodes of a picture, the most work first: the first ones of the order, and those that the broadcast names."""
+    best = page(database, None, MOST_NODES, connected, ways).rows
+    shown = {row.id for row in best}
+    named = dict.fromkeys(take.node for take in broadcast.takes if take.node not in shown)
+    return best + sorted(node_rows.rows_of(database, named, connected, ways), key=lambda row: -row.weight)

@@ -1,0 +1,114 @@
+"""`echo2-coord status`: what a running coordinator says of itself, from its own API."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import Final
+
+import msgspec
+
+from coordinator.config import WebSection
+from coordinator.metrics.views import PauseView, RunState
+from coordinator.run.run_folder import RunFolder
+from p2p.errors import Unreachable
+
+PATH: Final = "/api/v1/run"
+_TIMEOUT: Final = 5.0  # seconds
+_MOST: Final = 64 << 20  # bytes of an answer
+
+
+def address_of(web: WebSection) -> str:
+    """Where this machine reaches the page. An unspecified address is reached by the loopback."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(web.host, web.host)
+    return f"http://[{host}]:{web.port}" if ":" in host else f"http://{host}:{web.port}"
+
+
+def address_in(folder: RunFolder, web: WebSection) -> str:
+    """Where the page of a run folder is: what its coordinator wrote there, else what the settings say."""
+    try:
+        return folder.page.read_text().strip()
+    except OSError:
+        return address_of(web)
+
+
+def fetch(url: str) -> bytes:
+    """The answer of `url`'s API as it came, JSON. Raises `Unreachable`."""
+    # The coordinator is on this machine or its network: a proxy of the environment is not for it.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url.rstrip("/") + PATH, timeout=_TIMEOUT) as answer:
+            body: bytes = answer.read(_MOST)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unreachable(f"no coordinator is at {url} (HTTP {error.code}): name it with --url") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise Unreachable(f"no coordinator answers at {url} ({reason}): start one with `echo2-coord run`") from error
+    try:
+        json.loads(body)
+    except ValueError as error:
+        raise Unreachable(f"no coordinator is at {url} (not JSON): name it with --url") from error
+    return body
+
+
+def decode(body: bytes) -> RunState:
+    """Raises `Unreachable` for the answer of another program or version."""
+    try:
+        return msgspec.json.decode(body, type=RunState)
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"the coordinator is of another version ({error}): update echo2") from error
+
+
+def lines(state: RunState) -> list[str]:
+    """The run in a few lines."""
+    wanted = "" if state.steps_wanted is None else f" of {state.steps_wanted}"
+    known = max(state.nodes_known, len(state.nodes))
+    online = max(state.nodes_connected, sum(node.connected for node in state.nodes))
+    size = f", {state.parameters:,} parameters" if state.parameters else ""
+    place = f"; step {state.step}{wanted}, version {state.version} of era {state.era}" if state.era else ""
+    rows = [
+        ("run", f"{state.name}, {state.model}{size}"),
+        ("phase", f"{state.phase}{place}"),
+        ("groups", f"{state.accepted} accepted, {sum(state.refused.values())} refused, {state.expired} expired, "
+                   f"{state.too_old} too old; {state.buffered} in the buffer, {state.undecided} undecided, "
+                   f"{state.running} leased"),
+        ("nodes", f"{online} connected, {known} known"),
+    ]  # fmt: skip
+    if state.idle is not None:
+        rows.append(("learner", f"idle {100 * state.idle:.1f} % of its time"))
+    if state.steps:
+        last = state.steps[-1]
+        rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
+    spread = state.broadcast
+    if spread.median is not None and spread.p95 is not None and spread.slowest is not None:
+        found = f"{spread.median:.2f} s after the announcement (median), {spread.p95:.2f} s (p95)"
+        rows.append(("weights", f"with a node {found}, {spread.slowest:.2f} s (slowest of {spread.samples})"))
+    if state.evaluations:
+        held = state.evaluations[-1]
+        rows.append(("held out", f"sampled {held.sampled:.3f}, greedy {held.greedy:.3f} at version {held.version}"))
+    if state.refused:
+        rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
+    if state.links.refused:
+        turned_away = ", ".join(f"{count} {limit}" for limit, count in sorted(state.links.refused.items()))
+        rows.append(("links", f"{state.links.open} connections open; refused for a limit: {turned_away}"))
+    if state.root_ends:
+        rows.append(("keys", state.root_ends))
+    trouble = state.trouble
+    if trouble.reasons:
+        failed = "; ".join(f"{groups} for {reason}" for reason, groups in sorted(trouble.reasons.items()))
+        rows.append(("aside", f"groups at which the learner failed: {failed}"))
+    if state.unscored:
+        rows.append(("unscored", f"{state.unscored} groups are paid to which the task gave no finite reward"))
+    if trouble.waiting:
+        rows.append(("waiting", trouble.waiting))
+    if trouble.paused is not None:
+        rows.append(("paused", f"{trouble.paused.why}; {_goes_on(trouble.paused, state.now)}"))
+    rows += [("fault", fault) for fault in state.faults]
+    return [f"{name:<9}{text}" for name, text in rows]
+
+
+def _goes_on(paused: PauseView, now: int) -> str:
+    if paused.until is None:
+        return "it goes on by `echo2-coord resume`"
+    minutes = max(0, paused.until - now) / 60_000
+    return f"tried again in {minutes:.0f} min, or at once by `echo2-coord resume`"
