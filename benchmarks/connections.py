@@ -26,8 +26,8 @@ import trio
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from benchmarks import bench
-from benchmarks.bench import Claim
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
 from p2p.errors import Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p.transport import LibP2PTransport

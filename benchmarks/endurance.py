@@ -32,8 +32,8 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from benchmarks import bench, picture
-from benchmarks.bench import Claim
+from benchmarks.harness import bench, picture
+from benchmarks.harness.bench import Claim
 from benchmarks.load.station import free_port
 from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import TINY

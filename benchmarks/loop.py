@@ -33,7 +33,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import bench
+from benchmarks.harness import bench
 from coordinator.demo.demo import Programs, environment, real_programs
 from coordinator.demo.demo_settings import TINY, DemoSettings
 from coordinator.demo.processes import Crew, CrewFault

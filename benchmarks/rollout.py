@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import bench, volunteer
+from benchmarks.harness import bench, volunteer
 
 bench.one_thread()
 
@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from benchmarks.bench import Candidate  # noqa: E402
+from benchmarks.harness.bench import Candidate  # noqa: E402
 from coordinator.run import model_folder  # noqa: E402
 from engines.engine import Job  # noqa: E402
 from engines.transformers.engine import TransformersEngine  # noqa: E402

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks import bench, scorer_looks
+from benchmarks import scorer_looks
+from benchmarks.harness import bench
 from tasks.tokenizer import EOS, char_tokenizer
 from weights.diff import encode
 from weights.journaled import Rolling

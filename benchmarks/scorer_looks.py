@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from benchmarks import bench
+from benchmarks.harness import bench
 from coordinator.rollouts.submitted_group import Claimed, Rollout
 from coordinator.rollouts.verification import EXACT, judge, proof
 from engines.engine import Job, Sample, SampleScore

@@ -21,14 +21,14 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Final
 
-from benchmarks import bench
+from benchmarks.harness import bench
 
 bench.one_thread()
 
-from benchmarks.bench import Claim  # noqa: E402
 from benchmarks.flood import cost, doors, forged, greetings, wires, world  # noqa: E402
 from benchmarks.flood.catalogue import CASES, KNOWN, Case  # noqa: E402
 from benchmarks.flood.world import Outcome, Setting  # noqa: E402
+from benchmarks.harness.bench import Claim  # noqa: E402
 
 HELLO: Final = 2.0
 """Milliseconds."""

@@ -31,13 +31,13 @@ from unittest import mock
 import anyio
 import psutil
 
-from benchmarks import bench
+from benchmarks.harness import bench
 
 bench.one_thread()
 
-from benchmarks.bench import Claim  # noqa: E402
 from benchmarks.flood.engine import honest, made_up  # noqa: E402
 from benchmarks.flood.world import Setting, World, running  # noqa: E402
+from benchmarks.harness.bench import Claim  # noqa: E402
 from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
 from coordinator import daemon  # noqa: E402

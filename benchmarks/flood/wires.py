@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.flood.catalogue import CASES
 from benchmarks.flood.wire import VISITORS, Order
-from benchmarks.lab import Process
+from benchmarks.harness.lab import Process
 from benchmarks.load.station import Measure, Station, free_port, station
 
 NODES: Final = (3.0, 3.5, 4.0, 4.5, 5.0, 6.0)

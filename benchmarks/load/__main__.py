@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import bench
+from benchmarks.harness import bench
 
 bench.one_thread()
 
-from benchmarks.bench import Claim  # noqa: E402
+from benchmarks.harness.bench import Claim  # noqa: E402
 from benchmarks.load import cost, goodput, growth, idle, versions  # noqa: E402
 
 SLOWER: Final = 4.0

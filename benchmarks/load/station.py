@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from benchmarks.bench import cpu_of
-from benchmarks.lab import Process
+from benchmarks.harness.bench import cpu_of
+from benchmarks.harness.lab import Process
 from benchmarks.load.crowd import Crowd
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of

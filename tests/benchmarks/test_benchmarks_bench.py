@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from benchmarks import bench
-from benchmarks.bench import Claim, Measured
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim, Measured
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks import diff, diff_learner, diff_picture
-from benchmarks.diff_learner import Course, learned, spread
-from benchmarks.diff_sizes import Sizes, size_claims, sizes
-from benchmarks.diff_streams import Stream, recorded, save, synthetic
+from benchmarks.diff import __main__ as diff
+from benchmarks.diff import drawing, learner
+from benchmarks.diff.learner import Course, learned, spread
+from benchmarks.diff.sizes import Sizes, size_claims, sizes
+from benchmarks.diff.streams import Stream, recorded, save, synthetic
 from coordinator.learner.messages import WarmUp
 from coordinator.learner.warmup import warm_up
 from coordinator.run import model_folder
@@ -94,17 +95,17 @@ def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, mon
     said: list[str] = []
     stream = learned(Course("guess", 1e-3, 2, lessons=8), tmp_path, said.append)
     assert (stream.name, stream.rate, len(stream.steps)) == ("guess-lr0.001", 1e-3, 2)
-    assert len(said) == 1 + diff_learner.WARM + 2
-    held = diff_learner.Snapshot(tmp_path / "engine" / "snapshot.safetensors")
-    exported = diff_learner.Snapshot(tmp_path / "learner" / "exports" / f"v{diff_learner.WARM + 2:010d}.safetensors")
+    assert len(said) == 1 + learner.WARM + 2
+    held = learner.Snapshot(tmp_path / "engine" / "snapshot.safetensors")
+    exported = learner.Snapshot(tmp_path / "learner" / "exports" / f"v{learner.WARM + 2:010d}.safetensors")
     assert held.root == exported.root
-    assert (list(stream.versions())[-1] == diff_learner.bits_of(held)).all()
+    assert (list(stream.versions())[-1] == learner.bits_of(held)).all()
 
 
 def test_a_fresh_stream_starts_from_the_base_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "make_smollm2", small_model)
     stream = learned(Course("add", 1e-3, 1, fresh=True), tmp_path, lambda line: None)
-    base = diff_learner.bits_of(diff_learner.Snapshot(tmp_path / "learner" / "exports" / "v0000000000.safetensors"))
+    base = learner.bits_of(learner.Snapshot(tmp_path / "learner" / "exports" / "v0000000000.safetensors"))
     assert (stream.base == base).all()
 
 
@@ -125,7 +126,7 @@ def test_the_picture_is_svg_with_a_point_for_each_stream_and_labels_apart() -> N
         (Stream(name, np.zeros(1, np.uint16), []), Sizes(1 * k, 200, 150, 3 * k, 3.1 * k, 0.98 * k, None))
         for k, name in enumerate(("a-lr1e-06", "b-lr2e-06", "c-lr2e-06", "d-lr1e-05"), 1)
     ]
-    drawn = ET.fromstring(diff_picture.draw(found))
+    drawn = ET.fromstring(drawing.draw(found))
     space = "{http://www.w3.org/2000/svg}"
     assert len(drawn.findall(f"{space}circle")) == 4 * 5
     lines = [line.attrib["points"].split() for line in drawn.findall(f"{space}polyline")]
@@ -137,4 +138,4 @@ def test_the_picture_is_svg_with_a_point_for_each_stream_and_labels_apart() -> N
 
 def test_a_picture_wants_two_learning_rates() -> None:
     with pytest.raises(LocalFault, match="two learning rates"):
-        diff_picture.draw([])
+        drawing.draw([])

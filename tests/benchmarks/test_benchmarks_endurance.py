@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from benchmarks.endurance import Sample, beside_connections, drawing, grown, settled, slope
-from benchmarks.picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP
+from benchmarks.harness.picture import BOTTOM, HEIGHT, LEFT, RIGHT, TOP
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOUR = 3600.0

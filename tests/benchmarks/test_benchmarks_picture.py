@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from benchmarks import broadcast_picture, simulate
-from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP
+from benchmarks.broadcast import drawing, simulate
+from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP
 from p2p.plan.trees import Load
 from runtime.errors import LocalFault
 
@@ -14,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(measured: dict[int, float]) -> ET.Element:
-    return ET.fromstring(broadcast_picture.draw(SIMULATED, measured, "40 MB"))
+    return ET.fromstring(drawing.draw(SIMULATED, measured, "40 MB"))
 
 
 def texts(picture: ET.Element) -> dict[str, tuple[float, float]]:
@@ -55,7 +55,7 @@ def test_without_measured_points_it_names_none_and_says_that_ours_is_simulated()
 
 def test_a_picture_wants_two_numbers_of_peers() -> None:
     with pytest.raises(LocalFault, match="two numbers of peers"):
-        broadcast_picture.draw({4: 1.1}, {8: 1.2}, "40 MB")
+        drawing.draw({4: 1.1}, {8: 1.2}, "40 MB")
 
 
 def test_what_is_drawn_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the whole-node measurement counts (`benchmarks.volunteer.Measuring`), and the report of the claims."""
+"""What the whole-node measurement counts (`benchmarks.harness.volunteer.Measuring`), and the report of the claims."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks import rollout
-from benchmarks.bench import Measured
-from benchmarks.volunteer import Measuring, NodeFault
+from benchmarks.harness.bench import Measured
+from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import Asked
 from p2p.limits.origin import NOWHERE
 from p2p.messages import Lease, Refusal, VerdictsAsk, encode

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
+from benchmarks.broadcast.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
 from p2p.plan.trees import Load
 
 LOAD = Load(2_000_000, 1 << 15)

@@ -1,4 +1,4 @@
-"""The pure parts of benchmarks/transport.py, and one candidate in two processes."""
+"""The pure parts of benchmarks/transport/__main__.py, and one candidate in two processes."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("libp2p")
 
-from benchmarks import transport
-from benchmarks.transport_ends import CHUNK, TAKEN, Turn, chunk, running, write_chunks
+from benchmarks.transport import __main__ as transport
+from benchmarks.transport.ends import CHUNK, TAKEN, Turn, chunk, running, write_chunks
 
 
 def turn(wall: float, cpu: float = 1.0) -> Turn:

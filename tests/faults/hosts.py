@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarks.lab import ip
+from benchmarks.harness.lab import ip
 
 
 class Hosts:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lab import NotPermitted
+from benchmarks.harness.lab import NotPermitted
 from p2p.identity import load_or_create_key, peer_id, public_bytes
 from runtime.exit_codes import Exit
 from tests.faults.hosts import Hosts

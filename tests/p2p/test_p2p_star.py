@@ -135,7 +135,8 @@ def test_over_libp2p_every_peer_of_a_star_hears_every_head() -> None:
 
 @pytest.mark.slow
 def test_over_libp2p_every_one_of_two_hundred_peers_hears_every_head() -> None:
-    """Row A3 at its size: three in four are lost on 439044d. Figures: `python -m benchmarks.gossip --star 200`."""
+    """Row A3 at its size: three in four are lost on 439044d. Figures: `python -m benchmarks.broadcast.gossip --star
+    200`."""
     trio.run(every_head_is_heard, 200, 10, 60.0)
 
 

@@ -1,8 +1,9 @@
-"""Broadcasts to thousands, in simulated time. `python -m benchmarks.simulate [--quick]`
+"""Broadcasts to thousands, in simulated time. `python -m benchmarks.broadcast.simulate [--quick]`
 
-The shipped planner and swarm, with every word and chunk between the peers as an event (benchmarks/simulator.py). All
-figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third 20/100, a quarter 50/200, the rest
-100/500), the source has 100; the planner believes 80 to 100 % of each uplink. Scenarios:
+The shipped planner and swarm, with every word and chunk between the peers as an event
+(benchmarks/broadcast/simulator.py). All figures are simulated. Lines differ (Mbit/s up/down: a quarter 5/50, a third
+20/100, a quarter 50/200, the rest 100/500), the source has 100; the planner believes 80 to 100 % of each uplink.
+Scenarios:
 
     calm        everybody stays
     30 % fail   at any time within T*, one in three of them by freezing; meanwhile 10 % come
@@ -27,10 +28,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from benchmarks import bench, broadcast_picture
-from benchmarks.bench import Claim
-from benchmarks.simulated_time import Place
-from benchmarks.simulator import World
+from benchmarks.broadcast import drawing
+from benchmarks.broadcast.simulated_time import Place
+from benchmarks.broadcast.simulator import World
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
 from p2p.plan.trees import Line, Load, bound, star
 from p2p.swarm.manifest import chunk_size
 from runtime.errors import LocalFault
@@ -200,7 +202,7 @@ def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> 
     found = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
     times = {one.n: one.last / one.best for one in found}
     said = f"{load.length / 1e6:g} MB over {EQUAL_MBIT} Mbit/s"
-    drawn = broadcast_picture.draw(times, measured, said)
+    drawn = drawing.draw(times, measured, said)
     bench.table(
         ("simulated, n", "K", "T*, s", "last, s", "of T*", "star, s"),
         [(one.n, one.stripes, one.best, one.last, times[one.n], star(uplink, one.n, load.length)) for one in found],

@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
-from benchmarks import bench
-from benchmarks.bench import Claim
-from benchmarks.diff_speed import Tiled
-from benchmarks.diff_streams import Stream
+from benchmarks.diff.speed import Tiled
+from benchmarks.diff.streams import Stream
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
 
 Work = Callable[[int], Any]
 """Of so many threads."""

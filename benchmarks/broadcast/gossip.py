@@ -1,4 +1,4 @@
-"""How long does a Head take to everybody? `python -m benchmarks.gossip [--quick]`
+"""How long does a Head take to everybody? `python -m benchmarks.broadcast.gossip [--quick]`
 
 N hosts with the product's transport (`LibP2PTransport`: gossipsub over libp2p, real connections on the loopback) in one
 process, each connected to the publisher and to some others, as nodes of a run are. The publisher sends
@@ -22,7 +22,7 @@ from typing import Final
 
 import trio
 
-from benchmarks import bench
+from benchmarks.harness import bench
 from p2p.identity import generate_key
 from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer

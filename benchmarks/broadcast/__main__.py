@@ -27,15 +27,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks import bench
-from benchmarks.bench import Claim
-from benchmarks.lab import Lab, NotPermitted, Process, payload_rate
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+from benchmarks.harness.lab import Lab, NotPermitted, Process, payload_rate
 from p2p.plan.repair import Planner
 from p2p.plan.trees import Line, Load
 from runtime.units import MBIT
 
-PEER: Final = "benchmarks.broadcast_peer"
-TORRENT: Final = "benchmarks.torrent_peer"
+PEER: Final = "benchmarks.broadcast.peer"
+TORRENT: Final = "benchmarks.broadcast.torrent_peer"
 LATENCY: Final = 0.001
 """Seconds one way on such a line, where it is idle; given to the planner."""
 HARMED: Final = 0.3

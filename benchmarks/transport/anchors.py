@@ -27,7 +27,7 @@ from libp2p.custom_types import TProtocol
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from multiaddr import Multiaddr
 
-from benchmarks.transport_ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
+from benchmarks.transport.ends import CHUNK, CHUNK_BYTES, HELD, LOOPBACK, TAKEN, Ends, Say, Taker, chunk
 
 AT_ONCE = 4
 """Requests of aiohttp on their way, each on a connection of its own."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from anyio.from_thread import start_blocking_portal
 
-from benchmarks.bench import Candidate, Measured, cpu_of
+from benchmarks.harness.bench import Candidate, Measured, cpu_of
 from coordinator.daemon import terms_of
 from coordinator.database import Database
 from coordinator.demo.demo import environment

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from benchmarks import bench
-from benchmarks.bench import Candidate, Claim
-from benchmarks.diff_anchors import gaps_apply, gaps_encode, xor_apply, xor_encode
-from benchmarks.diff_streams import Stream
+from benchmarks.diff.anchors import gaps_apply, gaps_encode, xor_apply, xor_encode
+from benchmarks.diff.streams import Stream
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Candidate, Claim
 from weights.codec import frames, native
 from weights.codec.exponent_classes import REFERENCE
 from weights.codec.frames import Build

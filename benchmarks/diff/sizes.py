@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.bench import Claim
-from benchmarks.diff_anchors import Words, entropy, gaps_encode, pack, xor_encode
-from benchmarks.diff_streams import Stream
+from benchmarks.diff.anchors import Words, entropy, gaps_encode, pack, xor_encode
+from benchmarks.diff.streams import Stream
+from benchmarks.harness.bench import Claim
 from weights.diff import encode
 from weights.documents import TensorEntry
 from weights.snapshot import Snapshot, writing_snapshot

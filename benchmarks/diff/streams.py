@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.diff_anchors import Words
+from benchmarks.diff.anchors import Words
 from weights.snapshot import Snapshot
 
 

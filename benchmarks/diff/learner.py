@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from benchmarks.diff_anchors import Words
-from benchmarks.diff_streams import Stream
+from benchmarks.diff.anchors import Words
+from benchmarks.diff.streams import Stream
 from coordinator.learner import model
 from coordinator.learner.batch_groups import TrainGroup, TrainSample
 from coordinator.learner.messages import Batch, Hyper, Open, WarmUp

@@ -7,8 +7,8 @@ is in units of W / U: broadcasts of another payload, or over other lines, lie in
 
 from collections.abc import Mapping
 
-from benchmarks import picture
-from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
+from benchmarks.harness import picture
+from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
 from runtime.errors import LocalFault
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from benchmarks import picture
-from benchmarks.diff_sizes import Sizes
-from benchmarks.diff_streams import Stream
-from benchmarks.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
+from benchmarks.diff.sizes import Sizes
+from benchmarks.diff.streams import Stream
+from benchmarks.harness import picture
+from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP, Axis
 from runtime.errors import LocalFault
 
 MODEL: Final = 269_030_016

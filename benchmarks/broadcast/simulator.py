@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final
 
-from benchmarks.simulated_time import Clock, Place
+from benchmarks.broadcast.simulated_time import Clock, Place
 from coordinator.publishing.broadcast_planner import APART, SETTLE
 from coordinator.publishing.broadcast_planner import LOOK as SEEN
 from node.links.neighbours import NEIGHBOURS

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bench import Claim
-from benchmarks.diff_sizes import written
-from benchmarks.diff_speed import Tiled, builds
-from benchmarks.diff_streams import Stream
+from benchmarks.diff.sizes import written
+from benchmarks.diff.speed import Tiled, builds
+from benchmarks.diff.streams import Stream
+from benchmarks.harness.bench import Claim
 from weights.codec import frames
 from weights.diff import apply, encode
 from weights.snapshot import Snapshot

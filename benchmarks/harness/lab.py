@@ -22,7 +22,7 @@ BURST: Final = 128 << 10
 """Bytes that a line may send at once."""
 LATENCY: Final = "50ms"
 """For how long a line queues before it drops."""
-PROBE: Final = "benchmarks.lab"
+PROBE: Final = "benchmarks.harness.lab"
 
 
 class NotPermitted(Exception):

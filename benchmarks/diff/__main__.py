@@ -5,9 +5,9 @@ best; against the entropy of a change given the old exponent; 16 missed versions
 stream tiled to 256 MB, one core: encode, and decode and write into the weights, against memcpy of the same buffer;
 and two threads against one, where two cores are free, beside two processes that share nothing.
 
-Where the versions come from: `--stream FILE ...`, recorded (format: `benchmarks.diff_streams`); `--snapshots FOLDER`,
+Where the versions come from: `--stream FILE ...`, recorded (format: `benchmarks.diff.streams`); `--snapshots FOLDER`,
 the snapshots of a run of one's own, in the order of their names (era, version); with neither, a short run of the
-project's own learner on SmolLM2-135M (`benchmarks.diff_learner` says what is real about it), which `--task`, `--rate`,
+project's own learner on SmolLM2-135M (`benchmarks.diff.learner` says what is real about it), which `--task`, `--rate`,
 `--steps`, `--fresh` and `--lessons` change and `--save FILE` keeps. `--quick` makes a stream up, and says so: AdamW on
 random gradients, exported as bf16; sizes are then claimed all the same, but prove nothing about a real learner.
 
@@ -21,13 +21,14 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from benchmarks import bench, diff_picture
-from benchmarks.bench import Claim
-from benchmarks.diff_cores import cores
-from benchmarks.diff_memory import anonymous, memory
-from benchmarks.diff_sizes import COLUMNS, MISSED, row, size_claims, sizes
-from benchmarks.diff_speed import speeds
-from benchmarks.diff_streams import Stream, of_snapshots, recorded, save, synthetic
+from benchmarks.diff import drawing
+from benchmarks.diff.cores import cores
+from benchmarks.diff.memory import anonymous, memory
+from benchmarks.diff.sizes import COLUMNS, MISSED, row, size_claims, sizes
+from benchmarks.diff.speed import speeds
+from benchmarks.diff.streams import Stream, of_snapshots, recorded, save, synthetic
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
 from runtime.errors import LocalFault
 from weights.codec import frames, native
 
@@ -43,7 +44,9 @@ def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
     if arguments.quick:
         return [synthetic(1 << 21, MISSED)]
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # is read when transformers is imported
-    from benchmarks import diff_learner  # with torch, whose threads and memory are not to be measured elsewhere
+    from benchmarks.diff import (
+        learner as diff_learner,  # with torch, whose threads and memory are not to be measured elsewhere
+    )
 
     made = []
     for rate in arguments.rate:
@@ -94,7 +97,7 @@ def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
     bench.table(COLUMNS, [row(*pair) for pair in found])
     claims = [claim for pair in found for claim in size_claims(*pair)]
     if arguments.picture:
-        arguments.picture.write_text(diff_picture.draw(found))
+        arguments.picture.write_text(drawing.draw(found))
     if arguments.sizes:
         return claims
     for stream in streams:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import bench, transport_anchors, transport_ours
-from benchmarks.bench import Claim
-from benchmarks.transport_ends import CHUNK, TAKEN, Ends, Turn, running, write_chunks
+from benchmarks.harness import bench
+from benchmarks.harness.bench import Claim
+from benchmarks.transport import anchors, ours
+from benchmarks.transport.ends import CHUNK, TAKEN, Ends, Turn, running, write_chunks
 
 TCP = "raw TCP"
 HTTPS = "aiohttp over TLS"
@@ -26,13 +27,13 @@ STOCK_STORED = "stock py-libp2p, hashed and stored"
 STREAM = "stream"
 FETCH = "fetch"
 CANDIDATES: dict[str, Ends] = {
-    TCP: transport_anchors.TCP,
-    HTTPS: transport_anchors.HTTPS,
-    STOCK: transport_anchors.STOCK,
-    STREAM: transport_ours.STREAM,
-    HTTPS_STORED: transport_anchors.HTTPS_STORED,
-    STOCK_STORED: transport_anchors.STOCK_STORED,
-    FETCH: transport_ours.FETCH,
+    TCP: anchors.TCP,
+    HTTPS: anchors.HTTPS,
+    STOCK: anchors.STOCK,
+    STREAM: ours.STREAM,
+    HTTPS_STORED: anchors.HTTPS_STORED,
+    STOCK_STORED: anchors.STOCK_STORED,
+    FETCH: ours.FETCH,
 }
 Turns = Mapping[str, Sequence[Turn]]
 

@@ -1,0 +1,1 @@
+"""How small and how fast is the diff between two policy versions?"""

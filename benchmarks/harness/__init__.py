@@ -1,0 +1,1 @@
+"""What benchmarks share: headers and closing lines, a network laboratory, pictures, one measured node."""

@@ -1,0 +1,1 @@
+"""How fast do chunks go from one process to another?"""
