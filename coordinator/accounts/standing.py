@@ -6,7 +6,7 @@ Rules
 2. A suspension ends by itself, at the time that its entry names. A ban ends when the operator lifts it; that ends a
    suspension, too.
 3. Standing follows from the ledger alone: `standing` reads the entries, `Accounts.of` a row that is kept in the
-   transaction of each entry. Both say the same (tests/coordinator/test_coordinator_standing.py).
+   transaction of each entry. Both say the same (tests/coordinator/accounts/test_standing.py).
 4. Rank decides how much room a key gets (coordinator/rollouts/lease_table.py) and how closely its groups are looked at
    (coordinator/training/scoring_loop.py); never what an accepted group is worth.
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.books_world import World
+from tests.support.group_world import World
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from engines import host, registry
 from engines.devices import Inventory
 from engines.engine import Dtype
 from engines.registry import EngineRow
-from tests.bigram import BigramEngine
+from tests.support.bigram import BigramEngine
 
 TOY = EngineRow(
     name="toy",

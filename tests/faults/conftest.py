@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.processes import make_template
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,8 @@ from p2p.messages import (
     decode,
     encode,
 )  # fmt: skip
-from tests.bigram import nudged
 from tests.faults.processes import PATIENCE, Coordinator
+from tests.support.bigram import nudged
 from weights.snapshot import Snapshot
 
 ENGINE = "transformers/float32/cpu"

@@ -10,7 +10,7 @@ import pytest
 from runtime.exit_codes import Exit
 from tests.faults.audit import check_books, check_draws
 from tests.faults.processes import Program, Run, running, until
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.audit import check_books
 from tests.faults.processes import free_port, running, until
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from p2p.envelope import peek
 from p2p.messages import Head, Root, decode
 from tests.faults.audit import receipts
 from tests.faults.processes import PATIENCE, ROOT, Run, running, until
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

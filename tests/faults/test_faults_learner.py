@@ -20,9 +20,9 @@ from engines.supervisor import Supervisor
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
-from tests.coordinator_learner.tiny import group, store
-from tests.node.fake_coordinator import until
-from tests.swarm import BigramScorer
+from tests.support.fake_coordinator import until
+from tests.support.swarm import BigramScorer
+from tests.support.tiny_learner import group, store
 from weights.store import Store
 
 pytestmark = pytest.mark.slow

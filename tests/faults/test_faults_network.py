@@ -11,7 +11,7 @@ import pytest
 from tests.faults.audit import check_books, check_draws
 from tests.faults.liar import LIES, Liar, Lie, Refused, liar_at
 from tests.faults.processes import ROOT, Program, Run, Volunteer, running, until
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.timeout(900)
 

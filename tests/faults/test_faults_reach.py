@@ -21,7 +21,7 @@ from p2p.identity import load_or_create_key, peer_id, public_bytes
 from runtime.exit_codes import Exit
 from tests.faults.hosts import Hosts
 from tests.faults.processes import PATIENCE, ROOT, Coordinator, Program, Volunteer, until
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 pytestmark = pytest.mark.slow
 

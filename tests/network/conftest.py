@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from p2p.handlers import Handlers, RequestHandler
-from tests.quickdisk import quick_folder
+from tests.support.quick_disk import quick_folder
 
 
 @pytest.fixture

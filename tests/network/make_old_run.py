@@ -5,10 +5,10 @@
 Commit 439044d made old_run.tar.xz (schema 1), f4ac234 made old_run_schema_2.tar.xz, f66a8f8 made
 old_run_schema_3.tar.xz, the only one with a node's home: alice's, left in the middle of her work.
 
-A real coordinator and real nodes on an in-memory network, as tests/swarm.py has them. The run is left in the middle:
-with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside the
-folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner. Every 32 versions
-it makes a diff from version 0, as the real learner does, so that a node can join a long run.
+A real coordinator and real nodes on an in-memory network, as tests/support/swarm.py has them. The run is left in the
+middle: with accepted, refused and expired groups, a banned node, open leases, and a learner that has drawn some. Beside
+the folder `run` the archive has `learner.json`, which stands for the checkpoint of that file's learner. Every 32
+versions it makes a diff from version 0, as the real learner does, so that a node can join a long run.
 """
 
 import argparse
@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path.cwd()))
 
 from coordinator.learner.messages import Export, ExportedEdge
 from p2p.identity import load_or_create_key
-from tests.clock import run_fake
-from tests.node.fake_coordinator import until
-from tests.swarm import BigramLearner, Swarm, accepted, make_swarm, working
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, working
 from weights.diff import encode
 from weights.snapshot import Snapshot
 

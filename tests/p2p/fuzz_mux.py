@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["p2p.libp2p.mux"]):
 
 from p2p.errors import LocalFault, Malformed  # noqa: E402
 from p2p.libp2p.mux import HEADER, Mux  # noqa: E402
-from tests.p2p.test_p2p_mux import FAULTS, check_books  # noqa: E402
+from tests.p2p.libp2p.test_mux import FAULTS, check_books  # noqa: E402
 
 
 def test_one_input(data: bytes) -> None:

@@ -14,8 +14,8 @@ from p2p.memory.transport import MemoryNetwork
 from p2p.messages import DocumentsAsk, HeadAnswer, HeadAsk, PlanAnswer, PlanAsk
 from p2p.peer.peer import Peer
 from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
-from tests.clock import run_fake
-from tests.peers import running
+from tests.support.clock import run_fake
+from tests.support.peers import running
 
 
 class Line:

@@ -1,0 +1,118 @@
+"""What the whole-node measurement counts (`benchmarks.harness.volunteer.Measuring`), and the report of the claims."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from benchmarks import rollout
+from benchmarks.harness.bench import Measured
+from benchmarks.harness.volunteer import Measuring, NodeFault
+from coordinator.rollouts.request_handler import Asked
+from p2p.limits.origin import NOWHERE
+from p2p.messages import Lease, Refusal, VerdictsAsk, encode
+from tests.support.group_world import ALICE, World, control_of, group, honest_scores, opened
+
+
+class Office(NamedTuple):
+    """Requests of a node that uses a second of CPU time at each look."""
+
+    world: World
+    requests: Measuring
+
+    def asked(self) -> Asked:
+        return Asked(ALICE, self.world.now, NOWHERE)
+
+    def ask(self) -> bytes | Refusal:
+        return self.requests.lease(self.asked(), self.world.ask())
+
+    def lease(self) -> Lease:
+        answer = self.ask()
+        assert isinstance(answer, bytes)
+        lease: Lease = opened("lease", answer, Lease)
+        return lease
+
+    def deliver(self, lease: Lease) -> None:
+        self.requests.submit(self.asked(), encode(group(lease)))
+
+    def judge(self, margin: float = 0.0) -> None:
+        for waiting in self.world.books.undecided():
+            scores = honest_scores(waiting.submission)
+            if margin:
+                scores[0].margins[0] = margin
+            self.world.decide(waiting, scores)
+
+    def confirm(self, *leases: Lease) -> None:
+        self.requests.verdicts(self.asked(), VerdictsAsk(leases=[], confirmed=[lease.id for lease in leases]))
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Iterator[Office]:
+    world = World(tmp_path, batch_groups=64)
+    requests = control_of(world, Measuring)
+    used = iter(range(100))
+    requests.cpu = lambda: float(next(used))
+    yield Office(world, requests)
+    world.close()
+
+
+def test_no_lease_is_given_before_a_turn_and_none_beyond_it(office: Office) -> None:
+    assert isinstance(office.ask(), Refusal)
+    office.requests.open(1)
+    office.lease()
+    refused = office.ask()
+    assert isinstance(refused, Refusal)
+    assert refused.retry_after
+
+
+def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Office) -> None:
+    office.requests.open(2)
+    one, two = office.lease(), office.lease()
+    office.deliver(one)
+    assert not office.requests.delivered.is_set(), "scored before the last group came in"
+    office.deliver(two)
+    assert office.requests.delivered.is_set()
+    office.judge()
+    office.confirm(one)
+    assert not office.requests.settled.is_set()
+    office.confirm(two)
+    assert office.requests.settled.is_set()
+    found = office.requests.closed()
+    sampled = sum(len(rollout.tokens) for lease in (one, two) for rollout in group(lease).rollouts)
+    assert (found.work, found.cpu) == (sampled, 1.0)
+
+
+def test_a_second_turn_counts_its_own_tokens_and_costs(office: Office) -> None:
+    works = []
+    for _ in range(2):
+        office.requests.open(1)
+        lease = office.lease()
+        office.deliver(lease)
+        office.deliver(lease)  # the same bytes again are the same submission
+        office.judge()
+        office.confirm(lease)
+        works.append(office.requests.closed()[:2])
+    assert works[0] == works[1]
+
+
+def test_tokens_of_a_group_that_was_refused_are_never_reported(office: Office) -> None:
+    office.requests.open(1)
+    lease = office.lease()
+    office.deliver(lease)
+    office.judge(margin=9.0)
+    office.confirm(lease)
+    with pytest.raises(NodeFault, match="refused"):
+        office.requests.closed()
+
+
+@pytest.mark.parametrize(("tokens", "code", "verdict"), [(95.0, 0, "ok"), (85.0, 1, "short")])
+def test_the_node_is_held_to_nine_tenths_of_the_bare_loop(
+    tokens: float, code: int, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {"node": tokens, "engine": 100.0, rollout.MULTINOMIAL: 100.0, rollout.GENERATE: 70.0}
+    found = {name: [Measured(rate, 1.0, 2.0)] * 3 for name, rate in {**rates, rollout.CHECKING: 300.0}.items()}
+    assert rollout.report(found) == code
+    printed = capsys.readouterr().out
+    assert f"node: ratio {tokens / 100:.3f} against {rollout.MULTINOMIAL}, bar 0.9: {verdict}" in printed
+    assert f"hoped for {rollout.HOPED}: {'reached' if tokens > 91 else 'not reached'}" in printed

@@ -1,0 +1,154 @@
+"""Ends of new keys' leases: one entry a minute, and receipts that can be held against it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator.accounts.lease_ends import KEPT, MOST, TOGETHER, sha256
+from coordinator.accounts.ledger import Entry
+from coordinator.accounts.ledger_facts import Ended
+from coordinator.rollouts.verdicts import LeaseEnd
+from p2p.identity import peer_id
+from p2p.messages import Refusal, VerdictsAsk, encode
+from p2p.swarm import merkle
+from tests.support.group_world import ALICE, BOB, World, group
+
+
+def key(number: int) -> bytes:
+    return hashlib.sha256(b"stranger %d" % number).digest()
+
+
+def facts(entry: Entry) -> Ended:
+    return msgspec.msgpack.decode(entry.facts, type=Ended)
+
+
+def rows(world: World) -> list[tuple[Any, ...]]:
+    return world.books.database.all("SELECT lease, document, entry FROM ends ORDER BY lease")
+
+
+def test_a_minute_of_leases_that_strangers_let_expire_is_one_entry(tmp_path: Path) -> None:
+    """On 439044d each of them has an entry of its own, which stays for ever."""
+    world = World(tmp_path, batch_groups=1_000)
+    for number in range(200):
+        world.lease(key(number))
+    world.now += 300_001
+    before = world.books.ledger.tip().entries
+    while world.books.tick(world.now):
+        pass
+    for _ in range(120):
+        world.now += 1_000
+        world.books.tick(world.now)
+    assert world.books.database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 200
+    assert world.books.ledger.tip().entries - before == 1
+
+
+def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
+    for node, many in ((ALICE, 2), (BOB, 1)):
+        for _ in range(many):
+            world.refused(group(world.lease(node), rollouts=[]), node)
+    world.lease(BOB)
+    world.now += 300_001
+    world.books.tick(world.now)  # now the first ones have waited for a minute
+    (entry,) = world.books.ledger.entries()
+    assert (entry.kind, entry.postings) == ("leases.ended", ())
+    told = facts(entry)
+    assert {one.node: (one.expired, one.refused, one.wrong) for one in told.counts} == {
+        peer_id(ALICE): (0, 2, 0),
+        peer_id(BOB): (0, 1, 0),
+    }
+    assert told.ends == 3
+    assert world.books.accounts.account(ALICE).groups == 2
+    world.now += TOGETHER
+    world.books.tick(world.now)
+    _, entry = world.books.ledger.entries()
+    assert [(one.node, one.expired) for one in facts(entry).counts] == [(peer_id(BOB), 1)]
+    world.books.ledger.verify()
+
+
+def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None:
+    """The receipt names no entry, but the leaf that stands for it in the entry to come."""
+    receipts = [world.refused(group(world.lease(node), rollouts=[]), node) for node in 2 * (ALICE, BOB)]
+    assert {receipt.entry for receipt in receipts} == {0}
+    world.now += TOGETHER
+    world.books.tick(world.now)
+    (entry,) = (one for one in world.books.ledger.entries() if one.kind == "leases.ended")
+    kept = rows(world)
+    assert {row[2] for row in kept} == {entry.seq}
+    leaves = [document for _, document, _ in kept]
+    for receipt in receipts:
+        index = [row[0] for row in kept].index(receipt.lease)
+        assert receipt.entry_hash == merkle.leaf_hash(leaves[index], sha256)
+        proof = merkle.proof(leaves, index, sha256)
+        assert merkle.verify(facts(entry).root, leaves[index], index, len(leaves), proof, sha256)
+        end = msgspec.msgpack.decode(leaves[index], type=LeaseEnd)
+        assert (end.lease, end.code, end.submission_hash) == (receipt.lease, receipt.code, receipt.submission_hash)
+
+
+def test_a_late_group_of_a_new_key_points_at_the_same_leaf(world: World) -> None:
+    lease = world.lease()
+    world.now = lease.expires + 1
+    world.books.tick(world.now)
+    world.now += TOGETHER
+    world.books.tick(world.now)
+    receipt = world.refused(group(lease))
+    ((_, document, _),) = rows(world)
+    assert (receipt.code, receipt.entry, receipt.entry_hash) == ("late", 0, merkle.leaf_hash(document, sha256))
+
+
+def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
+    for _ in range(3):
+        world.accepted(ALICE)
+    receipt = world.refused(group(world.lease(), rollouts=[]))
+    entry = world.books.ledger.find(f"lease:{receipt.lease.hex()}")
+    assert entry is not None
+    assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
+    assert rows(world) == []
+
+
+def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
+    first = world.refused(group(world.lease(), rollouts=[]))
+    world.reopen(away=TOGETHER)
+    world.books.tick(world.now)
+    world.reopen(away=TOGETHER)
+    world.books.tick(world.now)
+    (entry,) = world.books.ledger.entries()
+    assert facts(entry).ends == 1
+    assert world.books.intake.verdicts(ALICE, VerdictsAsk(leases=[first.lease])).receipts[0] is not None
+
+
+def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
+    with world.books.database.transaction():
+        for number in range(MOST + 1):
+            end = LeaseEnd(
+                node=peer_id(key(number)), lease=number.to_bytes(16, "big"), era=1, version=0, sent=0, expires=0,
+                received=None, code="expired", rollouts=0, tokens_in=0, tokens_out=0, weight=0, trainable=False,
+                submission_hash=None,
+            )  # fmt: skip
+            world.books.told.put(end.lease, msgspec.msgpack.encode(end), world.now)
+    world.now += TOGETHER
+    assert [world.books.told.tell(world.now) for _ in range(3)] == [MOST, 1, 0]
+    assert [facts(entry).ends for entry in world.books.ledger.entries()] == [MOST, 1]
+
+
+def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world: World) -> None:
+    receipt = world.refused(group(world.lease(), rollouts=[]))
+    expired = world.lease(BOB)
+    world.now = expired.expires + 1
+    world.books.tick(world.now)
+    world.now += TOGETHER
+    world.books.tick(world.now)
+    assert len(rows(world)) == 2
+    world.now += KEPT - 1
+    world.books.tick(world.now)
+    assert len(rows(world)) == 1, "the refused group's, told of 300 s earlier, is gone"
+    world.now += 1
+    world.books.tick(world.now)
+    assert rows(world) == []
+    assert sum(facts(entry).ends for entry in world.books.ledger.entries()) == 2
+    world.books.ledger.verify()
+    assert world.books.intake.verdicts(ALICE, VerdictsAsk(leases=[receipt.lease])).receipts[0] is not None
+    answer = world.books.intake.submit(BOB, encode(group(expired)), world.now)
+    assert isinstance(answer, Refusal)
+    assert answer.code == "unknown-lease"

@@ -1,0 +1,214 @@
+"""How far a key is trusted: the rules one by one, and the table against the ledger."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coordinator.accounts import standing as rules
+from coordinator.accounts.ledger import Ledger
+from coordinator.accounts.ledger_facts import Account, Counts, Ended
+from coordinator.accounts.standing import FOREVER, STRANGER, Accounts, Standing, in_words, standing
+from coordinator.accounts.strikes import LONGEST, MEMORY, TERM, suspended_until
+from coordinator.database import Database
+from coordinator.rollouts.verdicts import LeaseEnd
+from p2p.identity import peer_id
+from tests.support.group_world import ALICE, BOB
+
+NOW = 1_000_000
+
+
+class Register:
+    """A ledger that only tells of keys, its table of accounts, and the plain list of what happened to one key."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = Database.open(path)
+        self.database.do("PRAGMA synchronous = OFF")
+        self.ledger = Ledger(self.database)
+        self.accounts = Accounts(self.database, self.ledger)
+        self.now = NOW
+        self.groups: dict[bytes, list[str]] = {ALICE: [], BOB: []}
+        """Codes of decided groups, oldest first."""
+
+    def end(self, node: bytes, code: str) -> None:
+        lease = self.ledger.tip().entries.to_bytes(16, "big")
+        end = LeaseEnd(
+            node=peer_id(node), lease=lease, era=1, version=0, sent=0, expires=0, received=None, code=code, rollouts=0,
+            tokens_in=0, tokens_out=0, weight=0, trainable=False, submission_hash=None,
+        )  # fmt: skip
+        kind = "accepted" if code in ("ok", "task-score") else "expired" if code == "expired" else "refused"
+        with self.database.transaction():
+            self.accounts.take(self.ledger.append(self.now, f"lease.{kind}", f"lease:{lease.hex()}", end))
+        if kind != "expired":
+            self.groups[node].append(code)
+
+    def ended(self, node: bytes, refused: int, wrong: int) -> None:
+        count = Counts(node=peer_id(node), expired=2, refused=refused, wrong=wrong)
+        facts = Ended(ends=refused + 2, root=bytes(32), counts=[count])
+        with self.database.transaction():
+            self.accounts.take(self.ledger.append(self.now, "leases.ended", f"ends:{self.ledger.tip().entries}", facts))
+        self.groups[node] += ["tokens"] * (refused - wrong) + ["seeded-choice"] * wrong
+
+
+@pytest.fixture
+def register(tmp_path: Path) -> Register:
+    return Register(tmp_path / "run.sqlite")
+
+
+def expected_rank(codes: list[str], vouched: bool) -> str:
+    """Rule 1, from the whole list."""
+    accepted = sum(code in ("ok", "task-score") for code in codes)
+    if accepted >= 30 and not {"seeded-choice", "drift", "not-generated"} & set(codes[-300:]):
+        return "proven"
+    return "known" if accepted >= 3 or vouched else "new"
+
+
+def test_a_key_is_new_then_known_then_proven(register: Register) -> None:
+    ranks = []
+    for _ in range(31):
+        ranks.append(register.accounts.of(ALICE, NOW).rank)
+        register.end(ALICE, "ok")
+    assert ranks == ["new"] * 3 + ["known"] * 27 + ["proven"]
+    assert register.accounts.of(BOB, NOW) == STRANGER
+
+
+def test_a_wrong_token_costs_the_rank_for_300_groups(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "CLEAN", 40)
+    for _ in range(40):
+        register.end(ALICE, "ok")
+    register.end(ALICE, "drift")
+    ranks = []
+    for _ in range(41):
+        ranks.append(register.accounts.of(ALICE, NOW).rank)
+        register.end(ALICE, "ok")
+    assert ranks == ["known"] * 40 + ["proven"]
+
+
+def test_expiries_and_late_groups_change_no_rank(register: Register) -> None:
+    for code in ("ok", "expired", "tokens", "ok", "expired", "ok"):
+        register.end(ALICE, code)
+    assert register.accounts.account(ALICE) == Account(accepted=3, groups=4)
+
+
+def test_a_key_that_the_operator_vouches_for_is_known(register: Register) -> None:
+    register.accounts.remark(ALICE, "node.vouched", "my own machine", NOW)
+    register.accounts.remark(BOB, "node.noted", "asked for help in the forum", NOW)
+    assert (register.accounts.of(ALICE, NOW).rank, register.accounts.of(BOB, NOW).rank) == ("known", "new")
+
+
+def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> None:
+    accounts = register.accounts
+    accounts.suspend(ALICE, "not-generated", b"h" * 32, NOW, NOW + 10)
+    assert accounts.of(ALICE, NOW + 9) == Standing("new", NOW + 10, "not-generated")
+    assert accounts.of(ALICE, NOW + 10) == STRANGER
+    accounts.remark(ALICE, "node.banned", "spam", NOW + 20)
+    assert accounts.of(ALICE, FOREVER - 1) == Standing("new", FOREVER, "banned", "spam")
+    accounts.remark(ALICE, "node.unbanned", "", NOW + 30)
+    assert accounts.of(ALICE, NOW + 30) == STRANGER
+    accounts.suspend(BOB, "drift", b"h" * 32, NOW, NOW + 10)
+    accounts.remark(BOB, "node.unbanned", "its memory was changed", NOW + 5)
+    assert accounts.of(BOB, NOW + 5) == STRANGER
+    assert [entry.kind for entry in accounts.entries(ALICE)] == ["node.suspended", "node.banned", "node.unbanned"]
+    assert (
+        in_words(Standing("known", 1_700_003_600_000, "drift")) == "known, suspended until 2023-11-14 23:13 UTC (drift)"
+    )
+    assert in_words(Standing("new", FOREVER, "banned", "spam")) == "new, banned: spam"
+
+
+def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
+    ban = msgspec.defstruct("Suspension", [("node", str), ("why", str | None)], frozen=True)
+    entries = [
+        register.ledger.append(NOW, "node.suspended", f"suspension:{n}", ban(peer_id(ALICE), why))
+        for n, why in enumerate(("poison", None), start=1)
+    ]
+    assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER, "banned", "poison")
+    assert standing(entries, NOW)[peer_id(ALICE)] == STRANGER
+
+
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("end"), st.sampled_from(["ok", "ok", "ok", "task-score", "expired", "tokens", "drift"])),
+    st.tuples(st.just("many"), st.integers(1, 330)),
+    st.tuples(st.just("ended"), st.tuples(st.integers(0, 5), st.integers(0, 5))),
+    st.tuples(st.sampled_from(["node.vouched", "node.banned", "node.unbanned", "node.noted"]), st.just("words")),
+    st.tuples(st.just("suspend"), st.integers(1, 50)),
+    st.tuples(st.just("time"), st.integers(1, 50)),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=st.lists(st.tuples(st.sampled_from([ALICE, BOB]), HAPPENINGS), max_size=25))
+def test_the_table_says_what_the_entries_say(
+    story: list[tuple[bytes, tuple[str, object]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    register = Register(tmp_path_factory.mktemp("standing") / "run.sqlite")
+    suspended, banned, vouched = dict[bytes, int](), set[bytes](), set[bytes]()
+    for node, (what, given_) in story:
+        match what, given_:
+            case "end", str(code):
+                register.end(node, code)
+            case "many", int(many):
+                for _ in range(many):
+                    register.end(node, "ok")
+            case "ended", (int(refused), int(wrong)):
+                register.ended(node, max(refused, wrong), wrong)
+            case "suspend", int(term):
+                register.accounts.suspend(node, "not-generated", bytes(32), register.now, register.now + term)
+                suspended[node] = register.now + term
+            case "time", int(passed):
+                register.now += passed
+            case "node.vouched", _:
+                register.accounts.remark(node, "node.vouched", "words", register.now)
+                vouched.add(node)
+            case "node.banned", _:
+                register.accounts.remark(node, "node.banned", "words", register.now)
+                banned.add(node)
+            case "node.unbanned", _:
+                register.accounts.remark(node, "node.unbanned", "words", register.now)
+                banned.discard(node)
+                suspended.pop(node, None)
+            case "node.noted", _:
+                register.accounts.remark(node, "node.noted", "words", register.now)
+    entries = list(register.ledger.entries())
+    for now in (register.now, register.now + 49):
+        told = standing(entries, now)
+        for node in (ALICE, BOB):
+            found = register.accounts.of(node, now)
+            assert found == told.get(peer_id(node), STRANGER)
+            assert found.rank == expected_rank(register.groups[node], node in vouched)
+            until = FOREVER if node in banned else suspended.get(node, 0)
+            assert found.suspended_until == (until if until > now else None)
+    register.database.close()
+
+
+def test_the_cost_of_a_look_does_not_grow_with_the_ledger(register: Register) -> None:
+    def steps() -> int:
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        register.database._connection.set_progress_handler(count, 1)
+        register.accounts.of(ALICE, NOW)
+        register.database._connection.set_progress_handler(None, 0)
+        return counted
+
+    register.end(ALICE, "ok")
+    few = steps()
+    for number in range(2_000):
+        register.end((ALICE, BOB)[number % 2], "ok")
+    assert steps() == few < 50
+
+
+def test_a_repeated_suspension_lasts_twice_as_long_up_to_a_week() -> None:
+    account, terms, now = Account(), [], NOW
+    for _ in range(10):
+        until = suspended_until(account, now)
+        terms.append((until - now) // TERM)
+        account, now = account._replace(since=now, until=until), until + 1
+    assert terms == [1, 2, 4, 8, 16, 32, 64, 128, 168, 168]
+    assert LONGEST == 168 * TERM
+    assert suspended_until(account, account.until + MEMORY) == account.until + MEMORY + TERM

@@ -1,0 +1,236 @@
+"""Strikes: made-up groups end soon, bad luck is none, and what one key did costs another nothing."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.accounts.ledger_facts import Suspended
+from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
+from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.verification import Verdict
+from engines.engine import SampleScore
+from p2p.discovery.peer_records import Own
+from p2p.envelope import seal
+from p2p.identity import public_bytes
+from p2p.messages import Answer, Hello, Lease, Refusal, Request, SubmitAnswer, TaskReference, decode, encode
+from protocol.refusals import REASONS
+from tests.support.group_world import (
+    ALICE,
+    BOB,
+    KEYS,
+    RUN,
+    SPEC,
+    World,
+    control_of,
+    group,
+    honest_scores,
+    opened,
+    rollout,
+)
+
+CHANNEL = public_bytes(KEYS["channel"])
+
+
+class Node:
+    """A key that speaks with the coordinator as the network brings it."""
+
+    def __init__(self, world: World, seed: int, control: Control | None = None) -> None:
+        self.world = world
+        self.key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
+        self.control = control or control_of(world, Control)
+        tasks = [TaskReference(name="reverse", version=1)]
+        record = Own(self.key, RUN).sealed([], world.now)
+        hello = Hello(
+            protocols=(1, 1), software="a test", name="node", engine="transformers/float32/cpu", device="a CPU",
+            tasks=tasks, record=record,
+        )  # fmt: skip
+        assert self.ask("hello", encode(hello)).refusal is None
+
+    def ask(self, method: str, body: bytes) -> Answer:
+        now = self.world.now
+        request = Request(method=method, recipient=CHANNEL, id=secrets.token_bytes(16), expires=now + 60_000, body=body)
+        sealed = seal("request", RUN, encode(request), self.key)
+        return decode(self.control.answer(method, sealed, now), Answer)
+
+    def leased(self) -> Lease | Refusal:
+        answer = self.ask("lease", encode(self.world.ask()))
+        if answer.body is None:
+            assert answer.refusal is not None
+            return answer.refusal
+        lease: Lease = opened("lease", answer.body, Lease)
+        return lease
+
+    def hands_in(self, make: Callable[[Lease], bytes], most: int) -> tuple[int, Refusal | None]:
+        """Take leases and answer them, `most` times; how often that was looked at, and what ended it."""
+        for number in range(most):
+            lease = self.leased()
+            if isinstance(lease, Refusal):
+                return number, lease
+            answer = self.ask("submit", make(lease))
+            if answer.refusal is not None and answer.refusal.code in ("suspended", "banned"):
+                return number, answer.refusal
+        return most, None
+
+
+MADE_UP: dict[str, Callable[[Lease], bytes]] = {
+    "a group without rollouts": lambda lease: encode(group(lease, rollouts=[])),
+    "a group of another version": lambda lease: encode(group(lease, version=lease.version + 1)),
+    "tokens that are none": lambda lease: encode(
+        group(lease, rollouts=[rollout(lease, "000", tokens=[SPEC.vocabulary] * 4)] * 2)
+    ),
+    "bytes that are no group": lambda lease: b"\xc1" + lease.id,
+}
+
+
+@pytest.mark.parametrize("make", MADE_UP.values(), ids=MADE_UP.keys())
+def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, make: Callable[[Lease], bytes]) -> None:
+    """On 439044d it is served on and on: 50 of 50."""
+    looked_at, refusal = Node(world, 1).hands_in(make, 50)
+    assert looked_at <= 3
+    assert refusal is not None
+    assert refusal.code == "suspended"
+    assert refusal.retry_after == TERM
+    assert "is suspended until 2023-11-14 23:13 UTC" in refusal.sentence
+
+
+def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World) -> None:
+    node = Node(world, 1)
+    node.hands_in(MADE_UP["a group without rollouts"], 50)
+    world.books.database.do("DELETE FROM strikes")
+    connection = world.books.database._connection
+    before = connection.total_changes
+    for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
+        answer = node.ask(method, b"\xc1 nothing that decodes")
+        assert answer.refusal is not None
+        assert answer.refusal.code == "suspended"
+    assert connection.total_changes == before
+
+
+def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
+    """On a924efc three submissions of a few bytes under a fresh key are an entry of the ledger for ever, and one is a
+    strike for thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
+    theirs = world.lease(BOB)
+    node = Node(world, 3)
+    before = world.books.database._connection.total_changes
+    for number in range(10):
+        for body in (b"%d" % number, encode(group(theirs))):
+            answer = node.ask("submit", body)
+            assert answer.refusal is not None
+            assert answer.refusal.code in ("malformed", "not-owner")
+    assert world.books.database._connection.total_changes == before
+    assert world.books.database.value("SELECT count(*) FROM entries") == 0
+    assert isinstance(node.leased(), Lease)
+
+
+def test_a_suspension_ends_by_itself_and_the_next_one_lasts_longer(world: World) -> None:
+    node = Node(world, 1)
+    waits = []
+    for _ in range(3):
+        _, refusal = node.hands_in(MADE_UP["a group without rollouts"], 50)
+        assert refusal is not None
+        assert refusal.retry_after is not None
+        waits.append(refusal.retry_after)
+        world.now += refusal.retry_after
+    assert waits == [TERM, 2 * TERM, 4 * TERM]
+
+
+def test_what_one_key_does_costs_no_other_key(world: World) -> None:
+    bad, good = Node(world, 1), Node(world, 2)
+    bad.hands_in(MADE_UP["a group without rollouts"], 50)
+    assert isinstance(good.leased(), Lease)
+
+
+def test_the_ledger_says_why_and_until_when(world: World) -> None:
+    lies = [group(world.lease(), rollouts=[]) for _ in range(3)]
+    for lie in lies:
+        world.refused(lie)
+    (entry,) = world.books.accounts.entries(ALICE)
+    fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
+    assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + TERM)
+    assert fact.evidence == world.books.database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1")
+    assert world.books.strikes.of(ALICE) == 0
+
+
+def judged(world: World, code: str, node: bytes = ALICE) -> None:
+    """A whole group of a key, refused for this reason by the scorer's pass; "ok": accepted."""
+    lease = world.lease(node)
+    world.submit(group(lease), node)
+    (waiting,) = world.books.undecided()
+    if code == "ok":
+        world.decide(waiting, honest_scores(waiting.submission))
+    else:
+        verdict = Verdict(code, "said in a test", None)
+        at = world.at(0)
+        world.books.ends.decide(lease.id, waiting.submission.rollouts, verdict, at, world.now)
+    world.books.buffer.rebuild([decided for (decided,) in world.books.database.all("SELECT lease FROM verdicts")])
+
+
+def test_a_wrong_token_now_and_then_suspends_nobody(world: World) -> None:
+    """A bad memory chip: two wrong tokens among a hundred groups."""
+    for number in range(2 * WINDOW):
+        judged(world, "seeded-choice" if number % 50 == 0 else "ok")
+        assert world.books.accounts.of(ALICE, world.now).suspended_until is None
+    assert world.books.strikes.of(ALICE) == 2
+
+
+def test_three_wrong_tokens_in_a_hundred_groups_suspend(world: World) -> None:
+    for code in ("seeded-choice", "ok", "drift", "ok", "seeded-choice"):
+        assert world.books.accounts.of(ALICE, world.now).suspended_until is None
+        judged(world, code)
+    assert world.books.accounts.of(ALICE, world.now).code == "seeded-choice"
+
+
+def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -> None:
+    lease = world.lease()
+    world.submit(group(lease))
+    world.books.ends.decide(lease.id, [], Verdict("not-generated", "made up", None), world.at(0), world.now)
+    assert world.books.accounts.of(ALICE, world.now) == ("new", world.now + TERM, "not-generated", "")
+
+
+def test_what_comes_to_light_during_a_suspension_makes_it_no_longer(world: World) -> None:
+    leases = [world.lease() for _ in range(3)]
+    for lease in leases:
+        world.submit(group(lease))
+    for lease in leases:
+        verdict = Verdict("not-generated", "made up", None)
+        world.books.ends.decide(lease.id, [], verdict, world.at(0), world.now)
+    assert len(world.books.accounts.entries(ALICE)) == 1
+
+
+LUCK = ("late", "unknown-lease", "not-scorable", "task-score", "ok", "no-prompt", "busy", "too-many-leases")
+
+
+def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
+    assert not (STRIKES | AT_ONCE) & set(LUCK)
+    assert {REASONS[code].fault for code in STRIKES} == {"node"}
+    late = [world.lease(BOB) for _ in range(4)]
+    world.now = late[0].expires + 1
+    for lease in late:
+        assert world.refused(group(lease), BOB).code == "late"
+    assert world.books.strikes.of(BOB) == 0
+    for _ in range(4):
+        lease = world.lease()
+        world.submit(group(lease))
+        (waiting,) = world.books.undecided()
+        scores = [SampleScore(logprobs=[float("nan")] * 4, margins=[0.0] * 4)] * 2
+        assert world.decide(waiting, scores).code == "not-scorable"
+    assert world.books.strikes.of(ALICE) == 0
+
+
+def test_a_lease_that_is_another_keys_strikes_the_one_who_asks_and_not_its_owner(world: World) -> None:
+    owner, thief = Node(world, 1), Node(world, 2)
+    lease = owner.leased()
+    assert isinstance(lease, Lease)
+    assert isinstance(thief.leased(), Lease)  # or it would have nothing to lose
+    for _ in range(3):
+        answer = thief.ask("submit", encode(group(lease)))
+        assert answer.refusal is not None
+    refusal: Any = thief.ask("submit", encode(group(lease))).refusal
+    assert refusal.code == "suspended"
+    taken = owner.ask("submit", encode(group(lease)))
+    assert taken.body is not None
+    assert decode(taken.body, SubmitAnswer).received is not None

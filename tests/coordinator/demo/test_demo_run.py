@@ -1,0 +1,201 @@
+"""The demo as a person meets it, with stand-ins for its processes: what it says, its exit code, and what it leaves."""
+
+import dataclasses
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from coordinator.demo import demo, processes
+from coordinator.demo.demo_settings import DemoOptions
+from p2p.multiaddr import Way
+from runtime.errors import LocalFault
+from runtime.exit_codes import Exit
+from tests.support.children import child
+from tests.support.demo_stand_ins import programs
+from tests.support.paths import ROOT
+
+STAND_INS = ROOT / "tests/support/demo_stand_ins.py"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the demo makes its folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(demo, "POLL", 0.05)
+    monkeypatch.setattr(demo, "_BY_THEMSELVES", 0.2)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
+    yield
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(place: Path) -> list[psutil.Process]:
+    """Those whose command line names the place: every stand-in's does."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(place) in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def played(story: str, options: DemoOptions | None = None) -> tuple[int, str]:
+    text = io.StringIO()
+    code = demo.main(options or DemoOptions(), programs(story), Console(file=text, width=200, highlight=False))
+    return code, text.getvalue()
+
+
+def test_a_good_run_ends_with_zero_and_leaves_nothing(place: Path) -> None:
+    code, said = played("good")
+    assert code == Exit.OK, said
+    assert "the leaderboard is at http://127.0.0.1:" in said
+    assert "late-lynx joins late" in said
+    assert "quiet-heron is killed (SIGKILL)" in said
+    assert "stopping brave-otter, lucky-newt, late-lynx: each drains first" in said
+    assert "sampled 0.170 → " in said
+    assert "brave-otter" in said
+    assert list(place.iterdir()) == []
+
+
+def test_no_port_is_guessed_so_none_can_be_taken_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(demo, "free_port", lambda: taken, raising=False)  # by which a port was guessed once
+        monkeypatch.setattr(demo, "_START", 5.0)
+        code, said = played("good")
+    assert code == Exit.OK, said
+
+
+def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_killed(place: Path) -> None:
+    ways: dict[str, str] = {}
+    told = programs("good")
+
+    def node(invite: str, home: Path, name: str, way: Way) -> list[str]:
+        ways[name] = way
+        return told.node(invite, home, name, way)
+
+    text = io.StringIO()
+    spied = dataclasses.replace(told, node=node)
+    demo.main(DemoOptions(ways=True), spied, Console(file=text, width=200, highlight=False))
+    assert ways == {"brave-otter": "direct", "quiet-heron": "relay", "lucky-newt": "https", "late-lynx": "direct"}
+    said = text.getvalue()
+    assert "quiet-heron has no open port" in said
+    assert "lucky-newt goes over HTTPS alone" in said
+    assert "brave-otter is killed" in said
+
+
+def test_nodes_that_end_with_the_run_need_no_stopping(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_BY_THEMSELVES", 60.0)
+    code, said = played("leaving")
+    assert code == Exit.OK, said
+    assert "stopping" not in said
+
+
+def test_without_faults_nobody_is_killed_and_nobody_comes_late(place: Path) -> None:
+    code, said = played("good", DemoOptions(faults=False, nodes=1))
+    assert code == Exit.OK, said
+    assert "killed" not in said
+    assert "late" not in said.partition("stopping")[0]
+
+
+@pytest.mark.parametrize(
+    ("story", "complaint"),
+    {
+        "flat": "held-out sampled accuracy rose by 0.000, wanted 0.300",
+        "lost": "548 groups were received, but 547 have a final state",
+        "fault": "a process of the coordinator died: scorer ended with -9",
+        "crash": "lucky-newt ended with exit code 1",
+        "deaf": "brave-otter did not end within",
+    }.items(),
+)
+def test_a_bad_run_ends_with_a_code_says_why_and_keeps_the_folder(
+    story: str, complaint: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if story == "deaf":
+        monkeypatch.setattr(demo, "_DRAIN", 0.5)
+        monkeypatch.setattr(processes, "GRACE", 0.5)
+    code, said = played(story)
+    assert code == Exit.INTERNAL
+    assert f"FAILED    {complaint}" in said
+    (kept,) = place.iterdir()
+    assert f"are in {kept}" in said
+    assert (kept / "logs" / "coordinator.log").exists()
+
+
+def test_a_run_that_cannot_be_made_is_the_users_to_put_right_and_leaves_nothing(place: Path) -> None:
+    with pytest.raises(LocalFault, match="could not be made"):
+        played("no making")
+    assert list(place.iterdir()) == []
+
+
+def test_a_crash_shows_the_last_of_the_log(place: Path) -> None:
+    _, said = played("crash")
+    assert "the last of lucky-newt's log:\n  echo2-node: the device caught fire" in said
+
+
+def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
+    code, said = played("endless", DemoOptions(seconds=0.5))
+    assert code == Exit.INTERNAL
+    assert "FAILED    not finished within 0.5 s: step 12 of 40, phase learning" in said
+
+
+def test_a_folder_that_should_be_kept_is_kept(place: Path) -> None:
+    code, said = played("good", DemoOptions(keep=True))
+    assert code == Exit.OK
+    (kept,) = place.iterdir()
+    assert (kept / "logs" / "brave-otter.log").exists()
+    assert f"are in {kept}" in said
+
+
+@pytest.mark.parametrize(
+    ("story", "when", "number", "ctrl_c"),
+    [
+        ("long making", "making the run", signal.SIGINT, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGINT, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGTERM, signal.SIG_DFL),
+        ("endless", "late-lynx joins late", signal.SIGINT, signal.SIG_IGN),
+        ("endless", "late-lynx joins late", signal.SIGTERM, signal.SIG_IGN),
+        ("long making", "making the run", signal.SIGTERM, signal.SIG_IGN),
+    ],
+    ids=[
+        "Ctrl-C while the model is made",
+        "Ctrl-C in the middle",
+        "SIGTERM in the middle",
+        "Ctrl-C in the middle, in the background of a script",
+        "SIGTERM in the middle, in the background of a script",
+        "SIGTERM while the model is made, in the background of a script",
+    ],
+)
+def test_an_interrupted_demo_leaves_no_process_and_no_folder(
+    story: str, when: str, number: signal.Signals, ctrl_c: signal.Handlers, tmp_path: Path
+) -> None:
+    """`ctrl_c`: what whoever starts the demo has set; these tests themselves may run in the background."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(STAND_INS), "demo", story]
+    before = signal.signal(signal.SIGINT, ctrl_c)  # inherited
+    with child(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if when in line:
+                break
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(60) == Exit.INTERRUPTED
+    assert "stopping" in rest
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,97 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from coordinator.learner.batch import Row, pack, rows, split
+from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
+from tests.support.tiny_learner import batch, group, sample
+
+
+def ids(*values: int) -> Tokens:
+    return np.array(values, np.int32)
+
+
+def logs(*values: float) -> Floats:
+    return np.array(values, np.float32)
+
+
+def row(length: int) -> Row:
+    return Row(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0)
+
+
+def turns_batch() -> TrainBatch:
+    first = TrainSample(tokens=ids(10, 11, 20, 21, 12), turns=[2, 2, 1], behaviour=logs(-0.1, -0.2, -0.3), reward=1.0)
+    second = TrainSample(tokens=ids(13, 14), turns=[2], behaviour=logs(-0.4, -0.5), reward=0.0)
+    return TrainBatch(step=7, groups=[TrainGroup(id=b"g", version=4, prompt=ids(5, 6, 7), samples=[first, second])])
+
+
+def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_before() -> None:
+    ((first, second),) = rows(turns_batch(), "mean").groups
+    assert (first.targets.tolist(), second.targets.tolist()) == ([3, 4, 7], [3, 4])
+    assert (first.age, first.advantage, second.advantage) == (2, 0.5, -0.5)
+    (micro,) = pack([first, second], 1000)
+    assert micro.tokens.tolist() == [[5, 6, 7, 13, 14, 0, 0, 0], [5, 6, 7, 10, 11, 20, 21, 12]]
+    assert micro.target.tolist() == [13, 14, 10, 11, 12]
+    assert micro.row.tolist() == [0, 0, 1, 1, 1]
+    assert micro.position.tolist() == [2, 3, 2, 3, 6]
+    torch.testing.assert_close(micro.behaviour, torch.tensor([-0.4, -0.5, -0.1, -0.2, -0.3]))
+    assert micro.advantage.tolist() == [-0.5, -0.5, 0.5, 0.5, 0.5]
+    assert micro.age.tolist() == [2] * 5
+
+
+def test_groups_without_signal_cost_no_pass() -> None:
+    chance = random.Random(1)
+    flat = group(chance, "flat", reward=0.2)
+    found = rows(TrainBatch(step=1, groups=[flat, group(chance, "live")]), "group")
+    assert (len(found.groups), found.zero_variance) == (1, 1)
+
+
+def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost() -> None:
+    chance = random.Random(2)
+    mini = [row(length) for length in chance.choices(range(2, 40), k=50)]
+    packed = list(pack(mini, 64))
+    assert all(micro.tokens.numel() <= 64 for micro in packed)
+    assert sum(len(micro.target) for micro in packed) == 50
+    assert len(packed) < 50
+
+
+def test_a_rollout_longer_than_the_budget_stands_alone() -> None:
+    long, short = row(100), row(5)
+    assert [micro.tokens.shape for micro in pack([long, short], 64)] == [(1, 5), (1, 100)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "minibatches", "sizes"), [(8, 4, [8, 8, 8, 8]), (5, 4, [8, 4, 4, 4]), (2, 4, [4, 4])]
+)
+def test_groups_are_dealt_whole_to_minibatches(groups: int, minibatches: int, sizes: list[int]) -> None:
+    assert [len(part) for part in split(rows(batch(1, groups=groups), "group").groups, minibatches)] == sizes
+
+
+def altered(**changes: object) -> TrainBatch:
+    good = {"tokens": ids(2, 3), "turns": [2], "behaviour": logs(-1.0, -1.0), "reward": 1.0}
+    bad = TrainSample(**(good | changes))  # type: ignore[arg-type]
+    other = sample(random.Random(0), reward=0.0)
+    return TrainBatch(step=1, groups=[TrainGroup(id=b"g", version=0, prompt=ids(5), samples=[bad, other])])
+
+
+BAD = {
+    "turns that do not add up": (altered(turns=[3], behaviour=logs(*[-1.0] * 3)), "turn lengths"),
+    "a log-probability too few": (altered(behaviour=logs(-1.0)), "1 log-probabilities for 2 tokens"),
+    "a log-probability for a given token": (altered(turns=[1, 1]), "2 log-probabilities for 1 tokens"),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_a_sample_that_contradicts_itself_is_refused(sentence: str) -> None:
+    bad, message = BAD[sentence]
+    with pytest.raises(BadBatch, match=message):
+        rows(bad, "group")
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    chance = random.Random(0)
+    bad = TrainGroup(id=b"g", version=0, prompt=ids(), samples=[sample(chance), sample(chance)])
+    with pytest.raises(BadBatch, match="prompt is empty"):
+        rows(TrainBatch(step=1, groups=[bad]), "group")

@@ -1,0 +1,201 @@
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from coordinator.learner import checkpoint
+from coordinator.learner.checkpoint import Base, CheckpointError, State
+from coordinator.learner.messages import Export, ExportedEdge
+from runtime.errors import DiskFull
+from tests.support.cuts import cuts
+from tests.support.quick_disk import quick_folder
+
+
+def state(step: int) -> State:
+    edge = ExportedEdge(base=step - 1, base_root=b"\x01" * 32, payload="/learner/edge")
+    export = Export(version=step, root=b"\x02" * 32, snapshot="/learner/snapshot", edges=[edge], seconds=0.5)
+    return State(
+        step=step,
+        era=3,
+        steps=step,
+        drawn=[b"%d" % number for number in range(step)],
+        export=export,
+        published=[Base(step - 1, b"\x01" * 32, "/learner/before")],
+        anchor=Base(0, b"\x00" * 32, "/learner/base"),
+    )
+
+
+def tensors(step: int) -> dict[str, torch.Tensor]:
+    return {"master.w": torch.full((3, 2), float(step)), "random.cpu": torch.arange(5, dtype=torch.uint8)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for step in (1, 2, 3):
+        saved(tmp_path, state(step), tensors(step))
+    return tmp_path
+
+
+def silent(sentence: str) -> None:
+    pytest.fail(f"nothing was to be reported: {sentence}")
+
+
+def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
+    checkpoint.save(folder, of.era, of.step, lambda: of, tensors)
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder: Path) -> None:
+    found = checkpoint.load(folder, silent)
+    assert found is not None
+    assert found.state == state(3)
+    assert found.tensors.keys() == tensors(3).keys()
+    assert all(torch.equal(tensor, tensors(3)[name]) for name, tensor in found.tensors.items())
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint-000000000003-000000000002",
+        "checkpoint-000000000003-000000000003",
+    ]
+
+
+def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> None:
+    assert checkpoint.load(tmp_path, silent) is None
+
+
+def test_a_later_era_is_newer_whatever_its_step(folder: Path) -> None:
+    saved(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
+    found = checkpoint.load(folder, silent)
+    assert found is not None
+    assert (found.state.era, found.state.step) == (4, 1)
+
+
+def test_saving_a_step_again_replaces_it(folder: Path) -> None:
+    saved(folder, state(3), tensors(7))
+    found = checkpoint.load(folder, silent)
+    assert found is not None
+    assert torch.equal(found.tensors["master.w"], tensors(7)["master.w"])
+
+
+def cut(name: str) -> Callable[[Path], object]:
+    return lambda path: (path / name).write_bytes((path / name).read_bytes()[:-1])
+
+
+def flip(name: str, at: int) -> Callable[[Path], object]:
+    def damage(path: Path) -> None:
+        data = bytearray((path / name).read_bytes())
+        data[at] ^= 1
+        (path / name).write_bytes(data)
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a torn tensor file": cut("tensors.safetensors"),
+    "a torn state": cut("state.msgpack"),
+    "a flipped bit in a weight": flip("tensors.safetensors", -3),
+    "a flipped bit in the tensors' header": flip("tensors.safetensors", 20),
+    "a flipped bit in the state": flip("state.msgpack", 40),
+    "a flipped bit in a hash": flip("state.msgpack", -3),
+    "tensors that are not there": lambda path: (path / "tensors.safetensors").unlink(),
+    "a state that is not there": lambda path: (path / "state.msgpack").unlink(),
+    "a state that is a pickle": lambda path: (path / "state.msgpack").write_bytes(b"\x80\x04cos\nsystem\n."),
+    "the tensors of another checkpoint": lambda path: shutil.copy(
+        path.with_name("checkpoint-000000000003-000000000002") / "tensors.safetensors", path / "tensors.safetensors"
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGES)
+def test_a_damaged_newest_is_set_aside_with_a_word_and_the_one_before_is_taken(sentence: str, folder: Path) -> None:
+    DAMAGES[sentence](folder / "checkpoint-000000000003-000000000003")
+    said: list[str] = []
+    found = checkpoint.load(folder, said.append)
+    assert found is not None
+    assert found.state == state(2)
+    assert len(said) == 1
+    assert "set aside as corrupt-checkpoint-000000000003-000000000003" in said[0]
+    assert checkpoint.load(folder, silent) is not None, "it is reported once"
+
+
+def test_when_none_can_be_read_the_learner_never_silently_starts_afresh(folder: Path) -> None:
+    for path in folder.iterdir():
+        cut("tensors.safetensors")(path)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="put one back from a backup"):
+            checkpoint.load(folder, lambda sentence: None)
+
+
+def test_leftovers_of_an_interrupted_save_are_removed(folder: Path) -> None:
+    for name in (".checkpoint-000000000003-000000000004.partial", ".checkpoint-000000000003-000000000001.removed"):
+        shutil.copytree(folder / "checkpoint-000000000003-000000000003", folder / name)
+    assert checkpoint.load(folder, silent) is not None
+    assert not list(folder.glob(".*"))
+
+
+def test_cut_at_any_moment_the_newest_checkpoint_is_the_one_before_or_the_one_saved() -> None:
+    with quick_folder() as folder:
+
+        def life() -> Iterator[int]:
+            yield 0
+            for step in (1, 2, 3, 4):
+                saved(folder, state(step), tensors(step))
+                yield step
+
+        for cut in cuts(life(), folder):
+            found = checkpoint.load(folder, silent)
+            if found is None:
+                assert cut.before == 0, cut.where
+            else:
+                assert found.state in (state(cut.before), state(cut.after)), cut.where
+                assert torch.equal(found.tensors["master.w"], tensors(found.state.step)["master.w"]), cut.where
+            saved(folder, state(5), tensors(5))
+            again = checkpoint.load(folder, silent)
+            assert again is not None
+            assert again.state == state(5), cut.where
+
+
+def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(DiskFull, match="free space there"):
+        saved(folder, state(4), tensors(4))
+    monkeypatch.undo()
+    found = checkpoint.load(folder, silent)
+    assert found is not None
+    assert found.state.step == 3
+    assert not list(folder.glob(".*"))
+
+
+def test_a_checkpoint_of_a_newer_program_is_an_error_and_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    saved(folder, state(4), tensors(4))
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="format 2, this program reads 1: update it"):
+        checkpoint.load(folder, silent)
+    assert (folder / "checkpoint-000000000003-000000000004").is_dir()
+
+
+def test_the_state_on_disk_is_pinned(repository: Path) -> None:
+    vector = json.loads((repository / "tests/vectors/learner_checkpoint.json").read_text())
+    assert msgspec.msgpack.encode(state(2)).hex() == vector["state"]
+    assert msgspec.msgpack.decode(bytes.fromhex(vector["state"]), type=State) == state(2)
+
+
+def test_a_state_that_cannot_be_finished_leaves_the_checkpoint_before(folder: Path) -> None:
+    """As where the disk is full for the export that the checkpoint would name."""
+    before = checkpoint.load(folder, print)
+
+    def finished() -> State:
+        raise DiskFull("no room for the export")
+
+    with pytest.raises(DiskFull, match="no room for the export"):
+        checkpoint.save(folder, 0, 9, finished, tensors(9))
+    after = checkpoint.load(folder, print)
+    assert before is not None
+    assert after is not None
+    assert after.state == before.state
+    assert not list(folder.glob(".*"))

@@ -1,0 +1,80 @@
+"""The learner as the daemon runs it: a real child process behind its pipe."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.learner.messages import Hyper, Open, Opened, Stepped
+from runtime.child import Child, ChildDied, ChildError
+from tests.support.tiny_learner import ask, batch, store
+
+ARGV = [sys.executable, "-m", "coordinator.learner"]
+
+
+def order(folder: Path, model: Path) -> Open:
+    return Open(
+        model=str(model),
+        folder=str(folder),
+        database=str(store(folder / "run.sqlite", [g for n in (1, 2) for g in batch(n).groups])),
+        device="cpu",
+        hyper=Hyper(),
+        published="",
+        published_version=0,
+        published_root=b"",
+        era=1,
+        next_era=2,
+        staleness=4,
+    )
+
+
+@pytest.fixture
+def started(repository: Path) -> Callable[[], Awaitable[Child]]:
+    async def start() -> Child:
+        child = Child(ARGV, name="learner", env={"PYTHONPATH": str(repository)})
+        await child.start()
+        return child
+
+    return start
+
+
+async def test_the_process_opens_steps_and_refuses(
+    tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
+) -> None:
+    learner = await started()
+    with pytest.raises(ChildError, match="NotOpen: open the learner first"):
+        await learner.call("step", ask(batch(1)), Stepped)
+    opened = await learner.call("open", order(tmp_path, model_folder), Opened)
+    assert opened.export is not None
+    with pytest.raises(ChildError, match="BadBatch: step 7 was asked for"):
+        await learner.call("step", ask(batch(7)), Stepped)
+    stepped = await learner.call("step", ask(batch(1)), Stepped)
+    assert stepped.export is not None
+    assert stepped.metrics["tokens"] == 60.0
+    assert await learner.stop() == 0
+
+
+@pytest.mark.slow
+async def test_the_process_killed_in_a_step_goes_on_from_its_checkpoint(
+    tmp_path: Path, model_folder: Path, started: Callable[[], Awaitable[Child]]
+) -> None:
+    first, beginning = await started(), order(tmp_path, model_folder)
+    opened = await first.call("open", beginning, Opened)
+    stepped = await first.call("step", ask(batch(1)), Stepped)
+    under_way = asyncio.create_task(first.call("step", ask(batch(2)), Stepped))
+    await asyncio.sleep(0)
+    first.kill()
+    with pytest.raises(ChildDied):
+        await under_way
+    assert opened.export is not None
+    published = msgspec.structs.replace(beginning, published=opened.export.snapshot, published_root=opened.export.root)
+    second = await started()
+    again = await second.call("open", published, Opened)
+    assert again.step == 1
+    assert stepped.export is not None
+    edges = [msgspec.structs.replace(edge, hashed=None) for edge in stepped.export.edges]
+    assert again.export == msgspec.structs.replace(stepped.export, edges=edges)
+    assert await second.stop() == 0

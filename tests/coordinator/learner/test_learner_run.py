@@ -1,0 +1,143 @@
+"""A run with a real learner, from its first step to its last."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from coordinator.daemon import Coordinator
+from coordinator.learner.launch import learner_process
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import LearnerChild, restarts
+from engines.supervisor import Supervisor
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.real_learner import OwnLearner, coordinating, make_run
+
+
+def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_history_and_0_on_policy(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    run = make_run(tmp_path / "run", model_folder, steps=4, staleness=2)
+
+    async def main() -> None:
+        async with coordinating(run) as coordinator:
+            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+            steps, histogram = coordinator.painter.paint().steps, coordinator.books.buffer.histogram
+        assert len(steps) == 4
+        assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
+        assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
+        drawn = sum(age * groups for age, groups in enumerate(histogram))
+        assert drawn == pytest.approx(sum(point.staleness * 2 for point in steps))
+
+    run_fake(main)
+
+
+def test_the_last_step_is_published_and_evaluated_where_versions_are_further_apart(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    run = make_run(tmp_path / "run", model_folder, steps=5, learner={"publish_every": 3})
+
+    async def main() -> None:
+        async with coordinating(run) as coordinator:
+            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+            state = coordinator.painter.paint()
+        assert (state.step, state.version) == (5, 5)
+        assert [row.version for row in state.versions] == [0, 3, 5]
+        assert state.evaluations[-1].version == 5
+        # The next life finds the course over, and the learner where it ended.
+        async with coordinating(run) as coordinator:
+            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+            assert (coordinator.painter.paint().step, coordinator.painter.paint().version) == (5, 5)
+
+    run_fake(main)
+
+
+async def until_step(coordinator: Coordinator, step: int) -> None:
+    await until(lambda: coordinator.painter.paint().step >= step, 300)
+
+
+def tear_newest_checkpoint(run: Run) -> None:
+    newest = max((run.folder.learner / "checkpoints").glob("checkpoint-*"))
+    (newest / "tensors.safetensors").write_bytes(b"torn")
+
+
+DAMAGES = {
+    "the newest checkpoint is torn": tear_newest_checkpoint,
+    "the learner's folder is lost": lambda run: shutil.rmtree(run.folder.learner),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
+    damage: str, tmp_path: Path, model_folder: Path
+) -> None:
+    run = make_run(tmp_path / "run", model_folder, staleness=4)
+    learner = OwnLearner()
+    ended: list[BaseException] = []
+    told: dict[str, object] = {}
+
+    async def main() -> None:
+        async with coordinating(run, learner) as coordinator:
+            await until_step(coordinator, 3)
+            told["old"] = coordinator.painter.paint().version
+        DAMAGES[damage](run)
+        try:
+            async with coordinating(run, learner) as coordinator:
+                await until_step(coordinator, int(str(told["old"])) + 4)
+                state = coordinator.painter.paint()
+                told["state"] = (state.era, state.version - int(str(told["old"])))
+                database = coordinator.books.database
+                told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
+                told["refused"] = state.refused
+        except BaseExceptionGroup as errors:
+            ended.append(errors)
+
+    run_fake(main)
+    assert ended == [], "the run goes on"
+    era, versions = told["state"]  # type: ignore[misc]
+    assert era > 1, "what was undone is another era"
+    assert versions >= 4
+    assert told["eras"] == [(1,), (era,)]
+    assert told["refused"] == {}, "outstanding leases are paid as usual"
+    assert len(learner.asked) == len(set(learner.asked)), "no group is learned from twice"
+
+
+@pytest.mark.slow
+async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes_on_in_it(
+    tmp_path: Path, model_folder: Path, repository: Path
+) -> None:
+    """A process of its own behind its pipe; each SIGKILL comes a little later than the one before."""
+    run = make_run(tmp_path / "run", model_folder, staleness=4, steps=3)
+    child = Supervisor(learner_process, restarts())
+    learner = LearnerChild(child)
+    try:
+        async with coordinating(run, learner) as coordinator:
+            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+        await child.stop()
+        tear_newest_checkpoint(run)
+        settings = run.folder.config.read_text()
+        run.folder.config.write_text(settings.replace("\nsteps = 3\n", "\nsteps = 100\n"))
+        async with coordinating(run, learner, opens=False) as coordinator:
+            last = coordinator.publisher.latest
+            assert last is not None
+            for kill in range(6):
+                await until(lambda: child.pid, 60)
+                await anyio.sleep(0.7 * kill)
+                if child.pid:
+                    os.kill(child.pid, signal.SIGKILL)
+                await until(lambda: child.pid is None, 60)
+            await until_step(coordinator, last.version + 4)
+            versions = coordinator.books.database.all("SELECT era, version FROM versions ORDER BY era, version")
+            line = [(one.era, one.version) for one in coordinator.publisher.line]
+        assert line == sorted(set(line)), "no version twice"
+        assert [version for _, version in line] == [*range(line[-1][1] + 1)], "and none left out"
+        new = [era for era, version in line if version > last.version]
+        assert len(set(new)) == 1, "one new era, however often it was begun"
+        assert new[0] > 1
+        assert set(line) <= set(versions)
+    finally:
+        await child.stop()

@@ -1,0 +1,466 @@
+"""Sessions as main uses them; `Main` (tiny.py) keeps the record of what was published."""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import msgspec
+import pytest
+import torch
+from msgspec import structs
+from safetensors.torch import load_file
+
+from coordinator.learner.batch_groups import BadBatch
+from coordinator.learner.messages import Export, Hyper
+from coordinator.learner.session import WrongOrder, check_hyper
+from p2p.swarm import manifest
+from tests.support.cuts import cuts
+from tests.support.learner_lives import Life
+from tests.support.quick_disk import quick_folder
+from tests.support.tiny_learner import GROUPS, Main, ask, batch
+from weights.diff import apply
+from weights.snapshot import Snapshot
+
+HYPER = Hyper(warmup_steps=2, minibatches=2, microbatch_tokens=40, learning_rate=1e-3)
+
+
+@pytest.fixture
+def main(tmp_path: Path, model_folder: Path) -> Main:
+    return Main(tmp_path, model_folder, HYPER)
+
+
+def contents(main: Main) -> dict[int, bytes]:
+    return {export.version: export.root for export in main.published}
+
+
+def newest_tensors(main: Main) -> dict[str, torch.Tensor]:
+    return load_file(max((main.folder / "checkpoints").iterdir()) / "tensors.safetensors")
+
+
+def follow(main: Main, folder: Path) -> bytes:
+    """Come to the last version as a node does: apply each payload to the version before."""
+    held: Snapshot | None = None
+    for export in main.published:
+        (edge,) = [edge for edge in export.edges if edge.base_root == (held.root if held else None)]
+        held = apply(held, Path(edge.payload), folder / f"{export.version}.safetensors", export.root)
+    assert held is not None
+    return held.root
+
+
+def test_the_base_is_the_first_export_with_a_full_edge(main: Main) -> None:
+    session = main.open()
+    (base,) = main.published
+    assert (base.version, [edge.base for edge in base.edges]) == (0, [None])
+    assert session.opened().step == 0
+
+
+def test_a_version_is_the_step_that_made_it_and_a_node_comes_to_it_by_diffs(main: Main, tmp_path: Path) -> None:
+    main.keep = 10
+    session = main.open()
+    for number in (1, 2, 3):
+        stepped = main.step(session, number)
+        assert stepped.export is not None
+        assert stepped.export.version == stepped.step == number
+    (tmp_path / "node").mkdir()
+    assert follow(main, tmp_path / "node") == main.published[-1].root
+
+
+def test_a_run_that_restarts_in_the_middle_is_bit_for_bit_the_run_that_does_not(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    whole, broken = Main(tmp_path / "whole", model_folder, HYPER), Main(tmp_path / "broken", model_folder, HYPER)
+    session = whole.open()
+    for number in range(1, 7):
+        whole.step(session, number)
+    session = broken.open()
+    for number in range(1, 7):
+        broken.step(session, number)
+        if number in (1, 3, 4):
+            torch.manual_seed(99)
+            session = broken.open()
+            assert session.opened().step == number
+    assert contents(broken) == contents(whole)
+    ours, theirs = newest_tensors(broken), newest_tensors(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def test_opening_tells_every_group_drawn(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    assert main.open().opened().drawn == [group.id for number in (1, 2) for group in batch(number).groups]
+
+
+def test_an_export_that_main_never_published_is_handed_out_again_with_the_same_bytes(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    made = main.step(session, 2, publish=False).export
+    assert made is not None
+    paths = [Path(made.snapshot), *(Path(edge.payload) for edge in made.edges)]
+    before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
+    again = main.open(publish=False).opened().export
+    # What the files hash to is no part of a checkpoint: after a crash they are read again.
+    assert again == structs.replace(made, edges=[structs.replace(edge, hashed=None) for edge in made.edges])
+    assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
+
+
+def test_an_export_says_what_its_payloads_hash_to(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2, 3, 4):
+        made = main.step(session, number).export
+        assert made is not None
+        assert [edge.base for edge in made.edges][:1] == [number - 1]
+        for edge in made.edges:
+            assert edge.hashed == manifest.hashed(Path(edge.payload))
+
+
+def test_a_published_version_is_not_handed_out_again(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    assert main.open().opened().export is None
+
+
+def test_only_each_kappa_th_step_is_exported_and_checkpointed(tmp_path: Path, model_folder: Path) -> None:
+    main = Main(tmp_path, model_folder, Hyper(warmup_steps=2, publish_every=3))
+    session = main.open()
+    exported = [main.step(session, number).export is not None for number in range(1, 8)]
+    assert exported == [False, False, True, False, False, True, False]
+    assert main.open().opened().step == 6, "a step between two exports is made again after a crash"
+
+
+def torn(main: Main, step: int, era: int = 0) -> None:
+    """The checkpoint of a step does not match its hash any more."""
+    checkpoint = main.folder / "checkpoints" / f"checkpoint-{era:012d}-{step:012d}"
+    with open(checkpoint / "tensors.safetensors", "wb") as file:
+        file.write(b"torn")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def test_a_fall_back_behind_a_published_version_goes_on_in_a_new_era_with_the_checkpoints_weights(
+    main: Main, tmp_path: Path
+) -> None:
+    session = main.open()
+    for number in (1, 2, 3):
+        main.step(session, number)
+    torn(main, 3)
+    main.now = 1_800_000_000.5
+    session = main.open()
+    opened = session.opened()
+    assert (opened.era, opened.step, opened.drawn) == (1_800_000_000, 4, [])
+    assert "set aside" in main.reports[0]
+    assert "step 2, and version 3 is published: a new era begins with version 4" in opened.undone
+    first = main.published[-1]
+    assert (first.version, first.root) == (4, main.published[2].root), "the weights of step 2, as a newer version"
+    assert [edge.base for edge in first.edges] == [3, None]
+    before = Path(main.published[3].snapshot)
+    assert apply(Snapshot(before), Path(first.edges[0].payload), tmp_path / "old", first.root).root == first.root
+    assert apply(None, Path(first.edges[1].payload), tmp_path / "new", first.root).root == first.root
+    stepped = main.step(session, 5)
+    assert stepped.metrics["learning_rate"] == HYPER.learning_rate, "the optimiser is the checkpoint's"
+    assert stepped.export is not None
+    assert [edge.base for edge in stepped.export.edges] == [4]
+    again = main.open().opened()
+    assert (again.era, again.step, again.export, again.undone) == (1_800_000_000, 5, None, "")
+
+
+def test_a_newest_checkpoint_that_is_lost_before_its_version_is_out_undoes_nothing(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    main.step(session, 3, publish=False)
+    torn(main, 3)
+    opened = main.open().opened()
+    assert (opened.era, opened.step, opened.export, opened.undone) == (0, 2, None, "")
+    assert opened.drawn == [group.id for number in (1, 2) for group in batch(number).groups]
+
+
+def test_a_lost_folder_goes_on_from_the_published_weights_in_a_new_era(
+    main: Main, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    session = main.open()
+    for number in (1, 2, 3):
+        main.step(session, number)
+    kept = tmp_path_factory.mktemp("store") / "kept.safetensors"
+    kept.write_bytes(Path(main.published[-1].snapshot).read_bytes())
+    main.published[-1] = structs.replace(main.published[-1], snapshot=str(kept))
+    shutil.rmtree(main.folder)
+    main.era, main.now = 7, 3.0
+    session = main.open()
+    opened = session.opened()
+    assert (opened.era, opened.step, opened.drawn) == (8, 4, []), "the clock is behind the last era"
+    first = main.published[-1]
+    assert (first.version, first.root) == (4, main.published[-2].root)
+    assert [edge.base for edge in first.edges] == [3, None]
+    stepped = main.step(session, 5)
+    assert stepped.metrics["learning_rate"] == HYPER.learning_rate / 2, "the optimiser is new"
+    for number in range(6, 33):
+        main.step(session, number)
+    assert [edge.base for edge in main.published[-1].edges] == [31, 30, 28, 24, 16, 4], "the era's first is the anchor"
+    assert not {"v0000000003.safetensors"} & {path.name for path in (main.folder / "exports").iterdir()}
+
+
+def test_a_lost_store_goes_on_in_a_new_era_too(main: Main) -> None:
+    session = main.open()
+    for number in (1, 2):
+        main.step(session, number)
+    last, main.published = main.published[-1], []
+    opened = main.open().opened()
+    assert (opened.era, opened.step) == (1, 3)
+    assert (main.published[0].version, main.published[0].root) == (3, last.root)
+    assert [edge.base for edge in main.published[0].edges] == [2, None], "whoever holds the last version follows"
+
+
+def test_a_change_of_era_that_is_cut_is_made_again_or_goes_on(tmp_path: Path, model_folder: Path) -> None:
+    """The newest checkpoint is torn. Cut anywhere, the next start publishes one version: the old weights, above all."""
+    with quick_folder() as folder:
+        main = Main(folder / "learner", model_folder, HYPER)
+
+        def life() -> Iterator[int]:
+            """How many versions are published."""
+            session = main.open()
+            for number in (1, 2):
+                main.step(session, number)
+            torn(main, 2)
+            main.now = 100.0
+            yield 3
+            session = main.open()
+            yield 4
+            main.step(session, 4)
+            yield 5
+
+        for cut in cuts(life(), folder):
+            found = Main(folder / "learner", model_folder, HYPER)
+            found.published, found.now = main.published[: cut.before], 200.0
+            found.era = 0 if cut.before == 3 else 100
+            session = found.open()
+            versions = [export.version for export in found.published]
+            assert versions == [*range(session.opened().step + 1)], cut.where
+            assert found.era in ((100, 200) if cut.before == 3 else (100,)), cut.where
+            assert found.published[3].root == main.published[1].root, cut.where
+            assert [edge.base for edge in found.published[3].edges] == [2, None], cut.where
+            if session.opened().step == 3:
+                assert found.step(session, 4).export is not None, cut.where
+            assert found.published[4].root == main.published[4].root, cut.where
+
+
+def test_drawn_groups_too_old_to_be_drawn_again_leave_the_checkpoint(tmp_path: Path, model_folder: Path) -> None:
+    main = Main(tmp_path, model_folder, HYPER, staleness=2)
+    session = main.open()
+    for number in range(1, 9):
+        main.step(session, number)
+    expected = [group.id for number in (7, 8) for group in batch(number).groups]
+    assert session.opened().drawn == main.open().opened().drawn == expected, "step 6 drew version 5 at most"
+
+
+def test_an_export_that_will_never_be_published_is_no_base(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    main.step(session, 2, publish=False)
+    stepped = session.step(ask(batch(3), published=1))
+    assert stepped.export is not None
+    assert stepped.export.edges[0].base == 1
+    assert stepped.export.edges[0].base_root == main.published[-1].root
+    names = {path.name for path in (main.folder / "exports").iterdir()}
+    assert not any(name.startswith("v0000000002") for name in names)
+
+
+def test_skip_diffs_lead_from_powers_of_two_and_apply(main: Main, tmp_path: Path) -> None:
+    session = main.open()
+    exports = {number: main.step(session, number).export for number in range(1, 9)}
+    bases = {number: [edge.base for edge in export.edges] for number, export in exports.items() if export}
+    assert bases == {1: [0], 2: [1, 0], 3: [2], 4: [3, 2, 0], 5: [4], 6: [5, 4], 7: [6], 8: [7, 6, 4, 0]}
+    assert isinstance(exports[8], Export)
+    for edge in exports[8].edges:
+        base = Snapshot(main.folder / "exports" / f"v{edge.base:010d}.safetensors")
+        out = tmp_path / f"from-{edge.base}.safetensors"
+        assert apply(base, Path(edge.payload), out, exports[8].root).root == exports[8].root
+
+
+def test_files_of_old_versions_go_once_a_later_one_is_published(main: Main) -> None:
+    session = main.open()
+    for number in range(1, 10):
+        main.step(session, number)
+    names = sorted(path.name for path in (main.folder / "exports").iterdir())
+    assert [name for name in names if name.endswith("edge")] == [
+        *(f"v0000000008-from-{base:010d}.edge" for base in (0, 4, 6, 7)),
+        "v0000000009-from-0000000008.edge",
+    ]
+    assert [name for name in names if name.endswith("safetensors")] == [
+        f"v{version:010d}.safetensors" for version in (0, 8, 9)
+    ]
+
+
+def test_a_snapshot_that_main_removes_after_opening_still_serves_as_base(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    moved = main.folder / "store.safetensors"
+    os.link(main.published[-1].snapshot, moved)
+    main.published[-1] = structs.replace(main.published[-1], snapshot=str(moved))
+    session = main.open()
+    moved.unlink()
+    assert main.step(session, 2).export is not None
+
+
+def bad_step(main: Main, number: int) -> None:
+    session = main.open()
+    main.step(session, 1)
+    session.step(ask(batch(number)))
+
+
+def drawn_twice(main: Main) -> None:
+    session = main.open()
+    main.step(session, 1)
+    session.step(structs.replace(ask(batch(1)), step=2))
+
+
+def from_the_future(main: Main) -> None:
+    main.open().step(ask(batch(1, age=0)))
+
+
+BAD_BATCHES = {
+    "a step that was made": (lambda main: bad_step(main, 1), "step 1 was asked for, the learner is at 1"),
+    "a step too far": (lambda main: bad_step(main, 3), "step 3 was asked for, the learner is at 1"),
+    "a group drawn before": (drawn_twice, "drawn twice"),
+    "a version that is yet to come": (from_the_future, "has yet to make"),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_BATCHES)
+def test_a_bad_batch_is_refused(sentence: str, main: Main) -> None:
+    call, message = BAD_BATCHES[sentence]
+    with pytest.raises(BadBatch, match=message):
+        call(main)
+
+
+def test_after_a_bad_batch_the_session_goes_on_as_if_it_had_not_come(tmp_path: Path, model_folder: Path) -> None:
+    calm, disturbed = Main(tmp_path / "calm", model_folder, HYPER), Main(tmp_path / "d", model_folder, HYPER)
+    for main in (calm, disturbed):
+        session = main.open()
+        main.step(session, 1)
+        if main is disturbed:
+            bad = ask(batch(2))
+            sample, *others = GROUPS[bad.groups[1]].samples
+            short = structs.replace(sample, behaviour=sample.behaviour[:-1])
+            GROUPS[bad.groups[1]] = structs.replace(GROUPS[bad.groups[1]], samples=[short, *others])
+            with pytest.raises(BadBatch):
+                session.step(bad)
+        main.step(session, 2)
+    assert contents(calm) == contents(disturbed)
+
+
+def test_a_published_file_with_another_root_is_refused(main: Main) -> None:
+    main.open()
+    main.published[-1] = structs.replace(main.published[-1], root=b"\x07" * 32)
+    with pytest.raises(WrongOrder, match="does not have the root of version 0"):
+        main.open()
+
+
+BAD_SETTINGS = {
+    "an objective that does not exist": ({"objective": "ppo"}, "objective: choose one of"),
+    "an advantage that does not exist": ({"advantage": "gae"}, "advantage: choose one of"),
+    "a dtype that does not exist": ({"compute_dtype": "int8"}, "compute_dtype"),
+    "a rate of zero": ({"learning_rate": 0.0}, "learning_rate"),
+    "a rate that is not a number": ({"learning_rate": float("nan")}, "learning_rate"),
+    "no mini-batch": ({"minibatches": 0}, "counts"),
+    "a truncation below 1": ({"truncation": 0.5}, "truncation"),
+    "a clip of everything": ({"eps_low": 1.0}, "eps_low"),
+}
+
+
+@pytest.mark.parametrize("sentence", BAD_SETTINGS)
+def test_a_setting_that_cannot_be_is_named(sentence: str) -> None:
+    changes, message = BAD_SETTINGS[sentence]
+    with pytest.raises(WrongOrder, match=message):
+        check_hyper(structs.replace(Hyper(), **changes))
+
+
+def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random.Random, steps: int) -> None:
+    """A life in a process of its own, ended by SIGKILL: while it opens, or within a step after `steps` others."""
+    assert zygote.stdin
+    assert zygote.stdout
+    life = Life(folder=str(main.folder), model=str(main.model), hyper=HYPER, journal=str(journal))
+    zygote.stdin.write(msgspec.json.encode(life) + b"\n")
+    zygote.stdin.flush()
+    child = int(zygote.stdout.readline())
+    started = time.monotonic()
+    for _ in range(steps):
+        assert zygote.stdout.readline() == b".\n", "it works until it is killed"
+    typical = (time.monotonic() - started) / steps if steps else 0.2
+    time.sleep(chance.uniform(0, typical))
+    os.kill(child, signal.SIGKILL)
+    while (line := zygote.stdout.readline()) == b".\n":
+        pass
+    assert line == b"killed by 9\n", "it was killed, it did not fail"
+
+
+@pytest.fixture
+def zygote(repository: Path) -> Iterator[Popen[bytes]]:
+    """The process that lives are forked from: it has imported everything, and has but one thread."""
+    argv = [sys.executable, "-m", "tests.support.learner_lives"]
+    with Popen(argv, stdin=PIPE, stdout=PIPE, cwd=repository, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path) -> None:
+    whole = Main(tmp_path / "whole", model_folder, HYPER)
+    session = whole.open()
+    for number in (1, 2):
+        whole.step(session, number)
+    with quick_folder() as folder:
+        main = Main(folder / "learner", model_folder, HYPER)
+
+        def life() -> Iterator[int]:
+            """How many versions are published."""
+            yield 0
+            session = main.open()
+            yield 1
+            for number in (1, 2):
+                main.step(session, number)
+                yield number + 1
+
+        for cut in cuts(life(), folder):
+            found = Main(folder / "learner", model_folder, HYPER)
+            found.published = main.published[: cut.before]
+            session = found.open()
+            assert found.reports == [], cut.where
+            assert cut.before <= len(found.published) <= cut.after, cut.where
+            for number in range(session.opened().step + 1, 3):
+                found.step(session, number)
+            assert contents(found) == contents(whole), cut.where
+
+
+def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
+    main: Main, tmp_path: Path, zygote: Popen[bytes]
+) -> None:
+    """Sixteen lives; after each, what a new one would find is checked against the journal."""
+    journal, chance = tmp_path / "journal", random.Random(12)
+    journal.touch()
+    last_step = -1
+    for life in range(16):
+        live_and_die(zygote, main, journal, chance, life % 4)
+        main.published = [msgspec.json.decode(line, type=Export) for line in journal.read_bytes().splitlines()]
+        versions = [export.version for export in main.published]
+        assert versions == sorted(set(versions)), "no version is published twice"
+        opened = main.open(publish=False).opened()
+        assert main.reports == []
+        assert opened.step >= last_step
+        assert opened.drawn == [g.id for step in range(1, opened.step + 1) for g in batch(step).groups]
+        pending = [opened.export] if opened.export else []
+        assert [export.version for export in main.published + pending] == list(range(opened.step + 1))
+        for export in pending:
+            assert Snapshot(Path(export.snapshot)).root == export.root
+            base = Snapshot(Path(main.published[-1].snapshot)) if main.published else None
+            apply(base, Path(export.edges[0].payload), tmp_path / "node.safetensors", export.root)
+        last_step = opened.step
+    assert last_step >= 12, "a byte says that a step was begun, so each life of n bytes made n - 1 at least"

@@ -1,0 +1,112 @@
+"""The capacity formulas against the design's numbers, and the advice that comes of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.metrics import capacity
+from coordinator.metrics.capacity import Measured
+from tests.coordinator.accounts.test_node_registry import HELLO
+from tests.support.group_world import ALICE, World, group
+
+
+@pytest.mark.parametrize(
+    ("staleness", "turnaround", "period"),
+    [
+        (3, 0.3, 2),
+        (3, 1.0, 2),
+        (3, 1.5, 1),
+        (6, 0.9, 5),
+        (6, 1.5, 4),
+        (4, 1.0, 3),
+        (2, 1.9, 1),
+        (1, 0.5, 1),
+        (3, 9.0, 1),
+    ],
+)
+def test_the_best_period_is_the_papers_default_while_a_broadcast_takes_no_longer_than_a_step(
+    staleness: int, turnaround: float, period: int
+) -> None:
+    assert capacity.best_period(staleness, 1.0, turnaround) == period
+
+
+@pytest.mark.parametrize(
+    ("staleness", "period", "turnaround", "least"),
+    [
+        (3, 2, 0.3, 100.0),
+        (3, 2, 1.0, 100.0),
+        (3, 2, 1.5, 200.0),
+        (3, 2, 1.9, 1000.0),
+        (6, 5, 1.5, 200.0),
+        (6, 5, 1.8, 500.0),
+        (6, 3, 2.5, 100.0),
+        (4, 3, 1.25, 100 / 0.75),
+        (2, 1, 1.4, 100 / 0.6),
+        (3, 2, 2.0, None),
+        (2, 2, 1.0, None),
+    ],
+)
+def test_the_least_supply_in_both_branches(staleness: int, period: int, turnaround: float, least: float | None) -> None:
+    found = capacity.least_supply(staleness, period, 1.0, turnaround, 100.0)
+    assert found == (None if least is None else pytest.approx(least))
+
+
+@given(st.integers(1, 12), st.floats(0.1, 100), st.floats(0.01, 500))
+def test_the_best_period_leaves_overlap_free_wherever_any_period_does(staleness: int, step: float, back: float) -> None:
+    best = capacity.best_period(staleness, step, back)
+    found = capacity.least_supply(staleness, best, step, back, 1.0)
+    if capacity.least_supply(staleness, 1, step, back, 1.0) == 1.0 / step:
+        assert found == pytest.approx(1.0 / step)
+
+
+@given(st.floats(0.1, 100), st.floats(0.01, 500))
+def test_the_least_staleness_is_just_enough(step: float, back: float) -> None:
+    enough = capacity.least_staleness(1, step, back)
+    assert capacity.least_supply(enough - 1, 1, step, back, 1.0) is None
+    assert capacity.least_supply(enough + 1, 1, step, back, 1.0) is not None
+
+
+def test_idle_and_need() -> None:
+    assert capacity.idle_share(80.0, 1.0, 100.0) == pytest.approx(0.2)
+    assert capacity.idle_share(120.0, 1.0, 100.0) == 0.0
+    assert capacity.need(100.0) == pytest.approx(110.0)
+    assert capacity.need(100.0, zero_variance=0.5) == pytest.approx(220.0)
+    assert capacity.sequential_step(2.0, 3.0, 100.0, 50.0) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("staleness", "period", "step", "back", "supply", "said"),
+    [
+        (3, 2, None, None, 0.0, "before the first steps"),
+        (0, 1, 1.0, 2.0, 100.0, "a step costs 4.0 s of which 1.0 s are training"),
+        (3, 2, 1.0, 0.5, 200.0, "Enough"),
+        (3, 2, 1.0, 0.5, 80.0, "Short by 30 rollouts/s: the learner idles about 20%"),
+        (3, 2, 1.0, 1.5, 500.0, "Publish every 1 steps instead of 2"),
+        (3, 3, 1.0, 1.5, 500.0, "No supply is enough when publishing every 3 steps: publish every 1"),
+        (2, 1, 1.0, 3.5, 500.0, "S = 2 is too small: a version needs 3.5 s to come back as groups"),
+        (2, 1, 1.0, 3.5, 500.0, "Take S = 4, or a faster uplink"),
+    ],
+)
+def test_advice(staleness: int, period: int, step: float | None, back: float | None, supply: float, said: str) -> None:
+    measured = Measured(step_seconds=step, turnaround_seconds=back, rollouts_per_step=100.0, supply=supply)
+    seen = capacity.view(staleness, period, measured)
+    assert said in seen.advice
+    assert (seen.need is None) == (
+        step is None or staleness == 0 or "too small" in said or "Take S" in said or period == 3
+    )
+
+
+def test_a_run_measures_itself(world: World) -> None:
+    world.books.roster.hello(ALICE, HELLO, None, world.now)
+    assert world.capacity(None).supply == 0.0
+    for _ in range(2):
+        lease = world.lease()
+        world.now += 1_990
+        world.submit(group(lease))
+        world.now += 500
+        world.decide_all()
+    view = world.capacity(1.0)
+    assert view.turnaround_seconds == 2.5
+    assert view.supply == pytest.approx(1.0)
+    assert view.rollouts_per_step == 4.0
+    assert view.need is None

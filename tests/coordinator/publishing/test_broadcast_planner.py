@@ -1,0 +1,311 @@
+"""The plan as the coordinator gives it: who is in it, what it believes, and what a liar can do."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, Feeding
+from p2p.discovery.peer_records import Known
+from p2p.errors import Unreachable
+from p2p.memory.transport import MemoryNetwork
+from p2p.messages import PlanAnswer, PlanAsk, decode, encode
+from p2p.peer.peer import Peer
+from p2p.plan.trees import Load
+from p2p.swarm.exchange import Broadcast
+from protocol.methods import FOLLOW, PLAN
+from tests.support.clock import run_fake
+from tests.support.peers import running
+
+MB = 1_000_000
+
+
+@asynccontextmanager
+async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Feeding, list[Peer]]]:
+    """A coordinator "c" with its plan, and so many connected nodes."""
+    network = MemoryNetwork(1)
+    coordinator = Peer(network.transport("c"), seed=0)
+    settings = {
+        "uplinks": dict,
+        "record": direct,
+        "load": lambda: Load(40 * MB, 156_250),
+        "uplink": 10.0 * MB,
+        "enabled": True,
+    }
+    feeding = Feeding(
+        coordinator.handlers,
+        coordinator,
+        coordinator,
+        coordinator,
+        clock=anyio.current_time,
+        seed=1,
+        **(settings | options),
+    )
+    nodes = [Peer(network.transport(f"n{index}"), seed=index) for index in range(number)]
+    async with running(coordinator, *nodes, connect=False):
+        for node in nodes:
+            await node.dial(await coordinator.addresses())
+        yield network, feeding, nodes
+
+
+def direct(peer: str) -> Known:
+    """A record of a node that can be dialled."""
+    return Known(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
+
+
+async def ask(node: Peer, **fields) -> PlanAnswer:
+    return await PLAN.ask(node, "c", PlanAsk(**fields), timeout=20)
+
+
+async def ask_all(nodes: list[Peer]) -> dict[str, PlanAnswer]:
+    answers: dict[str, PlanAnswer] = {}
+
+    async def one(node: Peer) -> None:
+        answers[node.peer_id] = await ask(node)
+
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(one, node)
+    return answers
+
+
+def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_their_parents():
+    async def main():
+        async with world(8) as (_, _, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            answers = await ask_all(nodes)
+            for peer, answer in answers.items():
+                assert answer.parents
+                assert peer not in answer.parents
+                assert {record.decode() for record in answer.records} == set(answer.parents) - {"c"}
+            assert any("c" in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch):
+    favoured: list[set[str]] = []
+
+    async def follow(broadcast: Broadcast, parents, children=()) -> None:
+        assert broadcast._transport.peer_id == "c"
+        assert not parents
+        favoured.append(set(children))
+
+    monkeypatch.setattr(Broadcast, "follow", follow)
+
+    async def main():
+        async with world(8) as (_, _, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            answers = await ask_all(nodes)
+            fed = {peer for peer, answer in answers.items() if "c" in answer.parents}
+            assert fed
+            assert favoured[-1] == fed
+
+    run_fake(main)
+
+
+def test_who_left_is_nobodys_parent():
+    async def main():
+        async with world(6) as (network, _, nodes):
+            await ask_all(nodes)
+            gone = next(up for answer in (await ask_all(nodes)).values() for up in answer.parents if up != "c")
+            network.kill(gone)
+            await anyio.sleep(2 * SETTLE)
+            rest = [node for node in nodes if node.peer_id != gone]
+            await ask(rest[0], failed=[gone])
+            answers = await ask_all(rest)
+            assert all(gone not in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_else():
+    async def main():
+        async with world(8) as (network, feeding, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            before = {peer: answer.parents for peer, answer in (await ask_all(nodes)).items()}
+            told: dict[str, list[str]] = {}
+
+            def hears(node: Peer) -> None:
+                async def follow(peer: str, data: bytes) -> bytes:
+                    assert peer == "c"
+                    assert node.peer_id not in told
+                    told[node.peer_id] = decode(data, PlanAnswer).parents
+                    return b""
+
+                node.serve(FOLLOW.name, follow, limit=FOLLOW.limit)
+
+            for node in nodes:
+                hears(node)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(feeding.run())
+                await anyio.sleep(2 * SETTLE)
+                assert not told
+                gone = next(up for parents in before.values() for up in parents if up != "c")
+                network.kill(gone)
+                await anyio.sleep(2 * LOOK)
+                running.cancel()
+            after = feeding._planner.plan.parents
+            moved = {peer for peer, parents in after.items() if list(parents) != before[peer]}
+            assert {peer for peer, parents in before.items() if gone in parents} <= moved
+            assert told == {peer: list(after[peer]) for peer in moved}
+
+    run_fake(main)
+
+
+def test_a_node_that_does_not_take_its_place_hinders_nobody_and_is_told_again_when_it_asks():
+    async def main():
+        async with world(6) as (network, feeding, nodes):
+            await ask_all(nodes)
+            await anyio.sleep(SETTLE)
+            before = await ask_all(nodes)
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(feeding.run())
+                gone = next(up for answer in before.values() for up in answer.parents if up != "c")
+                network.kill(gone)
+                await anyio.sleep(2 * SETTLE)
+                for node in nodes:
+                    if node.peer_id != gone:
+                        assert gone not in (await ask(node)).parents
+                running.cancel()
+
+    run_fake(main)
+
+
+def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and_for_a_while():
+    async def main():
+        async with world(6) as (_, feeding, nodes):
+            await ask_all(nodes)
+            answers = await ask_all(nodes)
+            # One that feeds others too, for they keep it.
+            fed = Counter(up for answer in answers.values() for up in set(answer.parents) - {"c"})
+            parent = max(fed, key=lambda up: (fed[up], up))
+            assert fed[parent] > 1
+            child = next(node for node in nodes if parent in answers[node.peer_id].parents)
+            assert parent not in (await ask(child, failed=[parent, "n99"])).parents
+            assert any(parent in ups for ups in feeding._planner.plan.parents.values())
+            assert set(feeding._nodes[child.peer_id].apart) == {parent}
+            await anyio.sleep(APART + 1)
+            await ask(child)
+            assert not feeding._nodes[child.peer_id].apart
+
+    run_fake(main)
+
+
+NOT_DIALABLE = {
+    "has signed no record": None,
+    "names no address": Known("n0", (), 0, b"n0"),
+    "is behind a relay": Known("n0", ("/ip4/192.0.2.1/tcp/4310/p2p/r/p2p-circuit/p2p/n0",), 0, b"n0"),
+}
+
+
+@pytest.mark.parametrize("record", NOT_DIALABLE.values(), ids=NOT_DIALABLE.keys())
+def test_a_node_that_cannot_be_dialled_feeds_nobody(record):
+    async def main():
+        async with world(6, record=lambda peer: record if peer == "n0" else direct(peer)) as (_, _, nodes):
+            await ask_all(nodes[1:])
+            assert (await ask(nodes[0])).parents
+            answers = await ask_all(nodes[1:])
+            assert all("n0" not in answer.parents for answer in answers.values())
+
+    run_fake(main)
+
+
+def test_the_owners_limit_and_what_others_saw_decide_who_feeds():
+    shown = {"n0": 50.0 * MB, "n1": 50.0 * MB}
+
+    async def main():
+        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+            for node in nodes[1:]:
+                await ask(node, uplink=100_000 if node.peer_id != "n1" else None)
+            await ask(nodes[0], uplink=100_000)
+            assert {up for ups in feeding._planner.plan.parents.values() for up in ups} <= {"c", "n1"}
+
+    run_fake(main)
+
+
+async def later(nodes: list[Peer]) -> None:
+    """The plan is made anew with what was shown meanwhile."""
+    await anyio.sleep(SETTLE)
+    await ask_all(nodes)
+
+
+@pytest.mark.parametrize("who", ["c", "n0"])
+def test_less_than_was_asked_is_believed_in_steps_and_more_at_once(who):
+    shown = {who: 20.0 * MB, "n1": 2.0 * MB}
+
+    async def main():
+        async with world(2, uplinks=lambda: shown, uplink=None) as (_, feeding, nodes):
+            await ask_all(nodes)
+            await later(nodes)
+            assert feeding._believed[who] == 20 * MB
+            assert who in {up for ups in feeding._planner.plan.parents.values() for up in ups}
+            for step in (1, 2):
+                shown[who] = MB / step
+                await later(nodes)
+                await later(nodes)
+                assert feeding._believed[who] == pytest.approx(20 * MB * FADE**step)
+
+    run_fake(main)
+
+
+def test_who_was_asked_for_little_and_shows_little_is_believed_to_have_what_it_had():
+    shown = {"n0": 40.0 * MB}
+
+    async def main():
+        async with world(2, uplinks=lambda: shown) as (_, feeding, nodes):
+            await ask_all(nodes)
+            await later(nodes)
+            assert sorted(feeding._planner.plan.parents.values()) == [("c",), ("n0",)]
+            shown["n0"] = 9.0 * MB
+            await later(nodes)
+            assert feeding._believed["n0"] == 40 * MB
+
+    run_fake(main)
+
+
+def test_the_plan_changes_when_an_uplink_or_a_latency_does_and_no_more_often_than_once_in_a_while():
+    shown = {f"n{index}": 1.0 * MB for index in range(8)}
+
+    async def main():
+        async with world(8, uplinks=lambda: shown) as (_, feeding, nodes):
+            await later(nodes)
+            await later(nodes)
+            first = feeding._planner.plan
+            shown.update({f"n{index}": 90.0 * MB for index in range(4)})
+            await ask_all(nodes)
+            assert feeding._planner.plan is first
+            await later(nodes)
+            second = feeding._planner.plan
+            assert second.seconds < first.seconds
+            await anyio.sleep(SETTLE)
+            for node in nodes:
+                await ask(node, latency=5000)
+            await later(nodes[:1])
+            assert feeding._planner.plan.seconds > second.seconds + 2
+
+    run_fake(main)
+
+
+def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
+    async def main():
+        async with world(3, enabled=False) as (_, _, nodes):
+            assert {tuple(answer.parents) for answer in (await ask_all(nodes)).values()} == {()}
+
+    run_fake(main)
+
+
+def test_bytes_that_are_no_ask_are_answered_with_nothing():
+    async def main():
+        async with world(1) as (_, _, nodes):
+            for data in (b"\xc1", encode(PlanAsk(failed=["x" * 129]))):
+                with pytest.raises(Unreachable):
+                    await nodes[0].request("c", PLAN.name, data, timeout=5)
+
+    run_fake(main)

@@ -1,0 +1,90 @@
+"""How often the publisher reads a payload to hash it: not at all where the learner did, once where nobody has."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from coordinator.learner.messages import Export
+from p2p.network import Manifest
+from p2p.swarm import manifest as chunks
+from p2p.swarm import open_files
+from p2p.swarm.manifest import HashedManifest
+from p2p.swarm.payload_file import Payload
+from tests.coordinator.publishing.test_publisher_threads import export, publishing
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[Payload]:
+    """What was offered to peers; as the network does it."""
+    offered: list[Payload] = []
+
+    async def share(self: Any, manifest: Manifest, path: Path) -> None:
+        offered.append(Payload.open(manifest, path))
+
+    monkeypatch.setattr("tests.coordinator.publishing.test_publisher_threads.Nobody.share", share)
+    return offered
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each file that was read to be hashed."""
+    nbytes: list[int] = []
+    scan = chunks.scan
+
+    def counted(file: Any, size: int) -> tuple[list[bytes], bytes, int]:
+        found = scan(file, size)
+        nbytes.append(found[2])
+        return found
+
+    for module in (chunks, open_files):
+        monkeypatch.setattr(module, "scan", counted)
+    return nbytes
+
+
+def as_written(one: Export) -> Export:
+    """The export as the process hands it out that has just written its files."""
+    edges = [structs.replace(edge, hashed=chunks.hashed(Path(edge.payload))) for edge in one.edges]
+    return structs.replace(one, edges=edges)
+
+
+async def test_what_the_learner_has_hashed_is_read_no_more(
+    tmp_path: Path, shared: list[Payload], read: list[int]
+) -> None:
+    made = as_written(export(tmp_path, 0, None))
+    read.clear()
+    with publishing(tmp_path) as (publisher, _):
+        await publisher.publish(1, 0, made)
+        assert read == []
+        (edge,) = publisher.at_hand()
+    found = chunks.manifest_of(Path(made.edges[0].payload))
+    assert (edge.payload_hash, edge.length, edge.chunk_root) == (found.hash, found.length, found.chunk_root)
+    assert [payload.read(0) for payload in shared] != [None]
+
+
+async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
+    tmp_path: Path, shared: list[Payload], read: list[int]
+) -> None:
+    made = export(tmp_path, 0, None)
+    with publishing(tmp_path) as (publisher, _):
+        await publisher.publish(1, 0, made)
+        assert read == [edge.length for edge in publisher.at_hand()]
+        assert [payload.read(0) is not None for payload in shared] == [True]
+
+
+async def test_a_file_that_the_store_had_already_is_read_before_it_is_shared(
+    tmp_path: Path, shared: list[Payload], read: list[int]
+) -> None:
+    """As after a crash between the file and the record of its version: it is not the file that the learner wrote."""
+    made = as_written(export(tmp_path, 0, None))
+    manifest = made.edges[0].hashed
+    assert isinstance(manifest, HashedManifest)
+    with publishing(tmp_path) as (publisher, store):
+        shutil.copy(made.edges[0].payload, store.scratch("earlier"))
+        store.put_payload(1, 0, manifest.hash, store.scratch("earlier"))
+        read.clear()
+        await publisher.publish(1, 0, made)
+    assert read == [manifest.length]
+    assert len(shared) == 1

@@ -1,0 +1,136 @@
+"""A run of many versions: what no node can need leaves disk and memory, and a node still comes in."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing import publisher as module
+from coordinator.publishing.publisher import Publisher
+from p2p.handlers import Handlers
+from tests.coordinator.publishing.test_publisher_threads import export, publishing
+from tests.support.quick_disk import quick_folder
+from weights.diff import encode
+from weights.documents import EdgeIndex
+from weights.snapshot import Snapshot
+from weights.store import Store
+from weights.update_path import path_to
+
+VERSIONS, WINDOW, ANCHOR_EVERY = 30, 8, 6
+ROOMY = 1 << 40
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: many versions are many fsyncs."""
+    with quick_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", WINDOW, raising=False)
+    monkeypatch.setattr(module, "REACH", 8)
+
+
+def exports(folder: Path) -> list[Export]:
+    """Each version with a diff from the one before, and each sixth with one from the first."""
+    made = [export(folder, 0, None)]
+    for version in range(1, VERSIONS):
+        one = export(folder, version, made[-1])
+        if version % ANCHOR_EVERY == 0:
+            payload = folder / f"{version}-anchor.edge"
+            encode(Snapshot(Path(made[0].snapshot)), Snapshot(Path(one.snapshot)), payload)
+            one.edges.append(ExportedEdge(base=0, base_root=made[0].root, payload=str(payload)))
+        made.append(one)
+    return made
+
+
+async def published(publisher: Publisher, made: list[Export]) -> None:
+    for one in made:
+        await publisher.publish(1, one.version, one)
+
+
+def started_again(publisher: Publisher, store: Store, folder: Path) -> Publisher:
+    """Another one over the same store."""
+    return Publisher(
+        publisher._signing,
+        store,
+        Handlers(),
+        publisher._gossip,
+        publisher._exchange,
+        head_file=folder / "head",
+        addresses=publisher._addresses,
+        clock=lambda: 0.0,
+    )
+
+
+async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None:
+    made = exports(tmp_path)
+    with publishing(tmp_path) as (publisher, store):
+        await published(publisher, made)
+        await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
+        counts = {kind: len(store.documents(kind)) for kind in ("version", "edgeindex", "published")}
+        assert max(counts.values()) <= WINDOW + 1, f"{counts} after {VERSIONS} versions"
+        assert len(publisher.line) <= WINDOW + 1
+        assert len(store.payloads()) <= 2 * WINDOW + 4
+        assert len(store.documents("edge")) <= 2 * WINDOW + 4
+
+
+async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(tmp_path: Path) -> None:
+    made = exports(tmp_path)
+    with publishing(tmp_path) as (publisher, store):
+        await published(publisher, made)
+        await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
+        latest = publisher.latest
+        assert latest is not None
+        index = store.document(latest.index_hash)
+        assert index is not None
+        edges = [publisher._edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
+        assert path_to(edges, [], latest.root), "a node that holds nothing"
+        assert path_to(edges, [made[1].root], latest.root), "a node that was away for long"
+        assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
+        for one in publisher.line:
+            assert path_to(publisher.at_hand(), publisher.snapshots(), one.root) is not None
+
+
+async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
+    made = exports(tmp_path)
+    with publishing(tmp_path) as (publisher, _):
+        await published(publisher, made)
+        await publisher.retain((1, 10), ROOMY, ROOMY)
+        assert [one.version for one in publisher.line] == [0, *range(10, VERSIONS)]
+        assert path_to(publisher.at_hand(), publisher.snapshots(), made[10].root) is not None
+        await publisher.retain((1, VERSIONS), ROOMY, ROOMY)
+        assert [one.version for one in publisher.line] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
+
+
+async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
+    made = exports(tmp_path)
+    with publishing(tmp_path) as (publisher, store):
+        await published(publisher, made[:-1])
+        await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
+        again = started_again(publisher, store, tmp_path)
+        assert again.line == publisher.line
+        assert again._edges == publisher._edges
+        await published(again, made[-1:])
+        assert again.latest is not None
+        assert again.latest.version == VERSIONS - 1
+
+
+async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = exports(tmp_path)
+    with publishing(tmp_path) as (publisher, store):
+        await published(publisher, made)
+        monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
+        monkeypatch.setattr(module, "EARLIER", 3)
+        again = started_again(publisher, store, tmp_path)
+        assert [one.version for one in again.line] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
+        await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)
+        assert [one.version for one in store.documents("version")] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
+        for one in again.line:
+            assert path_to(again.at_hand(), again.snapshots(), one.root) is not None

@@ -1,0 +1,76 @@
+"""kill -9 at any moment: what was acknowledged is there, and nothing is there twice."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.accounts.ledger import Ledger
+from coordinator.database import Database
+from coordinator.rollouts.verdicts import LeaseEnd
+from tests.support.children import child
+from tests.support.ledger_sums import check_sums
+
+KILLS = 30
+
+
+def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
+    """The whole lines that the worker printed before it was killed."""
+    command = [sys.executable, "-m", "tests.support.group_worker", str(folder), str(folder / "checkpoint.json")]
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        first = worker.stdout.readline()
+        assert first == "started\n", worker.stderr.read()
+        time.sleep(seconds)
+        assert worker.poll() is None, worker.stderr.read()
+        worker.kill()
+        lines = worker.stdout.read().split("\n")
+    return [line.split() for line in lines[:-1]]
+
+
+def check(folder: Path, acknowledged: list[list[str]]) -> None:
+    """Every acknowledgement of all lives so far is in the database, once."""
+    with Database.open(folder / "run.sqlite") as database:
+        Ledger(database).verify()
+        check_sums(database)
+        received = dict(
+            database.all("SELECT lower(hex(lease)), lower(hex(hash)) FROM submissions WHERE received NOT NULL")
+        )
+        verdicts = {
+            lease: (str(entry or 0), str(weight))
+            for lease, entry, weight in database.all("SELECT lower(hex(lease)), entry, weight FROM verdicts")
+        }
+        told = [entry.facts for entry in Ledger(database).entries() if entry.kind.startswith("lease.")]
+        told += [document for (document,) in database.all("SELECT document FROM ends")]
+        ends = [msgspec.msgpack.decode(facts, type=LeaseEnd) for facts in told]
+        balances = Ledger(database).balances()
+    for word, *facts in acknowledged:
+        if word == "received":
+            assert received[facts[0]] == facts[1]
+        elif word == "receipt":
+            assert verdicts[facts[0]] == (facts[1], facts[2])
+    assert max(Counter(end.lease for end in ends).values(), default=1) == 1
+    assert sum(balances.values()) == 0
+    assert sum(a for name, a in balances.items() if name.startswith("node:")) == sum(end.weight for end in ends)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kill_nine_at_any_moment_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    acknowledged: list[list[str]] = []
+    for _ in range(KILLS):
+        acknowledged += run_until_killed(tmp_path, chance.uniform(0.0, 0.3))
+        check(tmp_path, acknowledged)
+    receipts = Counter(facts[0] for word, *facts in acknowledged if word == "receipt")
+    assert max(receipts.values()) == 1
+    checkpoint = json.loads((tmp_path / "checkpoint.json").read_text())
+    assert len(set(checkpoint["drawn"])) == len(checkpoint["drawn"]) == 2 * checkpoint["step"]
+    assert checkpoint["step"] > KILLS

@@ -1,0 +1,203 @@
+"""A long history costs no more: an ask, a tick, a verdict and a picture read as much of run.sqlite as on the first day.
+
+Counted are the instructions of SQLite's virtual machine, in tens: they tell how much is read, whatever the machine.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.token_storage import WINDOW
+from coordinator.web import node_rows
+from p2p.limits.origin import Origin
+from p2p.messages import Hello, VerdictsAsk, encode
+from tests.support.group_world import ALICE, T0, World, group
+
+HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
+FEW, MANY = 100, 10_000
+PER_VERSION, NODES = 5, 20
+
+
+def name(kind: str, number: int, size: int = 16) -> bytes:
+    return hashlib.blake2b(f"{kind} {number}".encode(), digest_size=size).digest()
+
+
+def write_history(world: World, groups: int) -> None:
+    """Groups that came, were judged, drawn and confirmed long ago; each tenth receipt was not confirmed."""
+    database = world.books.database
+    document = encode(world.lease(name("node", 0, 32)))
+    with database.transaction():
+        for number in range(groups):
+            lease, node, version = name("lease", number), name("node", number % NODES, 32), number // PER_VERSION
+            sent = T0 + number * 100
+            held = (lease, node, name("nonce", number), number + 1, 1, version, sent, sent + 20_000, "open", document)
+            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '')", held)
+            if number % 20 == 0:
+                database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
+                continue
+            code = "ok" if number % 7 else "logprobs"
+            sums = ("accepted" if number % 7 else "refused", code, code == "ok", 70, 2, 18)
+            database.do(
+                "INSERT INTO submissions VALUES (?, ?, ?, ?, x'90', x'', 0)", (lease, lease, sent + 9, b"tokens")
+            )
+            database.do("UPDATE leases SET state = 'received' WHERE id = ?", (lease,))
+            entry = (number + 1, sent, "lease.accepted", f"lease:{lease.hex()}", b"\x90", b"", lease)
+            database.do("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", entry)
+            verdict = (lease, node, *sums, number + 1, sent + 10, b"")
+            database.do("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", verdict)
+            database.do("UPDATE leases SET state = 'decided' WHERE id = ?", (lease,))
+            if number % 10:
+                database.do("UPDATE verdicts SET confirmed = 1 WHERE lease = ?", (lease,))
+            if code == "ok":
+                database.do("INSERT INTO buffer VALUES (?, 1, ?, ?, 1, NULL)", (lease, version, sent))
+    for number in range(NODES):
+        world.books.roster.hello(name("node", number, 32), HELLO, None, T0 + groups * 100)
+    world.now = T0 + groups * 100
+    world.learner_at(groups // PER_VERSION)
+    while forgotten_tokens(world):
+        pass
+
+
+def instructions(world: World, action: Callable[[World], object]) -> int:
+    """What an action makes SQLite do, once it has done it a first time."""
+    action(world)
+    counted = 0
+
+    def count() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    connection = world.books.database._connection
+    connection.set_progress_handler(count, 10)
+    action(world)
+    connection.set_progress_handler(None, 0)
+    return counted
+
+
+def step_of(world: World) -> int:
+    assert world.books.progress is not None
+    return world.books.progress.step
+
+
+def ask(world: World) -> object:
+    return world.lease(ALICE, step_of(world))
+
+
+def refused_ask(world: World) -> object:
+    return world.refusal(max(0, step_of(world) - 3), ALICE)
+
+
+def judged_group(world: World) -> object:
+    lease = world.accepted(ALICE, step_of(world))
+    return world.books.intake.verdicts(ALICE, VerdictsAsk(leases=[lease.id], confirmed=[lease.id]))
+
+
+def late_group(world: World) -> object:
+    lease = world.lease(ALICE, step_of(world))
+    world.now += 3_600_000
+    world.books.tick(world.now)
+    return world.refused(group(lease))
+
+
+def tick(world: World) -> object:
+    return world.books.tick(world.now), world.books.oldest()
+
+
+def forgotten_tokens(world: World) -> object:
+    return world.books.forget([], step_of(world), 1, world.now + WINDOW)
+
+
+def hello(world: World) -> object:
+    world.books.roster.hello(ALICE, HELLO, None, world.now)
+    return world.books.roster.admitted(ALICE), world.books.roster.records(world.now)
+
+
+def picture(world: World) -> object:
+    database = world.books.database
+    return (
+        run_metrics.counts(world.books.database, world.now),
+        node_rows.page(database, None, 100, [], {}),
+        node_rows.known(database, []),
+        run_metrics.work(database),
+        run_metrics.turnaround(database),
+        run_metrics.supply(database, world.now),
+        world.books.buffered(),
+    )
+
+
+ACTIONS = [ask, refused_ask, judged_group, late_group, tick, forgotten_tokens, hello, picture]
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
+    made = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
+    for world, groups in zip(made, (FEW, MANY), strict=True):
+        write_history(world, groups)
+    yield made[0], made[1]
+    for world in made:
+        world.close()
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
+def test_a_long_history_costs_no_more(worlds: tuple[World, World], action: Callable[[World], object]) -> None:
+    few, many = (instructions(world, action) for world in worlds)
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions after {FEW} groups, {10 * many} after {MANY}"
+
+
+def test_an_ask_costs_no_more_beside_many_open_leases(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=10_000, per_node=10_000)
+    alone = instructions(world, ask)
+    for number in range(2_000):
+        world.lease(name("node", number, 32))
+    beside = instructions(world, ask)
+    world.close()
+    assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 open leases"
+
+
+@pytest.mark.parametrize("action", [hello, ask, tick, picture], ids=lambda action: action.__name__)
+def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object]) -> None:
+    """Row h. On 439044d each hello sorts all nodes that ever came, and a picture reads them all."""
+    counted = []
+    for folder, keys in (("few", 300), ("many", 3_000)):
+        (tmp_path / folder).mkdir()
+        world = World(tmp_path / folder, batch_groups=100)
+        with world.books.database.transaction():
+            for number in range(keys):
+                world.books.roster.hello(name("key", number, 32), HELLO, None, T0 + number)
+        counted.append(instructions(world, action))
+        world.close()
+    few, many = counted
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions with 300 keys, {10 * many} with 3,000"
+
+
+def test_an_ask_costs_no_more_beside_a_crowd_that_waits_and_many_positions_that_came_back(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=100)
+    world.accepted(ALICE)
+
+    def refused(world: World) -> object:
+        origin = Origin("one more", "198.51.100.0/24")
+        return world.books.lease(name("late", 0, 32), world.ask(), world.now, origin)
+
+    for number in range(300):
+        world.books.lease(name("first", number, 32), world.ask(), world.now, Origin(f"first {number}", f"{number}"))
+    alone = instructions(world, refused)
+    for number in range(2_000):
+        world.books.lease(name("node", number, 32), world.ask(), world.now, Origin(f"crowd {number}", f"{number % 50}"))
+    beside = instructions(world, refused)
+    world.now += 3_600_000
+    while world.books.tick(world.now):
+        pass
+    world.books.database.do("DELETE FROM budgets")
+    few = instructions(world, ask)
+    world.books.database.do(
+        "INSERT INTO again SELECT position + 10000 * k, 1, 'expired', 0 FROM again, (WITH t(k) AS"
+        " (SELECT 1 UNION ALL SELECT k + 1 FROM t WHERE k < 30) SELECT k FROM t)"
+    )
+    many = instructions(world, ask)
+    world.close()
+    assert beside <= 1.5 * alone + 20, f"{10 * alone} instructions alone, {10 * beside} beside 2,000 that wait"
+    assert many <= 1.5 * few + 20, f"{10 * few} instructions, {10 * many} with 9,000 positions that came back"

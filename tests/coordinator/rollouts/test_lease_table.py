@@ -1,0 +1,305 @@
+"""Who gets a lease and who does not; pacing; time; and what a restart does to open leases."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.lease_table import Load, Progress, Terms, admitted, room
+from coordinator.rollouts.prompts import TaskPrompts, shuffled
+from p2p.messages import Lease
+from tasks.arithmetic import REVERSE, SINGLE_SUM
+from tasks.guess import Guess
+from tasks.task import TaskFault
+from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened
+
+TERMS = Terms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])
+
+
+def test_a_lease_binds_the_version_that_the_node_holds(world: World) -> None:
+    world.learner_at(1)
+    lease = world.lease(version=0)
+    assert (lease.version, lease.node, lease.sent, len(lease.seeds)) == (0, ALICE, world.now, 2)
+    assert len(set(lease.seeds)) == 2
+    assert world.lease(version=1).version == 1
+
+
+def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path) -> None:
+    """Row A4: no hold above 50 ms. On 439044d one tick ends all 200."""
+    world = World(tmp_path, batch_groups=100, per_node=1000)
+    for _ in range(200):
+        world.lease(version=0)
+    world.now += 3_600_000
+    ended = [world.books.tick(world.now) for _ in range(5)]
+    world.close()
+    assert sum(ended) == 200
+    assert max(ended) <= 64
+
+
+def test_the_same_ask_gets_the_same_lease_again_even_after_a_restart(world: World) -> None:
+    ask = world.ask()
+    first = world.books.lease(ALICE, ask, world.now)
+    world.reopen(away=5)
+    assert world.books.lease(ALICE, ask, world.now) == first
+    assert world.books.lease(BOB, ask, world.now) != first
+
+
+def test_prompts_do_not_repeat_before_they_are_exhausted(tmp_path: Path) -> None:
+    prompts = TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3)
+    first = [(p.task, p.index) for p in map(prompts.at, range(prompts.size))]
+    again = [(p.task, p.index) for p in map(prompts.at, range(prompts.size, 2 * prompts.size))]
+    assert len(set(first)) == prompts.size
+    assert set(again) == set(first)
+    assert again != first
+    assert [prompts.at(5), prompts.at(6)] == [
+        TaskPrompts([SINGLE_SUM, REVERSE], TEXT_SMALL, seed=3).at(n) for n in (5, 6)
+    ]
+
+
+def test_a_prompt_after_which_the_limit_leaves_the_models_context_is_none() -> None:
+    shortest = min(len(TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3).at(n).tokens) for n in range(158))
+    prompts = TaskPrompts([SINGLE_SUM], TEXT_SMALL, seed=3, room=shortest)
+    given, told = 0, set()
+    for position in range(prompts.size):
+        try:
+            given += len(prompts.at(position).tokens) == shortest
+        except TaskFault as fault:
+            told.add(str(fault).partition(";")[2])
+    assert told == {f" the model's context less run.limit leaves {shortest}"}
+    assert 0 < given < prompts.size
+
+
+class _Small:
+    """A text that any task can be posed in: one token a character."""
+
+    eos = 0
+    size = 1 << 16
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) for c in text]
+
+    def decode(self, tokens: object) -> str:
+        raise NotImplementedError
+
+
+TEXT_SMALL = _Small()
+
+
+@given(st.integers(1, 300), st.binary(max_size=8))
+def test_the_shuffle_is_a_permutation(size: int, key: bytes) -> None:
+    assert sorted(shuffled(i, size, key) for i in range(size)) == list(range(size))
+
+
+def test_more_groups_than_prompts_wrap_with_fresh_seeds(tmp_path: Path) -> None:
+    world = World(tmp_path, batch_groups=1000, task=Three())
+    leases = [world.lease() for _ in range(9)]
+    turns = [{lease.index for lease in leases[n : n + 3]} for n in (0, 3, 6)]
+    assert turns == [{0, 1, 2}] * 3
+    assert len({seed for lease in leases for seed in lease.seeds}) == 18
+    world.close()
+
+
+class Three(Guess):
+    """Three prompts, no more."""
+
+    def size(self, split: str) -> int:
+        return 3
+
+
+REFUSED: dict[str, tuple[Callable[[World], None], dict[str, object], str, str]] = {
+    "weights that nobody published": (lambda w: None, {"root": bytes(32)}, "wrong-version", "hold version 0"),
+    "a version to come": (lambda w: None, {"version": 7}, "wrong-version", "hold version 0 of era 1"),
+    "a version of another era": (lambda w: w.publish(0, 0), {"era": 0}, "wrong-version", "hold version 0 of era 1"),
+    "a version too old to come back in time": (lambda w: w.learner_at(3), {}, "stale-version", "hold version 3"),
+    "an engine of another class": (lambda w: None, {"engine": "llamacpp/q4/cpu"}, "engine", "transformers/float32"),
+    "an engine whose name only begins like one": (
+        lambda w: None,
+        {"engine": "transformers/float32x/cpu"},
+        "engine",
+        "",
+    ),
+    "a run that is finished": (lambda w: stand(w, finished=True), {}, "finished", "finished"),
+    "a run that is paused": (lambda w: stand(w, paused=True), {}, "paused", "paused"),
+    "a learner that has not started": (lambda w: setattr(w.books, "progress", None), {}, "not-ready", "no version"),
+}
+
+
+def stand(world: World, **changes: bool) -> None:
+    assert world.books.progress is not None
+    world.books.progress = msgspec.structs.replace(world.books.progress, **changes)
+
+
+@pytest.mark.parametrize(("prepare", "asked", "code", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_no_lease_for(
+    world: World, prepare: Callable[[World], None], asked: dict[str, object], code: str, said: str
+) -> None:
+    prepare(world)
+    answer = world.refusal(**asked)  # type: ignore[arg-type]
+    assert answer.code == code
+    assert said in answer.sentence
+    assert (answer.retry_after is None) == (code in ("engine", "finished"))
+
+
+def test_a_node_holds_a_bounded_number_of_leases(tmp_path: Path) -> None:
+    world = World(tmp_path, per_node=2)
+    first = world.lease()
+    world.lease()
+    assert world.refusal().code == "too-many-leases"
+    world.lease(BOB)
+    world.submit(group(first))
+    world.lease()
+    world.close()
+
+
+def test_leases_stop_when_no_more_groups_can_be_used_and_go_on_when_the_learner_moves(world: World) -> None:
+    given = [world.lease() for _ in range(6)]
+    assert world.refusal().code == "no-room"
+    for lease in given[:4]:
+        world.submit(group(lease))
+    assert world.refusal().code == "no-room"
+    world.decide_all()
+    assert world.refusal().code == "no-room"
+    assert world.books.draw() is not None
+    world.learner_at(1)
+    assert world.refusal(0).code == "newer-version"
+    assert "hold version 1" in world.refusal(0).sentence
+    assert [world.lease(version=1).version for _ in range(2)] == [1, 1]
+    assert world.refusal(1).code == "no-room"
+
+
+def test_shed_groups_make_room_again_for_ever(world: World) -> None:
+    """A running total would stand still after a few rounds: what was shed would count as delivered."""
+    for step in range(0, 90, 3):
+        world.learner_at(step)
+        for node in (ALICE, BOB) * 3:
+            world.submit(group(world.lease(node, step)), node)
+        assert world.refusal(step).code in ("no-room", "undecided")
+        world.decide_all()
+    assert world.books.draw() is not None
+
+
+def test_an_expired_lease_makes_room(world: World) -> None:
+    leases = [world.lease() for _ in range(6)]
+    world.now = leases[-1].expires
+    assert world.books.tick(world.now) == 0
+    assert world.refusal().code == "no-room"
+    world.now += 1
+    assert world.books.tick(world.now) == 6
+    world.lease(BOB)
+
+
+@pytest.mark.parametrize(
+    ("step", "version", "buffered", "load", "left"),
+    [
+        (5, 5, 0, Load(0, 0), 12),
+        (5, 4, 0, Load(0, 0), 8),
+        (5, 3, 0, Load(0, 0), 4),
+        (5, 5, 4, Load(3, 2), 3),
+        (5, 3, 4, Load(3, 2), -5),
+    ],
+)
+def test_room_is_what_the_formula_says(step: int, version: int, buffered: int, load: Load, left: int) -> None:
+    progress = Progress(era=1, step=step, version=step, root=bytes(32))
+    assert room(progress, TERMS, version, buffered, load) == left
+
+
+def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, spec=msgspec.structs.replace(SPEC, staleness=0))
+    for _ in range(2):
+        world.submit(group(world.lease()))
+    assert world.refusal().code == "no-room"
+    world.decide_all()
+    assert world.books.draw() is not None
+    world.learner_at(1)
+    assert world.refusal(0).code == "stale-version"
+    world.lease(version=1)
+    world.close()
+
+
+def test_the_coordinators_absence_costs_no_node(world: World) -> None:
+    lease = world.lease()
+    world.now += 1_000
+    world.books.tick(world.now)
+    world.reopen(away=10_000_000)
+    assert world.now > lease.expires
+    answer = world.submit(group(lease))
+    assert answer.received is not None
+    (receipt,) = world.decide_all()
+    assert receipt.verdict == "accepted"
+    assert run_metrics.turnaround(world.books.database) == 1_010, "an absence is no turnaround"
+
+
+def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World) -> None:
+    """Else a node that is gone would keep its place for as long as the clock was ahead."""
+    day = 86_400_000
+    world.books.tick(world.now)
+    world.now += day
+    world.books.tick(world.now)
+    ahead = world.lease(BOB)
+    world.reopen(away=-day)
+    held = world.books.leases.find(ahead.id)
+    assert held is not None
+    assert held.expires - world.now == ahead.expires - ahead.sent
+    world.now = held.expires + 1
+    world.books.tick(world.now)
+    assert world.lease(BOB), "its place is free again"
+
+
+def test_absence_is_given_back_once_and_only_to_open_leases(world: World) -> None:
+    over, still = world.lease(), world.lease()
+    world.books.tick(world.now)
+    world.books.database.do("UPDATE leases SET expires = ? WHERE id = ?", (world.now - 1, over.id))
+    world.reopen(away=1_000)
+    world.reopen(away=0)
+    held = world.books.leases.find(still.id)
+    assert held is not None
+    assert held.expires == still.expires + 1_000
+    gone = world.books.leases.find(over.id)
+    assert gone is not None
+    assert gone.state == "expired"
+
+
+def test_a_clock_set_back_takes_no_time_from_a_lease(world: World) -> None:
+    lease = world.lease()
+    world.books.tick(world.now)
+    world.reopen(away=-3_600_000)
+    held = world.books.leases.find(lease.id)
+    assert held is not None
+    assert held.expires - world.now == lease.expires - lease.sent
+
+
+def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:
+    first = world.lease(version=0)
+    world.learner_at(1)
+    world.lease(version=1)
+    assert world.books.leases.oldest_in_use() == (1, 0)
+    world.submit(group(first))
+    assert world.books.leases.oldest_in_use() == (1, 0)
+    world.decide_all()
+    assert world.books.leases.oldest_in_use() == (1, 1)
+    world.now += 3_600_000
+    world.books.tick(world.now)
+    assert world.books.leases.oldest_in_use() is None
+
+
+def test_a_version_is_never_published_with_other_weights(world: World) -> None:
+    world.publish(0)
+    with pytest.raises(ValueError, match="another root"):
+        world.books.leases.publish(1, 0, bytes(32), world.now)
+
+
+def test_engine_classes_are_compared_part_by_part() -> None:
+    assert admitted("transformers/float32/cpu", ["transformers/float32"])
+    assert admitted("transformers/float32", ["transformers/float32/"])
+    assert not admitted("transformers/float", ["transformers/float32"])
+    assert not admitted("transformers/float32x", ["transformers/float32"])
+
+
+def test_a_lease_is_signed_by_the_channel_key(world: World) -> None:
+    answer = world.books.lease(ALICE, world.ask(), world.now)
+    assert isinstance(answer, bytes)
+    assert opened("lease", answer, Lease).node == ALICE

@@ -1,0 +1,100 @@
+"""The buffer's draw: the one place where the staleness rule is guaranteed."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.metrics import run_metrics
+from p2p.messages import Receipt
+from tests.support.group_world import TEXT, World, group
+
+RIGHT = "the right answer"
+
+
+def received(world: World, version: int, count: int = 1, texts: list[str] | None = None) -> list[bytes]:
+    leases = [world.lease(version=version) for _ in range(count)]
+    for lease in leases:
+        answer = TEXT.decode(lease.prompt)[3::-1]
+        world.submit(group(lease, texts and [answer if text == RIGHT else text for text in texts]))
+    return [lease.id for lease in leases]
+
+
+def drawn(world: World) -> list[bytes]:
+    batch = world.books.draw()
+    return [] if batch is None else [group.id for group in batch]
+
+
+def test_the_oldest_version_goes_first_then_the_order_of_receipt(world: World) -> None:
+    world.learner_at(1)
+    newer = received(world, 1, 2)
+    older = received(world, 0, 2)
+    world.decide_all()
+    assert drawn(world) == older
+    assert drawn(world) == newer
+    assert world.books.buffer.histogram == [2, 2, 0]
+
+
+def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> None:
+    ids = received(world, 0, 2)
+    world.decide_all()
+    world.learner_at(3)
+    assert drawn(world) == []
+    assert world.books.buffered() == 0
+    world.learner_at(2)
+    assert drawn(world) == ids
+    assert world.books.buffer.histogram == [0, 0, 2]
+
+
+def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:
+    received(world, 0)
+    world.learner_at(3)
+    (receipt,) = world.decide_all()
+    assert (receipt.verdict, receipt.trainable, receipt.weight) == ("accepted", False, 140)
+    assert run_metrics.counts(world.books.database, world.now).too_old == 1
+    assert world.books.database.value("SELECT count(*) FROM buffer") == 0
+
+
+def test_another_era_is_never_drawn_but_paid(world: World) -> None:
+    received(world, 0, 2)
+    world.decide_all()
+    late = world.lease()
+    world.learner_at(0, era=2)
+    assert world.books.draw() is None
+    assert world.books.buffered() == 0
+    world.submit(group(late))
+    (receipt,) = world.decide_all()
+    assert isinstance(receipt, Receipt)
+    assert (receipt.verdict, receipt.trainable) == ("accepted", False)
+
+
+def test_no_group_is_drawn_twice_and_half_a_batch_not_at_all(world: World) -> None:
+    ids = received(world, 0, 3)
+    world.decide_all()
+    assert drawn(world) == ids[:2]
+    assert world.books.draw() is None
+    more = received(world, 0)
+    world.decide_all()
+    assert drawn(world) == [ids[2], *more]
+
+
+def test_after_a_crash_the_checkpoint_alone_says_what_was_drawn(world: World) -> None:
+    ids = received(world, 0, 4)
+    world.decide_all()
+    assert drawn(world) == ids[:2]
+    assert drawn(world) == ids[2:]
+    world.reopen(drawn=ids[:2])
+    assert drawn(world) == ids[2:]
+    world.reopen()
+    assert drawn(world) == ids[:2]
+
+
+@pytest.mark.parametrize("refill", [False, True])
+def test_groups_without_variance_are_drawn_unless_they_are_to_be_refilled(tmp_path: Path, refill: bool) -> None:
+    world = World(tmp_path)
+    world.books.buffer.refill = refill
+    flat = received(world, 0, 1, ["0", "0"])
+    varied = received(world, 0, 2, ["0", RIGHT])
+    world.decide_all()
+    assert world.books.buffered() == 3 - refill
+    assert drawn(world) == (varied if refill else [*flat, varied[0]])
+    world.close()

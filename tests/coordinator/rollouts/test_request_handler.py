@@ -1,0 +1,295 @@
+"""Sealed requests: who speaks, to whom, once."""
+
+import secrets
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, Answers, Control
+from coordinator.rollouts.verification import submission_limit
+from p2p.discovery.peer_records import LIFE, Own
+from p2p.envelope import seal
+from p2p.handlers import Handlers
+from p2p.identity import peer_id, public_bytes
+from p2p.limits.origin import Origin
+from p2p.messages import (
+    Acknowledgement,
+    Answer,
+    Hello,
+    Lease,
+    Refusal,
+    Request,
+    SubmitAnswer,
+    TaskReference,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)
+from tests.support.group_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
+
+ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+BOB_KEY = Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32)
+COORDINATOR = public_bytes(KEYS["channel"])
+HELLO = Hello(
+    protocols=(1, 1),
+    software="echo2 0.1",
+    name="alice",
+    engine="transformers/float32/cpu",
+    device="a CPU",
+    tasks=[TaskReference(name="reverse", version=1)],
+    record=Own(ALICE_KEY, RUN).sealed([f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"], T0),
+)
+
+
+class Desk:
+    """A node's side of the control plane."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.control = control_of(world, Control)
+
+    def request(self, method: str, body: bytes, **changes: Any) -> bytes:
+        fields = {"recipient": COORDINATOR, "id": secrets.token_bytes(16), "expires": self.world.now + 60_000}
+        message = Request(**({"method": method, "body": body} | fields | changes))
+        return seal("request", RUN, encode(message), ALICE_KEY)
+
+    def ask(self, method: str, body: bytes, **changes: Any) -> Answer:
+        return self.send(method, self.request(method, body, **changes))
+
+    def send(self, method: str, data: bytes) -> Answer:
+        answer = decode(self.control.answer(method, data, self.world.now), Answer)
+        assert (answer.body is None) != (answer.refusal is None)
+        return answer
+
+
+@pytest.fixture
+def desk(world: World) -> Desk:
+    return Desk(world)
+
+
+@pytest.fixture
+def greeted(desk: Desk) -> Desk:
+    """Alice has said hello."""
+    desk.ask("hello", encode(HELLO))
+    return desk
+
+
+def test_a_former_recipient_is_told_the_roots_for_a_day_and_greets_at_any_time(greeted: Desk) -> None:
+    control, former, now = greeted.control, b"f" * 32, greeted.world.now
+    ask = encode(greeted.world.ask())
+    assert refusal(greeted.ask("lease", ask, recipient=former)).roots == []
+    control.former, control.told = frozenset({former}), now + 1
+    told = refusal(greeted.ask("lease", ask, recipient=former))
+    assert (told.code, told.roots, told.retry_after) == ("wrong-recipient", [b"root"], None)
+    assert refusal(greeted.ask("lease", ask, recipient=b"x" * 32)).roots == []
+    control.told = now
+    assert refusal(greeted.ask("lease", ask, recipient=former)).roots == []
+    assert body(greeted.ask("hello", encode(HELLO), recipient=former), Welcome).roots == [b"root"]
+    assert refusal(greeted.ask("hello", encode(HELLO), recipient=b"x" * 32)).code == "wrong-recipient"
+
+
+def body(answer: Answer, type_: type[Any]) -> Any:
+    assert answer.body is not None, answer.refusal
+    return decode(answer.body, type_)
+
+
+def refusal(answer: Answer) -> Refusal:
+    assert answer.refusal is not None
+    return answer.refusal
+
+
+def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: Desk) -> None:
+    welcome = body(desk.ask("hello", encode(HELLO)), Welcome)
+    assert (welcome.roots, welcome.runspec, welcome.head, welcome.now) == ([b"root"], b"runspec", None, desk.world.now)
+    answer = desk.ask("lease", encode(desk.world.ask()))
+    assert answer.body is not None
+    lease = opened("lease", answer.body, Lease)
+    taken = body(desk.ask("submit", encode(group(lease))), SubmitAnswer)
+    assert taken.received is not None
+    desk.world.decide_all()
+    verdicts = body(desk.ask("verdicts", encode(VerdictsAsk(leases=[lease.id]))), Verdicts)
+    assert verdicts.receipts[0] is not None
+    (row,) = desk.world.rows()
+    assert (row.name, row.version, row.accepted, row.weight, row.points) == ("alice", 0, 1, 140, 140)
+    assert (row.rollouts, row.tokens, row.connected) == (2, 18, False)
+
+
+def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_once_it_has(desk: Desk) -> None:
+    asked = desk.request("lease", encode(desk.world.ask()))
+    answer = desk.send("lease", asked)
+    assert answer.refusal is not None, "a lease was given to a node of which nothing is known"
+    assert (answer.refusal.code, answer.refusal.retry_after) == ("no-hello", None)
+    desk.world.books.accounts.remark(ALICE, "node.banned", "by mistake", desk.world.now)
+    desk.world.books.accounts.remark(ALICE, "node.unbanned", "it was one", desk.world.now)
+    assert refusal(desk.send("lease", asked)).code == "no-hello"
+    body(desk.ask("hello", encode(HELLO)), Welcome)
+    assert desk.send("lease", asked).body is not None
+
+
+def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(greeted: Desk) -> None:
+    sent = greeted.request("lease", encode(greeted.world.ask()))
+    assert greeted.send("lease", sent) == greeted.send("lease", sent)
+    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 1
+
+
+def test_another_request_under_a_known_id_is_refused(greeted: Desk) -> None:
+    greeted.ask("lease", encode(greeted.world.ask()), id=b"i" * 16)
+    assert refusal(greeted.ask("lease", encode(greeted.world.ask()), id=b"i" * 16)).code == "id-reused"
+
+
+def bent(desk: Desk, how: str) -> tuple[str, bytes]:
+    """(method, bytes) of a request that is wrong in one way."""
+    asked = encode(desk.world.ask())
+    good = Request(recipient=COORDINATOR, id=bytes(16), method="lease", expires=desk.world.now, body=asked)
+    other = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
+    made = {
+        "no bytes": b"",
+        "not sealed": encode(good),
+        "sealed, but no request": seal("request", RUN, b"\xc0", ALICE_KEY),
+        "another kind of document": seal("lease", RUN, encode(good), ALICE_KEY),
+        "another run": seal("request", bytes(32), encode(good), ALICE_KEY),
+        "two signatures": seal("request", RUN, encode(good), ALICE_KEY, other),
+        "no signature": seal("request", RUN, encode(good)),
+        "a bent signature": seal("request", RUN, encode(good), ALICE_KEY)[:-1] + b"\x00",
+        "another coordinator": desk.request("lease", asked, recipient=bytes(32)),
+        "another method": desk.request("submit", asked),
+        "long expired": desk.request("lease", asked, expires=desk.world.now - SKEW - 1),
+        "valid for too long": desk.request("lease", asked, expires=desk.world.now + SKEW + 1),
+        "a body that is none": desk.request("lease", b"\xc1"),
+    }
+    return "lease", made[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("no bytes", "malformed"),
+        ("not sealed", "malformed"),
+        ("sealed, but no request", "malformed"),
+        ("another kind of document", "bad-signature"),
+        ("another run", "bad-signature"),
+        ("two signatures", "bad-signature"),
+        ("no signature", "bad-signature"),
+        ("a bent signature", "bad-signature"),
+        ("another coordinator", "wrong-recipient"),
+        ("another method", "wrong-method"),
+        ("long expired", "clock"),
+        ("valid for too long", "clock"),
+        ("a body that is none", "malformed"),
+    ],
+)
+def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> None:
+    method, data = bent(greeted, how)
+    assert refusal(greeted.send(method, data)).code == code
+    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 0
+
+
+def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
+    for off in (-SKEW, SKEW):
+        assert greeted.ask("lease", encode(greeted.world.ask()), expires=greeted.world.now + off).body is not None
+    assert body(greeted.ask("hello", encode(HELLO), expires=0), Welcome).now == greeted.world.now
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"protocols": (2, 3)}, "protocol", "update echo2 to protocol 1"),
+        ({"protocols": (0, 0)}, "protocol", "update echo2 to protocol 1"),
+        ({"tasks": []}, "task-version", "task reverse version 1"),
+        ({"tasks": [TaskReference(name="reverse", version=2)]}, "task-version", "update echo2"),
+        ({"engine": "llamacpp/q4/cuda"}, "engine", "admitted: transformers/float32"),
+    ],
+)
+def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str, Any], code: str, said: str) -> None:
+    answer = refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, **changes))))
+    assert (answer.code, answer.retry_after) == (code, None)
+    assert said in answer.sentence
+    assert desk.world.rows() == []
+
+
+def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
+    books, now = greeted.world.books, greeted.world.now
+    books.accounts.remark(ALICE, "node.banned", "it sent poison", now)
+    answer = refusal(greeted.ask("lease", encode(greeted.world.ask())))
+    assert (answer.code, "it sent poison" in answer.sentence) == ("banned", True)
+    books.accounts.remark(ALICE, "node.unbanned", "its disk was bad", now)
+    assert greeted.ask("lease", encode(greeted.world.ask())).body is not None
+    assert [entry.kind for entry in books.ledger.entries()] == ["node.banned", "node.unbanned"]
+
+
+def test_the_memory_of_answers_is_bounded() -> None:
+    answers = Answers()
+    for number in range(MOST_ANSWERS + 10):
+        answers.keep(ALICE, number.to_bytes(16, "big"), b"h", b"answer", 10**9, 0)
+    assert answers.find(ALICE, bytes(16)) is None
+    assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) == (b"h", b"answer")
+    answers.keep(ALICE, b"n" * 16, b"h", b"answer", 2 * 10**9, 10**9 + SKEW + 1)
+    assert answers.find(ALICE, (MOST_ANSWERS + 9).to_bytes(16, "big")) is None
+
+
+async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> None:
+    handlers = Handlers()
+    desk.control.serve(handlers, lambda peer: Origin(peer, peer))
+    served = {name: method.handler for name, method in handlers.methods.items()}
+    limits = {name: method.limit for name, method in handlers.methods.items()}
+    assert set(served) == {"hello", "lease", "submit", "verdicts", "acknowledge"}
+    assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
+    answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    assert answer.body is not None
+    held = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(held))), Answer)
+    assert answer == Answer(body=b"")
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", b"nonsense")), Answer)
+    assert refusal(answer).code == "malformed"
+    answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    assert refusal(answer).code == "wrong-method"
+
+
+WRONG_RECORDS = {
+    "of another key": ("bad-signature", Own(BOB_KEY, RUN).sealed([], T0)),
+    "of another run": ("bad-signature", Own(ALICE_KEY, bytes(32)).sealed([], T0)),
+    "that is none": ("malformed", b"\xc1"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_RECORDS)
+def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
+    code, record = WRONG_RECORDS[what]
+    assert refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record)))).code == code
+    assert desk.world.books.roster.records(T0) == []
+
+
+def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
+    own, where = Own(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
+    for wrong in (T0 + LIFE, T0 - LIFE, T0):
+        assert not desk.world.books.roster.records(T0)
+        record = own.sealed(where, wrong)
+        body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
+    (known,) = desk.world.books.roster.records(T0)
+    assert (known.peer, known.sealed) == (peer_id(ALICE), record)
+
+
+def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_too(desk: Desk) -> None:
+    """What an older node sends has no such field, and gets none."""
+    desk.ask("hello", encode(HELLO))
+    lease = opened("lease", desk.ask("lease", encode(desk.world.ask())).body, Lease)
+    taken = desk.ask("submit", encode(group(lease)))
+    assert (taken.body is not None, taken.verdicts) == (True, None)
+    desk.world.decide_all()
+    asked = VerdictsAsk(leases=[lease.id, bytes(16)])
+    answer = desk.ask("lease", encode(desk.world.ask(era=9)), verdicts=asked)
+    assert refusal(answer).code == "wrong-version"
+    assert answer.verdicts is not None
+    assert answer.verdicts.receipts[0] is not None
+    assert answer.verdicts.unknown == [bytes(16)]
+    confirmed = VerdictsAsk(leases=[], confirmed=[lease.id])
+    again = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed)
+    assert (again.body is not None, again.verdicts) == (True, Verdicts(receipts=[]))
+    assert desk.world.books.database.value("SELECT confirmed FROM verdicts") == 1
+    bent = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed, recipient=bytes(32))
+    assert (refusal(bent).code, bent.verdicts) == ("wrong-recipient", None)

@@ -1,0 +1,248 @@
+"""T0 as a table of lies; T1 and T2 as what an honest and a dishonest node look like to the scorer."""
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from coordinator.rollouts import verification
+from coordinator.rollouts.verification import EXACT, Fault, close_choices_allowed, judge
+from engines.engine import SampleScore
+from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
+from protocol.refusals import REASONS
+from tests.support.group_world import ALICE, RUN, SPEC, T0, TASKS, TEXT, World, group, honest_scores, rollout, root_of
+
+LEASE = Lease(
+    id=b"L" * 16,
+    node=b"N" * 32,
+    nonce=b"n" * 16,
+    task="reverse",
+    task_version=1,
+    index=5,
+    prompt=TEXT.encode("1234>"),
+    seeds=[b"a" * 16, b"b" * 16],
+    limit=8,
+    era=1,
+    version=3,
+    root=root_of(1, 3),
+    sent=T0,
+    expires=T0 + 1000,
+)
+GOOD = group(LEASE)
+
+
+def with_second(**changes: Any) -> Submission:
+    return group(LEASE, rollouts=[GOOD.rollouts[0], rollout(LEASE, "111", **changes)])
+
+
+def logprobs(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def segment(**changes: Any) -> Segment:
+    fields: dict[str, Any] = {"version": 3, "root": root_of(1, 3), "first": 0}
+    return Segment(**(fields | changes))
+
+
+LIES: dict[str, tuple[Submission, str, str]] = {
+    "an era that is not the lease's": (group(LEASE, era=2), "version-lie", "era 2"),
+    "a version that is not the lease's": (group(LEASE, version=4), "version-lie", "version 4"),
+    "weights that are not the lease's": (group(LEASE, root=bytes(32)), "version-lie", "other weights"),
+    "a sample too few": (group(LEASE, ["1"]), "incomplete", "1 came"),
+    "a sample too many": (group(LEASE, ["1", "2", "3"]), "incomplete", "3 came"),
+    "no samples": (group(LEASE, rollouts=[]), "incomplete", "0 came"),
+    "no tokens": (with_second(tokens=[], turns=[]), "turns", "Sample 1: there is no token"),
+    "turns that do not add up": (with_second(turns=[3]), "turns", "do not add up"),
+    "an empty turn": (with_second(turns=[4, 0, 0]), "turns", "do not add up"),
+    "a given turn at the end": (with_second(turns=[3, 1]), "turns", "not a sampled one"),
+    "more sampled tokens than the limit": (with_second(tokens=[5] * 9, turns=[9]), "turns", "9 sampled tokens"),
+    "an endless environment": (
+        with_second(tokens=[5, *[6] * 16385, 1], turns=[1, 16385, 1]),
+        "turns",
+        "16385 given tokens",
+    ),
+    "a token outside the vocabulary": (with_second(tokens=[64, 1], turns=[2]), "tokens", "no token 64"),
+    "tokens after the end": (with_second(tokens=[5, 1, 5, 1], turns=[4]), "end", "follow the end"),
+    "no end before the limit": (with_second(tokens=[5, 5], turns=[2]), "end", "without end-of-sequence"),
+    "a first turn without end": (with_second(tokens=[5, 6, 1], turns=[1, 1, 1]), "end", "without end-of-sequence"),
+    "a turn after the limit": (
+        with_second(tokens=[5] * 7 + [1, 6, 1], turns=[8, 1, 1]),
+        "turns",
+        "9 sampled tokens",
+    ),
+    "two segments": (with_second(segments=[segment(), segment(first=2)]), "segments", "one version"),
+    "a segment of another version": (with_second(segments=[segment(version=2)]), "segments", "one version"),
+    "a segment of other weights": (with_second(segments=[segment(root=bytes(32))]), "segments", "one version"),
+    "a segment that starts late": (with_second(segments=[segment(first=1)]), "segments", "one version"),
+    "log-probabilities too few": (with_second(logprobs=logprobs(-1.0)), "logprobs", "4 bytes"),
+    "log-probabilities for given tokens too": (
+        with_second(tokens=[5, 1, 6, 5, 1], turns=[2, 1, 2], logprobs=logprobs(*[-1.0] * 5)),
+        "logprobs",
+        "20 bytes",
+    ),
+    "half a float": (with_second(logprobs=b"\x00" * 15), "logprobs", "15 bytes"),
+    "a positive log-probability": (with_second(logprobs=logprobs(-1, -1, 0.1, -1)), "logprobs", "sampled token 2"),
+    "not a number": (with_second(logprobs=logprobs(-1, float("nan"), -1, -1)), "logprobs", "sampled token 1"),
+    "minus infinity": (with_second(logprobs=logprobs(float("-inf"), -1, -1, -1)), "logprobs", "-inf"),
+}
+
+
+def test_an_honest_group_passes() -> None:
+    assert verification.check(GOOD, LEASE, SPEC) is None
+    cut = with_second(tokens=[5] * 8, turns=[8], logprobs=logprobs(*[-1.0] * 8))
+    assert verification.check(cut, LEASE, SPEC) is None
+
+
+@pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
+def test_a_lie_is_refused_by_name(submission: Submission, code: str, said: str) -> None:
+    fault = verification.check(submission, LEASE, SPEC)
+    assert fault is not None
+    assert fault.code == code
+    assert said in fault.sentence
+
+
+@pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
+def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Submission, code: str, said: str) -> None:
+    world.books.accounts.remark(ALICE, "node.vouched", "a new key's ends: test_coordinator_ends.py", world.now)
+    lease = world.lease()
+
+    def mine(value: Any) -> Any:
+        """The table's lie, told about this lease."""
+        if isinstance(value, Segment) and value.version == 3:
+            return Segment(version=0, root=lease.root if value.root == LEASE.root else value.root, first=value.first)
+        return value
+
+    rollouts = [msgspec.structs.replace(r, segments=[mine(s) for s in r.segments]) for r in submission.rollouts]
+    told = msgspec.structs.replace(
+        submission,
+        lease=lease.id,
+        rollouts=rollouts,
+        version=0 if submission.version == 3 else submission.version,
+        root=lease.root if submission.root == LEASE.root else submission.root,
+    )
+    receipt = world.refused(told)
+    assert (receipt.code, receipt.weight, receipt.trainable) == (code, 0, False)
+    assert receipt.reason
+    (entry,) = (one for one in world.books.ledger.entries() if one.key == f"lease:{lease.id.hex()}")
+    assert (entry.seq, entry.hash, entry.postings, entry.kind) == (
+        receipt.entry,
+        receipt.entry_hash,
+        (),
+        "lease.refused",
+    )
+    assert world.submit(told).receipt is not None
+
+
+def test_a_transcript_that_cannot_be_is_refused() -> None:
+    lease = msgspec.structs.replace(LEASE, task="guess", index=0, limit=8)
+    game = TASKS["guess", 1].episode("train", 0, TEXT)
+    wrong = [*TEXT.encode("zz"), 1]
+    assert game.reply(wrong) is None
+    given = TEXT.encode("lower>")
+    tokens = [*wrong, *given, *wrong]
+    lie = rollout(lease, "", tokens=tokens, turns=[3, len(given), 3], logprobs=logprobs(*[-1.0] * 6))
+    submission = group(lease, rollouts=[rollout(lease, "zz"), lie])
+    assert verification.check(submission, lease, SPEC) is None
+    fault = verification.rewards(submission, lease, TASKS["guess", 1], TEXT)
+    assert isinstance(fault, Fault)
+    assert fault.code == "transcript"
+    assert fault.sentence.startswith("Sample 1: ")
+
+
+def test_t0_takes_under_a_millisecond_a_rollout() -> None:
+    lease = msgspec.structs.replace(LEASE, limit=1024, seeds=[bytes(16)] * 8)
+    long = rollout(lease, "", tokens=[5] * 1023 + [1], turns=[1024], logprobs=logprobs(*[-1.0] * 1024))
+    submission = group(lease, rollouts=[long] * 8)
+    took = []
+    for _ in range(5):
+        start = time.process_time()
+        assert verification.check(submission, lease, SPEC) is None
+        took.append(time.process_time() - start)
+    assert min(took) / 8 < 1e-3
+
+
+def bent(change: Callable[[list[SampleScore]], None], rollouts: list[Rollout]) -> list[SampleScore]:
+    scores = honest_scores(group(LEASE, rollouts=rollouts))
+    change(scores)
+    return scores
+
+
+def test_an_honest_group_is_accepted_with_the_scorers_own_values() -> None:
+    scores = honest_scores(GOOD)
+    scores[1].logprobs[2] -= 4e-5
+    scores[1].margins[2] = 4e-5
+    verdict = judge(GOOD.rollouts, scores)
+    assert verdict.accepted
+    assert verdict.behaviour == [struct.pack(f"<{len(s.logprobs)}f", *s.logprobs) for s in scores]
+
+
+def a_better_token(scores: list[SampleScore]) -> None:
+    scores[1].margins[3] = 6e-4
+
+
+def a_drifting_token(scores: list[SampleScore]) -> None:
+    scores[0].logprobs[2] = -0.5011
+
+
+def a_token_that_cannot_be(scores: list[SampleScore]) -> None:
+    scores[0].logprobs[2] = float("-inf")
+
+
+def a_drifting_sample(scores: list[SampleScore]) -> None:
+    scores[1].logprobs[:] = [-0.5002] * 4
+
+
+def chosen_by_a_hair(scores: list[SampleScore]) -> None:
+    for score in scores:
+        score.margins[:] = [4e-4] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        (a_better_token, "seeded-choice", "Sample 1, sampled token 3: the seeded choice is another token"),
+        (a_drifting_token, "drift", "Sample 0, sampled token 2"),
+        (a_token_that_cannot_be, "drift", "off by inf"),
+        (a_drifting_sample, "drift-median", "Sample 1"),
+        (chosen_by_a_hair, "close-choices", "Of 8 sampled tokens 8"),
+    ],
+)
+def test_what_no_honest_node_does_is_refused(change: Callable[[list[SampleScore]], None], code: str, said: str) -> None:
+    verdict = judge(GOOD.rollouts, bent(change, list(GOOD.rollouts)))
+    assert not verdict.accepted
+    assert verdict.code == code
+    assert said in verdict.reason
+
+
+def test_the_scorers_own_fault_is_not_the_nodes() -> None:
+    few, short = honest_scores(GOOD)[:1], [SampleScore(logprobs=[-0.5], margins=[0.0])] * 2
+    blind, deaf = honest_scores(GOOD), honest_scores(GOOD)
+    blind[0].margins[0] = deaf[0].logprobs[0] = float("nan")
+    for scores in (few, short, blind, deaf):
+        verdict = judge(GOOD.rollouts, scores)
+        assert (verdict.code, verdict.behaviour) == ("not-scorable", None)
+        assert REASONS[verdict.code].fault == "operator"
+        assert "the scorer" in verdict.reason
+
+
+def test_close_choices_allowed_leave_an_honest_group_alone() -> None:
+    assert close_choices_allowed(0) == 0
+    assert close_choices_allowed(64) == 2
+    assert close_choices_allowed(8 * 64) == 3
+    assert close_choices_allowed(16 * 1024) == 6
+    assert close_choices_allowed(1000, msgspec.structs.replace(EXACT, close_rate=0.0)) == 0
+
+
+def test_a_submission_of_the_most_tokens_fits_the_limit() -> None:
+    spec = msgspec.structs.replace(SPEC, run=RUN, tasks=[TaskReference(name="reverse", version=1)])
+    most = spec.limit + verification.MOST_GIVEN
+    full = Rollout(
+        tokens=[(1 << 31) - 1] * most,
+        turns=[1] * 1024,
+        logprobs=bytes(4 * spec.limit),
+        segments=[Segment(version=(1 << 53) - 1, root=bytes(32), first=0)] * 2,
+    )
+    assert len(encode(group(LEASE, rollouts=[full] * spec.group_size))) <= verification.submission_limit(spec)

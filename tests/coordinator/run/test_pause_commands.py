@@ -1,0 +1,179 @@
+"""`echo2-coord pause` and `resume`: a running coordinator is reached by the owner of its folder alone."""
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import Result
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.operator_socket import MOST_WHY, OperatorSocket
+from coordinator.training.run_watch import Watch
+from coordinator.web.site import BODIES
+from runtime.control_socket import socket_path
+from runtime.exit_codes import Exit
+from tests.support.group_world import World
+
+
+def said(*words: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    made.mkdir()
+    return made
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Callable[[], Watch]]:
+    """A coordinator's books, watch and socket in a thread of their own, as the daemon composes them."""
+    there, ready = [], threading.Event()
+
+    async def serve() -> None:
+        world = World(home)
+        watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+        commands = OperatorSocket(home, watch)
+        task = asyncio.create_task(commands.run())
+        there.extend([watch, asyncio.get_running_loop(), task])
+        await commands.server.listening.wait()
+        ready.set()
+        try:
+            await task
+        except asyncio.CancelledError:
+            world.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    yield lambda: there[0]
+    there[1].call_soon_threadsafe(there[2].cancel)
+    thread.join(60)
+
+
+def test_a_run_is_paused_and_resumed_by_its_operator(folder: Path) -> None:
+    with running(folder) as watch:
+        done = said("pause", "--home", folder, "--why", "moving house")
+        assert (done.exit_code, "paused until" in done.output) == (0, True)
+        pause = watch().pause
+        assert pause is not None
+        assert (pause.kind, pause.why, pause.until) == ("operator", "moving house", None)
+        assert watch().view().paused is not None
+        assert "the run goes on" in said("resume", "--home", folder).output
+        assert watch().pause is None
+        assert "was not paused" in said("resume", "--home", folder).output
+    assert not socket_path(folder).exists()
+
+
+def test_paused_again_without_a_reason_it_keeps_the_one_that_was_given(folder: Path) -> None:
+    with running(folder) as watch:
+        for words, why in (((), "by its operator"), (("--why", "moving house"), "moving house"), ((), "moving house")):
+            assert said("pause", "--home", folder, *words).exit_code == 0
+            pause = watch().pause
+            assert pause is not None
+            assert pause.why == why
+
+
+def test_the_socket_is_the_owners_alone_from_before_it_listens(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running(folder):
+            mode = socket_path(folder).stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+    finally:
+        os.umask(before)
+
+
+def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinator(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(socket.socket):
+        def bind(self, address: object) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(socket, "socket", Stubborn)
+
+    async def main() -> None:
+        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        with structlog.testing.capture_logs() as said:
+            await commands.run()
+        (line,) = said
+        assert (line["event"], line["log_level"]) == ("commands cannot reach this daemon", "warning")
+        assert "Operation not permitted" in line["reason"]
+
+    asyncio.run(main())
+
+
+def test_a_place_that_is_taken_by_something_else_costs_the_commands_and_not_the_coordinator(folder: Path) -> None:
+    (folder / "control.sock").mkdir()
+
+    async def main() -> None:
+        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        with structlog.testing.capture_logs() as said:
+            await asyncio.wait_for(commands.run(), 10)
+        assert [line["event"] for line in said] == ["commands cannot reach this daemon"]
+
+    asyncio.run(main())
+    assert (folder / "control.sock").is_dir()
+
+
+def test_the_page_has_no_command(folder: Path) -> None:
+    assert not [path for path in BODIES if "pause" in path or "resume" in path or "control" in path]
+
+
+def test_without_a_coordinator_that_is_said_in_one_line(folder: Path) -> None:
+    for name in ("pause", "resume"):
+        done = said(name, "--home", folder)
+        assert done.exit_code == Exit.UNREACHABLE
+    with socket.socket(socket.AF_UNIX) as dead:  # of a coordinator that was killed
+        dead.bind(str(socket_path(folder)))
+    assert said("pause", "--home", folder).exit_code == Exit.UNREACHABLE
+    with running(folder):
+        assert said("pause", "--home", folder).exit_code == 0
+
+
+def test_a_reason_that_is_a_novel_is_refused_and_pauses_nothing(folder: Path) -> None:
+    with running(folder) as watch:
+        done = said("pause", "--home", folder, "--why", "x" * (MOST_WHY + 1))
+        assert done.exit_code == Exit.CONFIG
+        assert watch().pause is None
+
+
+def test_a_reason_in_another_encoding_pauses_and_ends_nothing(folder: Path) -> None:
+    """A shell in Latin-1 passes bytes that Python keeps as lone surrogates, which neither JSON nor SQLite takes."""
+    with running(folder) as watch:
+        assert said("pause", "--home", folder, "--why", "zu hei\udcdf").exit_code == 0
+        pause = watch().pause
+        assert pause is not None
+        assert pause.why == "zu hei?"
+
+
+def test_groups_without_a_reward_that_come_in_during_the_pause_make_it_no_longer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+    for _ in range(5):  # sixty groups were out when the task began to fail, and come back one after the other
+        world.books.ends.recent.extend(["task-score"] * 12)
+        watch.look()
+        world.now += 10_000
+    pause = watch.pause
+    assert pause is not None
+    assert pause.until == pause.since + 600_000
+    world.now = pause.until
+    watch.look()
+    assert watch.pause is None
+    world.books.ends.recent.extend(["task-score"] * 11)
+    watch.look()
+    assert watch.pause is not None
+    assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"
+    world.close()

@@ -1,0 +1,135 @@
+"""`echo2-coord policy` on a real publisher's store: 33 versions, skips, an anchor, dropped payloads, a bad byte."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli
+from coordinator.learner.checkpoint import Base
+from coordinator.learner.export import starts
+from coordinator.learner.messages import Export, ExportedEdge
+from coordinator.publishing.publisher import Publisher, Signing
+from coordinator.run import setup
+from tests.support.quick_disk import quick_folder
+from tests.support.run_folders import NOW
+from weights.diff import encode, encode_full
+from weights.documents import TensorEntry
+from weights.snapshot import Snapshot, writing_snapshot
+from weights.store import Store
+
+LAST, ELEMENTS = 32, 40_000
+
+
+def said(*words: str | Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli.app, ["policy", *map(str, words)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+class _Network:
+    """Nobody is there."""
+
+    def serve(self, *_: object, **__: object) -> None:
+        return None
+
+    async def share(self, *_: object) -> None:
+        return None
+
+    async def unshare(self, *_: object) -> None:
+        return None
+
+    async def publish(self, *_: object) -> None:
+        return None
+
+
+def exports(folder: Path) -> list[Export]:
+    """What a learner leaves: each version changes one weight in a hundred, and diffs start where they do in a run."""
+    rng = np.random.default_rng(9)
+    bits = (rng.normal(0, 0.02, ELEMENTS).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    made: list[Export] = []
+    published: list[Base] = []
+    for version in range(LAST + 1):
+        with writing_snapshot(
+            folder / f"{version}.safetensors", [TensorEntry(name="w", dtype="BF16", shape=bits.shape)], {}
+        ) as writer:
+            writer.write(bits)
+            writer.finish()
+        new = Snapshot(folder / f"{version}.safetensors")
+        edges = []
+        for base in starts(version, published, published[0] if published else None):
+            payload = encode(Snapshot(Path(base.snapshot)), new, folder / f"{version}-{base.version}.edge").path
+            edges.append(ExportedEdge(base=base.version, base_root=base.root, payload=str(payload)))
+        if not edges:
+            payload = encode_full(new, folder / "full.edge").path
+            edges = [ExportedEdge(base=None, base_root=None, payload=str(payload))]
+        made.append(Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=0.0))
+        published.append(Base(version=version, root=new.root, snapshot=str(new.path)))
+        bits = bits + (rng.random(ELEMENTS) < 0.01).astype(np.uint16)
+    return made
+
+
+async def _publish(publisher: Publisher, made: list[Export]) -> None:
+    for export in made:
+        await publisher.publish(1, export.version, export)
+
+
+@pytest.fixture
+def quick_home(home: Path) -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield Path(shutil.copytree(home, folder / "run"))
+
+
+def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
+    home, exported = quick_home, quick_home / "exports"
+    run, network = setup.load_run(home, env={}, now=NOW), _Network()
+    exported.mkdir()
+
+    async def addresses() -> list[str]:
+        return []
+
+    with Store(home / "store") as store:
+        signing = Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial)
+        anything: Any = network
+        publisher = Publisher(
+            signing,
+            store,
+            anything,
+            anything,
+            anything,
+            head_file=home / "head",
+            addresses=addresses,
+            clock=lambda: NOW / 1000,
+        )
+        anyio.run(_publish, publisher, exports(exported))
+        rows = json.loads(said("ls", "--json", "--home", home)[1])
+        bases = {row["version"]: [edge["base"] for edge in row["edges"]] for row in rows}
+        assert (bases[0], bases[1], bases[24], bases[32]) == ([None], [0], [16, 20, 22, 23], [0, 16, 24, 28, 30, 31])
+        rho = {edge["base"]: edge["rho"] for edge in rows[32]["edges"]}
+        assert rho[31] == pytest.approx(0.01, rel=0.2)
+        assert rho[31] < rho[30] < rho[28] < rho[24] < rho[16] < rho[0]
+        anyio.run(publisher.retain, (1, 29), 1 << 30, 0)
+        code, out, _ = said("ls", "--home", home)
+        cells = [line.split() for line in out.splitlines()]
+        assert code == 0
+        assert {len(line) for line in out.splitlines()} == {len(out.splitlines()[0])}, "columns are in line"
+        assert [(int(row[1]), row[2]) for row in cells[1:] if row[6] == "held"] == [
+            (16, "0"), (24, "16"), (28, "24"), (29, "28"), (30, "28"), (30, "29"), (31, "30"),
+            *((32, base) for base in ("0", "16", "24", "28", "30", "31")),
+        ], "a way from the first version to the 29th, and all since"  # fmt: skip
+        assert {int(row[1]) for row in cells[1:] if row[7] == "held"} == {0, LAST}
+        assert said("verify", "--home", home)[:2] == (0, "15 files hashed again: 15 intact, 0 damaged\n")
+        payload = store.payloads()[-1].path
+        data = bytearray(payload.read_bytes())
+        data[len(data) // 2] ^= 0x40
+        payload.write_bytes(data)
+        code, out, err = said("verify", "--home", home)
+        assert (code, out) == (81, "15 files hashed again: 14 intact, 1 damaged\n")
+        assert str(payload) in err
+        assert "version 32 of era 1" in err

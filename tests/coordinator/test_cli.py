@@ -1,0 +1,462 @@
+"""The commands as an operator meets them: exit code, one line on stderr, and nothing damaged."""
+
+import asyncio
+import contextlib
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from coordinator import cli, main
+from coordinator.config import WebSection
+from coordinator.demo.demo_settings import DemoOptions
+from coordinator.errors import own_code
+from coordinator.metrics.views import BroadcastView, CapacityView, RunState
+from coordinator.run import setup
+from coordinator.run.run_folder import RunFolder, locked
+from coordinator.web import status
+from p2p.discovery.invite import Invite
+from p2p.errors import BadSignature, Unreachable
+from runtime.cli_errors import run_command
+from runtime.errors import DiskFull, LocalFault
+from runtime.exit_codes import Exit
+from tests.support.children import child
+from tests.support.run_folders import NOW
+
+
+@pytest.fixture(autouse=True)
+def _at_the_time_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "unix_milliseconds", lambda: NOW)
+
+
+def said(*words: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    result = CliRunner().invoke(cli.app, [str(word) for word in words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def refused(*words: str | Path) -> tuple[int, str]:
+    """Exit code and the one line."""
+    code, out, err = said(*words)
+    assert out == ""
+    assert err.startswith("echo2-coord: ")
+    assert err.count("\n") == 1
+    return code, err.removeprefix("echo2-coord: ").strip()
+
+
+def test_init_prints_an_invite_and_how_to_take_root_offline(tmp_path: Path, model: Path) -> None:
+    words = ("--model", model, "--name", "mine", "--task", "add", "--steps", "9", "--set", "run.staleness=6", "--yes")
+    code, out, _ = said("init", tmp_path / "run", *words)
+    assert code == 0
+    invite = Invite.from_text(out.partition("echo2-node join ")[2].split()[0])
+    run = setup.load_run(tmp_path / "run", env={}, now=NOW)
+    assert invite.run == run.id
+    assert str(tmp_path / "run/keys/root.pem") in out
+    assert (run.runspec.name, run.runspec.tasks[0].name, run.runspec.staleness) == ("mine", "add", 6)
+    assert run.config.run.steps == 9
+
+
+def test_init_says_what_it_signed_also_where_a_script_runs_it(tmp_path: Path, model: Path) -> None:
+    code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")
+    assert code == 0
+    signed = setup.load_run(tmp_path / "run", env={}, now=NOW).runspec
+    lines = {tuple(line.split()) for line in out.splitlines() if line.startswith("  ")}
+    assert {
+        ("task", signed.tasks[0].name),
+        ("group_size", str(signed.group_size)),
+        ("limit", str(signed.limit)),
+    } <= lines
+
+
+def test_the_table_of_models_says_what_each_one_sets(repository: Path) -> None:
+    """A model's preset is silent nowhere: docs/operations.md has all of it, and `init` prints what was signed."""
+    table = (repository / "docs/operations.md").read_text()
+    for name, preset in setup.PRESETS.items():
+        rows = re.findall(rf"^\| `{name}` \| .* \| (.*) \|$", table, re.MULTILINE)
+        wanted = [
+            f"`{part}.{key} = {value!r}`".replace("'", '"') for part in preset for key, value in preset[part].items()
+        ]
+        assert rows == [", ".join(wanted)], f"docs/operations.md does not say what --model {name} sets"
+
+
+def test_init_encrypts_the_keys_by_the_passphrase_of_the_environment(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "open sesame")
+    code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")
+    assert code == 0
+    assert "encrypted" in out
+    assert "open sesame" not in out
+    assert all(b"ENCRYPTED" in path.read_bytes() for path in (tmp_path / "run/keys").glob("*.pem"))
+
+
+def test_a_run_in_bfloat16_is_refused_before_anything_is_made_and_one_that_was_made_does_not_start(
+    tmp_path: Path, model: Path, home: Path
+) -> None:
+    words = ("--model", model, "--task", "reverse", "--set", "run.compute_dtype=bfloat16", "--yes")
+    code, _, err = said("init", tmp_path / "new", *words)
+    assert (code, (tmp_path / "new").exists()) == (Exit.CONFIG, False)
+    assert "every honest group would be refused: set float32" in err
+    settings = home / "coordinator.toml"
+    settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
+    code, line = refused("run", "--home", home)
+    assert "a run signed with bfloat16 must be made anew by `echo2-coord init`" in line
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
+def test_on_a_terminal_init_asks_before_it_signs(
+    answer: str, code: int, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "_at_a_terminal", lambda: True)
+    words = ["init", str(tmp_path / "run"), "--model", str(model), "--task", "reverse"]
+    result = CliRunner().invoke(cli.app, words, input=answer)
+    assert result.exit_code == code
+    assert "These are signed" in result.stdout
+    assert not (tmp_path / "run").exists()
+    assert CliRunner().invoke(cli.app, words, input="y\n").exit_code == 0
+    assert (tmp_path / "run/run.spec").exists()
+
+
+def test_the_invite_is_printed_alone_and_without_opening_a_key(home: Path) -> None:
+    (home / "keys/channel.pem").unlink()
+    code, out, _ = said("invite", "--home", home)
+    assert code == 0
+    assert Invite.from_text(out).addresses
+
+
+def test_the_folder_may_be_named_by_a_variable(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO2_COORD_HOME", str(home))
+    assert said("invite")[0] == 0
+
+
+def test_the_keys_are_shown_without_their_private_half(home: Path) -> None:
+    (home / "keys/root.pem").unlink()
+    (home / "keys/ledger.pem").unlink()
+    code, out, _ = said("keys", "show", "--home", home)
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0
+    assert rows["root"].endswith("offline")
+    assert rows["ledger"].endswith(f"missing: {home / 'keys/ledger.pem'}")
+    assert rows["policy"].endswith(str(home / "keys/policy.pem"))
+    assert setup.read_documents(RunFolder(home))[1][0].run.hex() in rows["run"]
+
+
+def test_the_version_names_the_protocol() -> None:
+    code, out, _ = said("version")
+    assert code == 0
+    assert out.endswith("protocol 1\n")
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "settings that are no TOML": (lambda h: (h / "coordinator.toml").write_text("[run"), 78, "is not TOML"),
+    "an unknown key": (lambda h: (h / "coordinator.toml").write_text("[web]\nprt = 1"), 78, "did you mean port?"),
+    "a wrong type": (
+        lambda h: (h / "coordinator.toml").write_text("[web]\nport = 1.5"),
+        78,
+        "web.port should be a whole",
+    ),
+    "no settings": (lambda h: (h / "coordinator.toml").unlink(), 78, "make one with `echo2-coord init"),
+    "a key for all to read": (lambda h: (h / "keys/ledger.pem").chmod(0o644), 78, "run chmod 600"),
+    "a key missing": (lambda h: (h / "keys/policy.pem").unlink(), 78, "put it back from your backup"),
+    "a torn Root": (lambda h: (h / "root/1.root").write_bytes(b""), 81, "Root 1 is damaged"),
+    "another tokenizer": (
+        lambda h: (h / "model/tokenizer.json").write_text("{}"),
+        81,
+        "is not the file",
+    ),
+    "a log that is a folder": (
+        lambda h: (h / "logs/coordinator.jsonl").mkdir(parents=True),
+        78,
+        "cannot write the log",
+    ),
+    "a lock that is a folder": (lambda h: (h / "lock").mkdir(), 78, "cannot write in run folder"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_run_refuses(what: str, home: Path) -> None:
+    damage, expected, sentence = WRONG[what]
+    damage(home)
+    code, line = refused("run", "--home", home)
+    assert code == expected
+    assert sentence in line
+
+
+def test_run_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    code, line = refused("run", "--home", tmp_path / "none")
+    assert (code, line) == (78, f"no run in {tmp_path / 'none'}: make one with `echo2-coord init {tmp_path / 'none'}`")
+
+
+def test_run_refuses_a_folder_in_which_a_coordinator_runs(home: Path) -> None:
+    with locked(RunFolder(home)):
+        code, line = refused("run", "--home", home)
+    assert code == Exit.TEMPORARY
+    assert f"process {os.getpid()}" in line
+
+
+@pytest.mark.parametrize(
+    ("setting", "fix"),
+    [
+        ("web.port={}", "--port"),
+        ("network.listen=/ip4/127.0.0.1/tcp/{}", "network.listen"),
+        ("https.listen=/ip4/127.0.0.1/tcp/{}", "https.listen"),
+    ],
+)
+def test_run_refuses_a_port_that_is_taken(setting: str, fix: str, home: Path) -> None:
+    free = ("web.port=0", "network.listen=/ip4/127.0.0.1/tcp/0", "https.listen=[]")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sets = [word for value in (*free, setting.format(port)) for word in ("--set", value)]
+        code, line = refused("run", "--home", home, *sets)
+    assert code == 78
+    assert line.startswith(f"port {port} of 127.0.0.1 is taken: choose another")
+    assert fix in line
+
+
+def test_run_refuses_a_wrong_passphrase(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "right")
+    assert said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")[0] == 0
+    monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "wrong")
+    code, line = refused("run", "--home", tmp_path / "run")
+    assert code == 78
+    assert "the passphrase is wrong" in line
+
+
+def test_a_value_of_the_command_line_is_checked_like_the_files(home: Path) -> None:
+    assert refused("run", "--home", home, "--steps", "0")[1].startswith("command line: run.steps should be")
+    assert refused("run", "--home", home, "--log-level", "loud")[1].startswith(
+        "--log-level should be one of debug, info"
+    )
+    assert said("run", "--home", home, "--steps", "many")[0] == Exit.USAGE
+    assert said("fold")[0] == Exit.USAGE
+
+
+def test_init_over_a_run_is_refused(home: Path, model: Path) -> None:
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    code, line = refused("init", home, "--model", model, "--yes")
+    assert code == 78
+    assert "holds a run already, left as it is" in line
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+# --- status
+
+
+def a_picture() -> RunState:
+    numbers = {field.name: 0 for field in msgspec.structs.fields(RunState) if field.type in (int, float)}
+    lists = {field.name: [] for field in msgspec.structs.fields(RunState) if str(field.type).startswith("list")}
+    capacity = CapacityView(
+        step_seconds=None, turnaround_seconds=None, rollouts_per_step=8, publish_every=1, supply=0, need=None, advice=""
+    )
+    words = {"run": "ab", "name": "mine", "model": "tiny", "phase": "training", "invite": "echo2-x"}
+    own = {
+        "capacity": capacity,
+        "broadcast": BroadcastView(source="12D3KooW", samples=9, median=0.5, p90=1.1, p95=1.25, slowest=2.0, version=4),
+        "idle": 0.25,
+        "refused": {"late": 3},
+        "era": 1,
+        "steps_wanted": 9,
+        "faults": ["the disk is full"],
+    }
+    return RunState(**{**numbers, **lists, **words, **own})
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[int, bytes], str]]:
+    """Start a server that gives one answer to every question; its address."""
+    servers: list[http.server.HTTPServer] = []
+
+    def start(code: int, body: bytes) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(code if self.path == "/api/v1/run" else 404)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None: ...
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_status_tells_what_the_coordinator_says(answering: Callable[[int, bytes], str]) -> None:
+    url = answering(200, msgspec.json.encode(a_picture()))
+    code, out, _ = said("status", "--url", url)
+    assert code == 0
+    assert "idle 25.0 % of its time" in out
+    assert "step 0 of 9" in out
+    assert "0.50 s after the announcement (median), 1.25 s (p95), 2.00 s (slowest of 9)" in out
+    assert out.endswith("the disk is full\n")
+    code, out, _ = said("status", "--url", url, "--json")
+    assert json.loads(out)["name"] == "mine"
+
+
+def test_status_finds_the_coordinator_by_its_run_folder(home: Path, answering: Callable[[int, bytes], str]) -> None:
+    url = answering(200, msgspec.json.encode(a_picture()))
+    os.environ["ECHO2_COORD_WEB_PORT"] = url.rpartition(":")[2]
+    try:
+        assert said("status", "--home", home)[0] == 0
+    finally:
+        del os.environ["ECHO2_COORD_WEB_PORT"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "sentence"),
+    [(404, b"", "HTTP 404"), (200, b"<html>", "not JSON"), (200, b"{}", "of another version")],
+)
+def test_status_knows_what_is_no_coordinator(
+    code: int, body: bytes, sentence: str, answering: Callable[[int, bytes], str]
+) -> None:
+    exit_code, line = refused("status", "--url", answering(code, body))
+    assert exit_code == Exit.UNREACHABLE
+    assert sentence in line
+
+
+def test_status_of_a_coordinator_that_does_not_run_says_how_to_start_one() -> None:
+    with socket.socket() as silent:  # bound, so that nobody else takes the port, and not listening
+        silent.bind(("127.0.0.1", 0))
+        code, line = refused("status", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert code == Exit.UNREACHABLE
+    assert "start one with `echo2-coord run`" in line
+
+
+def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
+    asked = {host: status.address_of(WebSection(host=host, port=1)) for host in ("0.0.0.0", "::", "192.0.2.1")}
+    assert asked == {"0.0.0.0": "http://127.0.0.1:1", "::": "http://[::1]:1", "192.0.2.1": "http://192.0.2.1:1"}
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (LocalFault("do this"), 78, "do this"),
+        (DiskFull("no room"), 75, "no room"),
+        (OSError(28, "No space left on device"), 75, "[Errno 28] No space left on device"),
+        (Unreachable("nobody"), 69, "nobody"),
+        (BadSignature("not ours"), 81, "not ours"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("odd\nthing"), 70, "internal fault: ZeroDivisionError: odd thing (set ECHO2_DEBUG=1"),
+        (ExceptionGroup("g", [ValueError("x"), ExceptionGroup("h", [LocalFault("do this")])]), 78, "do this"),
+    ],
+)
+def test_every_error_becomes_a_code_and_a_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> None:
+        raise error
+
+    assert run_command(command, "echo2-coord", own_code) == code
+    assert capsys.readouterr().err.startswith(f"echo2-coord: {line}")
+
+
+def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:
+    url = answering(200, msgspec.json.encode(a_picture()))
+    (home / "page").write_text(f"{url}\n")  # as the coordinator leaves it
+    code, out, _ = said("status", "--home", home, "--json")
+    assert code == 0
+    assert json.loads(out)["name"] == "mine"
+
+
+# --- stopping
+
+DAEMON = """
+import asyncio, sys, types
+async def serve(run):
+    try:
+        print("up", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)
+        print("drained", flush=True)
+sys.modules["coordinator.daemon"] = types.SimpleNamespace(serve=serve)
+from coordinator import cli
+cli.unix_milliseconds = lambda: {now}
+anywhere = ["--set", "network.listen=/ip4/127.0.0.1/tcp/0", "--set", "https.listen=/ip4/127.0.0.1/tcp/0"]
+sys.argv = ["echo2-coord", "run", "--home", {home!r}, "--port", "0", *anywhere]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_the_daemon_finish_what_it_must(
+    number: signal.Signals, code: int, home: Path, repository: Path
+) -> None:
+    program = DAEMON.format(now=NOW, home=str(home))
+    with child(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("drained\n", code)
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_stops_a_coordinator_that_a_script_started_in_the_background(home: Path, repository: Path) -> None:
+    program = DAEMON.format(now=NOW, home=str(home))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, as a shell sets it for a background job
+    with child([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository) as process:
+        signal.signal(signal.SIGINT, before)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        assert process.returncode == 130
+        assert process.stdout.read() == "drained\n"
+
+
+async def test_a_cancellation_that_no_signal_asked_for_is_passed_on(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve_for_ever(run: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setitem(sys.modules, "coordinator.daemon", types.SimpleNamespace(serve=serve_for_ever))
+    task = asyncio.create_task(main._serve(setup.load_run(home, env={}, now=NOW)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# --- the demo
+
+
+def test_the_demos_options_and_its_exit_code_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("coordinator.demo.demo.main", lambda options: asked.append(options) or 7)
+    assert said("demo")[0] == 7
+    assert said("demo", "--model", "smollm2", "--nodes", "2", "--seconds", "9", "--keep", "--no-faults")[0] == 7
+    assert said("demo", "--ways")[0] == 7
+    assert asked == [
+        DemoOptions(),
+        DemoOptions(model="smollm2", nodes=2, seconds=9.0, keep=True, faults=False),
+        DemoOptions(ways=True),
+    ]
+    assert said("demo", "--model", "gpt")[0] == Exit.USAGE
+    assert said("demo", "--nodes", "0")[0] == Exit.USAGE

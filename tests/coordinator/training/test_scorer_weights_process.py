@@ -1,0 +1,93 @@
+"""The scorer's process steps its folder, is killed within a step, and the next one goes on from a whole version."""
+
+import os
+import random
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from coordinator.training.model_processes import restarts
+from coordinator.training.scorer_weights import ScorerWeights
+from engines.process import EngineProcess
+from engines.supervisor import SupervisedEngine
+from runtime.child import ChildDied
+from tests.support import tiny_model
+from weights.diff import encode
+from weights.documents import Edge
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot, writing_snapshot
+
+VERSIONS, KILLS = 5, 6
+
+
+def edge(old: Snapshot, new: Snapshot, version: int, payload: Path) -> Edge:
+    made = encode(old, new, payload)
+    return Edge(
+        era=1, base=version - 1, base_root=old.root, version=version, root=new.root, codec=made.codec,
+        payload_hash=made.hash, length=made.length, chunk_size=1 << 18, chunk_root=bytes(32),
+    )  # fmt: skip
+
+
+def line_of(first: Snapshot, folder: Path) -> tuple[list[Snapshot], dict[Edge, Path]]:
+    rng, found, edges = np.random.default_rng(2), [first], {}
+    for number in range(1, VERSIONS):
+        old, path = found[-1], folder / f"{number}.safetensors"
+        with writing_snapshot(path, old.tensors, old.aliases) as writer:
+            for entry in old.tensors:
+                bits = old.bits(entry.name)
+                writer.write(bits + (rng.random(len(bits)) < 0.02).astype(bits.dtype))
+            writer.finish()
+        found.append(Snapshot(path))
+        payload = folder / f"{number}.payload"
+        edges[edge(old, found[-1], number, payload)] = payload
+    return found, edges
+
+
+@pytest.mark.slow
+async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_path: Path) -> None:
+    model = tiny_model.make(tmp_path / "model")
+    line, edges = line_of(Snapshot(model.snapshot), tmp_path)
+    publisher: Any = SimpleNamespace(
+        line=[SimpleNamespace(era=1, version=number, root=one.root) for number, one in enumerate(line)],
+        snapshots=lambda: {line[0].root: line[0].path},
+        at_hand=lambda: edges, payload=lambda edge: edges.get(edge),
+        steps_from=lambda root: [edge for edge in edges if edge.base_root == root],
+    )  # fmt: skip
+    scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu")
+    folder = tmp_path / "scorer"
+    weights = ScorerWeights(scorer, publisher, model=model.folder, folder=folder, oldest=lambda: (1, 0))
+    rng = random.Random(3)
+
+    async def wander() -> None:
+        while True:
+            wanted = rng.choice(line).root
+            assert await weights.hold(wanted)
+            assert scorer.loaded is not None
+            assert scorer.loaded.root == wanted
+
+    async def killed() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wander)
+            await anyio.sleep(rng.random() * 0.2)
+            assert scorer.pid is not None
+            os.kill(scorer.pid, signal.SIGKILL)
+
+    try:
+        assert await weights.hold(line[-1].root)
+        for _ in range(KILLS):
+            with pytest.raises(ExceptionGroup) as died:
+                await killed()
+            assert died.group_contains(ChildDied)
+            found = Rolling(folder / "held")
+            assert Snapshot(found.path).root == found.root
+            assert {found.root, *found.behind(), *found.ahead()} == {one.root for one in line}
+            assert await weights.hold(line[0].root)
+            assert scorer.loaded is not None
+            assert (scorer.loaded.behind, scorer.loaded.ahead) == ([], [one.root for one in line[1:]])
+    finally:
+        await scorer.renew()

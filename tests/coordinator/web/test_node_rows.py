@@ -1,0 +1,46 @@
+"""The ranking, read in pages."""
+
+import pytest
+
+from coordinator.web import node_rows
+from coordinator.web.node_rows import Cursor
+from p2p.errors import Malformed
+from p2p.messages import Hello
+from tests.support.group_world import ALICE, T0, World
+
+HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
+
+
+def test_pages_follow_the_work_and_leave_no_node_out(world: World) -> None:
+    keys = [bytes([number]) * 32 for number in range(100, 107)]
+    for node in (*keys, ALICE):
+        world.books.roster.hello(node, HELLO, None, T0)
+    world.accepted(ALICE)
+    world.accepted(keys[3])
+    world.accepted(keys[3])
+    found, after, ranks = [], None, []
+    while True:
+        page = node_rows.page(world.books.database, after, 3, [], {})
+        ranks.append(page.first)
+        found += page.rows
+        if page.after is None:
+            break
+        after = Cursor.read(str(page.after))
+    assert [row.accepted for row in found[:3]] == [2, 1, 0]
+    assert len({row.id for row in found}) == len(found) == 8
+    assert ranks == [1, 4, 7]
+
+
+def test_a_place_in_the_order_reads_back_as_it_was() -> None:
+    cursor = Cursor(100, 5, b"\x01" * 32)
+    assert Cursor.read(str(cursor)) == cursor
+    with pytest.raises(Malformed, match="no place"):
+        Cursor.read("-1--")
+
+
+def test_a_row_says_how_far_a_node_is_trusted(world: World) -> None:
+    world.books.roster.hello(ALICE, HELLO, None, T0)
+    world.books.accounts.remark(ALICE, "node.vouched", "", T0)
+    world.books.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)
+    (row,) = node_rows.page(world.books.database, None, 3, [], {}).rows
+    assert (row.rank, row.suspended_until, row.suspended_for) == ("known", T0 + 5, "drift")

@@ -1,0 +1,32 @@
+"""Connections that were refused, as people and monitors see them."""
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.metrics.views import LinksView
+from coordinator.web import page, prometheus, status
+from tests.support import pictures
+
+FULL = msgspec.structs.replace(
+    pictures.BUSY, links=LinksView(open=1024, refused={"connections": 1234, "https": 5}, shortages=7)
+)
+
+
+def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics() -> None:
+    html = page.page(FULL)
+    assert "1,234: all places were taken (network.connections)" in html
+    assert "5: all places over HTTPS were taken (https.connections)" in html
+    assert "7 times no descriptor was free" in html
+    told = "1024 connections open; refused for a limit: 1234 connections, 5 https"
+    assert any(told in line for line in status.lines(FULL))
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(FULL).decode())}
+    assert {one.labels["limit"]: one.value for one in families["echo2_connections_refused"].samples} == {
+        "connections": 1234,
+        "https": 5,
+    }
+    assert families["echo2_connections"].samples[0].value == 1024
+    assert families["echo2_descriptor_shortages"].samples[0].value == 7
+
+
+def test_where_nothing_was_refused_the_page_says_nothing_of_it() -> None:
+    assert "Connections refused" not in page.page(pictures.BUSY)

@@ -1,0 +1,86 @@
+"""A run in trouble, as people and monitors see it: pauses, batches set aside, an idle learner."""
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.metrics.views import PauseView, RunState, SetAsideView, TroubleView
+from coordinator.web import page, prometheus, status
+from tests.support import pictures
+
+REASON = 'ValueError: a reward is not a number <b> "x"\nand a second line'
+
+
+def troubled(**changes: object) -> RunState:
+    trouble = msgspec.structs.replace(TroubleView(), **changes)
+    return msgspec.structs.replace(pictures.BUSY, phase="paused" if trouble.paused else "learning", trouble=trouble)
+
+
+def paused(until: int | None) -> RunState:
+    pause = PauseView(kind="batches", why="the learner failed at 3 batches in a row", since=0, until=until)
+    return troubled(paused=pause)
+
+
+ASIDE = troubled(
+    set_aside=[SetAsideView(at=pictures.STARTED, groups=16, reason=REASON)], reasons={REASON: 16, "the death": 32}
+)
+
+
+@pytest.mark.parametrize(
+    ("until", "on_the_page", "in_status"),
+    [
+        (None, "The operator resumes it.", "it goes on by `echo2-coord resume`"),
+        (pictures.BUSY.now + 600_000, "Tried again in 10 min.", "tried again in 10 min"),
+        (pictures.BUSY.now - 1, "Tried again in 0.0 s.", "tried again in 0 min"),
+    ],
+)
+def test_a_pause_is_said_with_its_reason_and_its_end(until: int | None, on_the_page: str, in_status: str) -> None:
+    html = page.page(paused(until))
+    assert "the learner failed at 3 batches in a row" in html
+    assert on_the_page in html
+    assert ">Paused</span>" in html
+    (line,) = [line for line in status.lines(paused(until)) if line.startswith("paused")]
+    assert in_status in line
+
+
+def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
+    html = page.page(ASIDE)
+    assert "ValueError: a reward is not a number &lt;b&gt;" in html
+    assert "48 groups were set aside in all" in html
+    assert any("16 for ValueError: a reward is not a number" in line for line in status.lines(ASIDE))
+    families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(ASIDE).decode())}
+    found = {one.labels["reason"]: one.value for one in families["echo2_groups_set_aside"].samples}
+    assert found == {REASON: 16, "the death": 32}
+
+
+def test_a_learner_that_waits_says_what_for() -> None:
+    state = troubled(waiting="0 of 8 groups of the next batch are ready; no node has asked for a lease")
+    assert "no node has asked for a lease" in page.page(state)
+    assert any(line.startswith("waiting") for line in status.lines(state))
+    assert b"echo2_waiting 1.0" in prometheus.exposition(state)
+
+
+def test_the_picture_of_a_run_without_trouble_says_nothing_of_it() -> None:
+    html = page.page(pictures.BUSY)
+    assert "Set aside" not in html
+    assert 'class="notice"' not in html
+    assert not any(line.startswith(("paused", "aside", "waiting")) for line in status.lines(pictures.BUSY))
+
+
+def test_a_picture_of_an_older_coordinator_is_still_read() -> None:
+    old = msgspec.json.decode(msgspec.json.encode(pictures.BUSY))
+    del old["trouble"], old["unscored"]
+    assert status.decode(msgspec.json.encode(old)).trouble == TroubleView()
+
+
+def test_status_says_nothing_of_what_a_starting_coordinator_does_not_know_yet() -> None:
+    starting = msgspec.structs.replace(pictures.BUSY, phase="starting", parameters=0, step=0, era=0)
+    run, phase, *_ = status.lines(starting)
+    assert ("parameters" in run, phase) == (False, "phase    starting")
+
+
+def test_skipped_prompts_are_counted_with_their_reasons_on_the_page_and_in_the_metrics() -> None:
+    state = msgspec.structs.replace(pictures.BUSY, skipped={"expired,late": 7})
+    assert "7 prompts were skipped, after leases that ended as: expired, late." in page.page(state)
+    assert "prompts were skipped" not in page.page(pictures.BUSY)
+    assert b'echo2_prompts_skipped_total{reasons="expired,late"} 7.0' in prometheus.exposition(state)

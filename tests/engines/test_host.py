@@ -1,0 +1,66 @@
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.messages import packed
+from engines.process import EngineProcess
+from engines.transformers.engine import TransformersEngine
+from runtime.child import ChildDied, ChildError, python_path
+from tests.support import tiny_model
+from tests.support.paths import ROOT
+from tests.support.tiny_model import job
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot
+
+
+async def test_an_engine_in_a_child_does_all_that_an_engine_does(tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    here = TransformersEngine()
+    here.load(old.folder, old.snapshot)
+    asked = job(2, limit=12)
+    async with EngineProcess() as engine:
+        with pytest.raises(ChildError, match="first call must be probe"):
+            await engine.generate(asked)
+        with pytest.raises(ChildError, match="is no device") as refused:
+            await engine.probe("toaster")
+        assert refused.value.kind == "NoDevice"
+        probed = await engine.probe("cpu")
+        assert (probed.kind, probed.engine_class) == ("cpu", "transformers/float32/cpu")
+        loaded = await engine.load(old.folder, old.snapshot)
+        assert loaded.root == old.root
+        samples = await engine.generate(asked)
+        assert [sample.tokens for sample in samples] == [sample.tokens for sample in here.generate(asked)]
+        assert {margin for score in await engine.score(asked, packed(samples)) for margin in score.margins} == {0.0}
+        many = await engine.generate_many([asked, job(3, samples=1)], greedy=True)
+        assert [len(group) for group in many] == [8, 1]
+        new, payload = tiny_model.next_version(old)
+        folder = tmp_path / "rolling"
+        Rolling.create(folder, Snapshot(old.snapshot))
+        assert (await engine.load(old.folder, folder)).root == old.root
+        assert (await engine.step_by(payload, new.root, 1)).root == new.root
+        with pytest.raises(ChildError) as wrong:
+            await engine.step_by(payload, new.root, 1)
+        assert wrong.value.kind == "WrongBase"
+        assert (await engine.step_to(old.root)).root == old.root
+        assert (await engine.step_to(new.root)).root == new.root
+        os.kill(engine.pid, signal.SIGKILL)
+        with pytest.raises(ChildDied):
+            await engine.generate(asked)
+
+
+def test_a_child_finds_the_packages_wherever_the_daemon_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(ROOT)
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    assert python_path({"A": "b"}) == {"A": "b", "PYTHONPATH": f"{root}{os.pathsep}/elsewhere"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert python_path() == {"PYTHONPATH": root}
+
+
+def test_a_parent_of_engines_never_imports_torch() -> None:
+    import subprocess
+
+    program = "import sys, engines.versioned, engines.host, engines.registry; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, **python_path()})

@@ -1,0 +1,79 @@
+"""Engines by name: a toy one is added through the public registry, and does all that an engine does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator.run.signing import SAMPLING
+from engines import registry
+from engines.engine import Job
+from engines.process import EngineProcess
+from engines.registry import TRANSFORMERS, UnknownEngine, choose, known, register
+from runtime.child import ChildError
+from tests.support.bigram import BigramEngine, random_table, write_table
+
+TOY_HOST = "tests.engines.toy_engine"
+
+
+def job() -> Job:
+    return Job(
+        prompt=[2, 3], seeds=[bytes([n]) * 16 for n in range(3)], limit=6, eos=1, task="reverse", task_version=1,
+        split="train", index=0,
+    )  # fmt: skip
+
+
+async def test_an_engine_is_one_module_and_one_row(tmp_path: Path) -> None:
+    snapshot = write_table(tmp_path / "table.safetensors", random_table(3))
+    here = BigramEngine()
+    here.load(tmp_path, snapshot.path)
+    async with EngineProcess(module=TOY_HOST) as engine:
+        probed = await engine.probe("auto", engine="toy")
+        assert (probed.engine_class, probed.hardware) == ("toy/float32/cpu", "a processor")
+        assert probed.sentence() == "generating on a processor (toy/float32/cpu): no GPU found"
+        assert (await engine.load(tmp_path, snapshot.path)).root == snapshot.root
+        assert await engine.generate(job()) == here.generate(job())
+
+
+REFUSED = {
+    "a device of a kind that it does not compute on": ({"device": "cuda", "engine": "toy"}, "does not compute on cuda"),
+    "a type that it does not compute in": ({"dtype": "bfloat16", "engine": "toy"}, "computes in float32, not in bfl"),
+    "a name that is none": ({"engine": "abacus"}, "engine abacus is not in this build, which has transformers, toy"),
+}
+
+
+@pytest.mark.parametrize(("asked", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+async def test_an_engine_is_given_nothing_that_its_row_does_not_name(asked: dict[str, str], sentence: str) -> None:
+    async with EngineProcess(module=TOY_HOST) as engine:
+        with pytest.raises(ChildError, match=sentence):
+            await engine.probe(**asked)  # type: ignore[arg-type]
+        assert engine.probed is None
+
+
+def test_auto_takes_the_first_engine_whose_packages_are_here() -> None:
+    assert choose() is choose("auto") is choose("transformers") is TRANSFORMERS
+
+
+def test_an_engine_whose_packages_are_missing_is_named_with_the_command_that_brings_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = replace(TRANSFORMERS, packages=("torch", "no_such_package"), install="pip install no-such-package")
+    assert row.missing() == ["no_such_package"]
+    monkeypatch.setattr(registry, "_ROWS", {row.name: row})
+    for asked in ("auto", "transformers"):
+        with pytest.raises(UnknownEngine, match=r"transformers needs no_such_package \(pip install no-such-package\)"):
+            choose(asked)
+    second = replace(TRANSFORMERS, name="second")
+    register(second)
+    assert choose("auto") is second
+    assert known() == ["transformers", "second"]
+
+
+@pytest.mark.parametrize("name", ["transformers", "auto", "", "llama/cpp"])
+def test_a_name_is_given_once_and_is_one_part_of_an_engine_class(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be named"):
+        register(replace(TRANSFORMERS, name=name))
+
+
+def test_a_run_states_the_sampling_rule_of_the_engine_that_scores() -> None:
+    assert SAMPLING == TRANSFORMERS.sampling == "gumbel-splitmix64/1"

@@ -1,0 +1,452 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from engines import sampling
+from engines.engine import EngineError, Job, Sample
+from engines.transformers import packed_linear
+from engines.transformers.engine import TransformersEngine, _parts
+from tasks import registry
+from tasks.task import Transcript, TranscriptLie, replay, sampled_mask
+from tests.support import tiny_model
+from tests.support.tiny_model import TEXT, OnDisk, job
+from weights.errors import BadPayload, BadSnapshot, WrongBase
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot
+
+MARGIN = 5e-4
+DRIFT = 5e-5
+
+
+@pytest.fixture(scope="module", autouse=True, params=["plain", "packed"])
+def layers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of it with layers as PyTorch has them, and packed ones, which so small a model would not have."""
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "packed":
+            patch.setattr(packed_linear, "LEAST", 1)
+            patch.setattr(packed_linear, "PLAIN", 0)
+            if not packed_linear.pack(torch.nn.Sequential(torch.nn.Linear(64, 64))):
+                pytest.skip("this processor or PyTorch packs no layers")
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
+    return tiny_model.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: OnDisk) -> TransformersEngine:
+    engine = TransformersEngine()
+    engine.load(tiny.folder, tiny.snapshot)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> TransformersEngine:
+    """A model that ends its turns often."""
+    tiny = tiny_model.make(tmp_path_factory.mktemp("chatty"), seed=3, eos_bias=0.6)
+    engine = TransformersEngine()
+    engine.load(tiny.folder, tiny.snapshot)
+    return engine
+
+
+def margins(engine: TransformersEngine, job: Job, samples: list[Sample]) -> list[float]:
+    return [value for score in engine.score(job, samples) for value in score.margins]
+
+
+def test_loading_says_what_is_held(tiny: OnDisk, engine: TransformersEngine) -> None:
+    loaded = TransformersEngine().load(tiny.folder, tiny.snapshot)
+    assert loaded.root == tiny.root
+    assert loaded.parameters == sum(parameter.numel() for parameter in tiny.model.parameters())
+    assert loaded.nbytes == 4 * loaded.parameters
+
+
+def test_rescoring_an_honest_engine_finds_no_mismatch_in_thousands_of_tokens(engine: TransformersEngine) -> None:
+    tokens, mismatches, drift = 0, 0, 0.0
+    for index in range(12):
+        asked = job(index, samples=16, limit=24)
+        samples = engine.generate(asked)
+        for sample, score in zip(samples, engine.score(asked, samples), strict=True):
+            tokens += len(score.margins)
+            mismatches += sum(margin != 0.0 for margin in score.margins)
+            drift = max([drift, *(abs(x - y) for x, y in zip(sample.logprobs, score.logprobs, strict=True))])
+    assert tokens > 3000
+    assert mismatches == 0
+    assert drift <= DRIFT
+
+
+def test_log_probabilities_are_those_of_a_plain_forward_pass(tiny: OnDisk, engine: TransformersEngine) -> None:
+    """Against the library itself, prompt and completion in one pass, without any code of ours."""
+    asked = job(3, samples=4, limit=6)
+    model = engine._loaded().model
+    for sample in engine.generate(asked):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*asked.prompt, *sample.tokens]])).logits[0, len(asked.prompt) - 1 : -1]
+        expected = logits.log_softmax(-1)[range(len(sample.tokens)), sample.tokens]
+        assert sample.logprobs == pytest.approx(expected.tolist(), abs=DRIFT)
+        assert max(sample.logprobs) <= 0.0
+
+
+def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngine) -> None:
+    large = job(5, samples=16, limit=20)
+    alone = [msgspec.structs.replace(large, seeds=[seed]) for seed in large.seeds]
+    together = engine.generate(large)
+    for sample, single in zip(together, (engine.generate(one)[0] for one in alone), strict=True):
+        assert (sample.tokens, sample.turns) == (single.tokens, single.turns)
+        assert sample.logprobs == pytest.approx(single.logprobs, abs=DRIFT)
+    many = engine.generate_many([job(9, samples=3, limit=20), large, job(2, samples=5, limit=20)])
+    assert [sample.tokens for sample in many[1]] == [sample.tokens for sample in together]
+
+
+def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: TransformersEngine) -> None:
+    """So a group may be looked at in two passes (coordinator/rollouts/sample_first.py)."""
+    asked = job(5, samples=16, limit=20)
+    samples = engine.generate(asked)
+    together = engine.score(asked, samples)
+    for number, (seed, whole) in enumerate(zip(asked.seeds, together, strict=True)):
+        (alone,) = engine.score(msgspec.structs.replace(asked, seeds=[seed]), [samples[number]])
+        assert alone.logprobs == pytest.approx(list(whole.logprobs), abs=DRIFT / 10)
+        assert alone.margins == whole.margins == [0.0] * len(whole.margins)
+
+
+def test_prompts_of_several_lengths_come_back_in_the_order_asked(engine: TransformersEngine) -> None:
+    jobs = [job(index, samples=2, task=task) for index in range(3) for task in ("add", "reverse", "guess")]
+    assert len({len(asked.prompt) for asked in jobs}) > 1
+    apart = [engine.generate(asked) for asked in jobs]
+    together = engine.generate_many(jobs)
+    assert [[sample.tokens for sample in group] for group in together] == [
+        [sample.tokens for sample in group] for group in apart
+    ]
+
+
+def test_batches_are_cut_where_they_grow_too_large(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [job(index, samples=3) for index in range(5)]
+    whole = engine.generate_many(jobs)
+    monkeypatch.setattr("engines.transformers.engine.BATCH_LOGITS", 7 * 64)
+    cut = engine.generate_many(jobs)
+    assert [[s.tokens for s in group] for group in cut] == [[s.tokens for s in group] for group in whole]
+    assert engine.generate_many([]) == []
+
+
+def test_greedy_takes_the_most_likely_token_whatever_the_seed(engine: TransformersEngine) -> None:
+    [first], [second] = engine.generate_many([job(1, samples=1), job(1, samples=1, first=77)], greedy=True)
+    assert first == second
+    model = engine._loaded().model
+    with torch.no_grad():
+        logits = model(torch.tensor([job(1).prompt])).logits[0, -1]
+    assert first.tokens[0] == logits.argmax().item()
+
+
+def test_eos_ends_a_rollout_and_the_others_go_on(chatty: TransformersEngine) -> None:
+    asked = job(4, samples=32, limit=10)
+    samples = chatty.generate(asked)
+    lengths = {len(sample.tokens) for sample in samples}
+    assert len(lengths) >= 3
+    for sample in samples:
+        assert sample.turns == [len(sample.tokens)]
+        assert TEXT.eos not in sample.tokens[:-1]
+        assert sample.tokens[-1] == TEXT.eos or len(sample.tokens) == 10
+        task = registry.get("reverse", 1)
+        replay(task.episode("train", 4, TEXT), Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=10)
+    assert set(margins(chatty, asked, samples)) == {0.0}
+
+
+def test_a_limit_of_one_gives_one_token(engine: TransformersEngine) -> None:
+    asked = job(0, samples=5, limit=1)
+    samples = engine.generate(asked)
+    assert [len(sample.tokens) for sample in samples] == [1] * 5
+    assert margins(engine, asked, samples) == [0.0] * 5
+
+
+def test_a_group_of_no_seeds_is_empty(engine: TransformersEngine) -> None:
+    asked = job(samples=0)
+    assert engine.generate(asked) == []
+    assert engine.score(asked, []) == []
+
+
+def multi_turn(engine: TransformersEngine) -> tuple[Job, list[Sample]]:
+    """Groups of the guessing game until one has rollouts with a hint in them, and rollouts without."""
+    for index in range(200):
+        asked = job(index, samples=32, limit=9, task="guess")
+        samples = engine.generate(asked)
+        if {len(sample.turns) for sample in samples} >= {1, 3}:
+            return asked, samples
+    raise AssertionError("no game with two turns")
+
+
+def test_an_episode_of_several_turns_replays_and_scores(chatty: TransformersEngine) -> None:
+    asked, samples = multi_turn(chatty)
+    task = registry.get("guess", 1)
+    for sample, score in zip(samples, chatty.score(asked, samples), strict=True):
+        episode = task.episode("train", asked.index, TEXT)
+        replay(episode, Transcript(sample.tokens, sample.turns), eos=TEXT.eos, limit=9)
+        assert len(sample.logprobs) == sum(sampled_mask(sample.turns)) == len(score.logprobs)
+        assert set(score.margins) == {0.0}
+        assert score.logprobs == pytest.approx(sample.logprobs, abs=DRIFT)
+
+
+def test_a_changed_hint_is_a_lie_and_shows_in_the_tokens_after_it(chatty: TransformersEngine) -> None:
+    asked, samples = multi_turn(chatty)
+    row, sample = next((row, sample) for row, sample in enumerate(samples) if len(sample.turns) == 3)
+    tokens = list(sample.tokens)
+    tokens[sample.turns[0]] ^= 1
+    forged = msgspec.structs.replace(sample, tokens=tokens)
+    with pytest.raises(TranscriptLie, match="not the environment's"):
+        replay(
+            registry.get("guess", 1).episode("train", asked.index, TEXT),
+            Transcript(forged.tokens, forged.turns), eos=TEXT.eos, limit=9,
+        )  # fmt: skip
+    samples[row] = forged
+    score = chatty.score(asked, samples)[row]
+    before = sample.turns[0]
+    assert score.logprobs[:before] == pytest.approx(sample.logprobs[:before], abs=DRIFT)
+    assert score.logprobs[before:] != pytest.approx(sample.logprobs[before:], abs=100 * DRIFT)
+
+
+@pytest.fixture(scope="module")
+def honest(engine: TransformersEngine) -> tuple[Job, list[Sample]]:
+    asked = job(7, samples=16, limit=24)
+    return asked, engine.generate(asked)
+
+
+def test_a_changed_token_shows_where_it_stands(engine: TransformersEngine, honest: tuple[Job, list[Sample]]) -> None:
+    asked, samples = honest
+    sample = samples[3]
+    for position in range(len(sample.tokens)):
+        tokens = list(sample.tokens)
+        tokens[position] = (tokens[position] + 1) % 50 or 2
+        forged = [*samples[:3], msgspec.structs.replace(sample, tokens=tokens), *samples[4:]]
+        scores = engine.score(asked, forged)
+        assert scores[3].margins[:position] == [0.0] * position
+        assert scores[3].margins[position] > MARGIN
+        assert set(scores[2].margins) == {0.0}
+
+
+def other_seed(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    """The answer to another seed of the same group: best of many, or a copy."""
+    asked, samples = honest
+    return asked, [*samples[1:], samples[0]]
+
+
+def other_weights(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    return honest[0], _with_weights(tiny, honest[0], lambda weight: weight * (1 + 0.05 * weight.sign()))
+
+
+def rounded_weights(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    """Int8, one scale a tensor."""
+
+    def quantise(weight: torch.Tensor) -> torch.Tensor:
+        scale = weight.abs().max() / 127
+        return (weight / scale).round() * scale
+
+    return honest[0], _with_weights(tiny, honest[0], quantise)
+
+
+def other_temperature(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    """Temperature 1.2 is the final norm's weight divided by 1.2."""
+    return honest[0], _with_weights(tiny, honest[0], lambda weight: weight / 1.2, only="model.norm.weight")
+
+
+def other_prompt(honest: tuple[Job, list[Sample]], tiny: OnDisk) -> tuple[Job, list[Sample]]:
+    engine = TransformersEngine()
+    engine.load(tiny.folder, tiny.snapshot)
+    prompt = [*honest[0].prompt[:-1], honest[0].prompt[0]]
+    return honest[0], engine.generate(msgspec.structs.replace(honest[0], prompt=prompt))
+
+
+def _with_weights(tiny: OnDisk, asked: Job, change: object, only: str = "") -> list[Sample]:
+    assert callable(change)
+    engine = TransformersEngine()
+    engine.load(tiny.folder, tiny.snapshot)
+    with torch.no_grad():
+        for name, parameter in engine._loaded().model.named_parameters():
+            if only in name:
+                parameter.copy_(change(parameter))
+    return engine.generate(asked)
+
+
+@pytest.mark.parametrize("lie", [other_seed, other_weights, rounded_weights, other_temperature, other_prompt])
+def test_every_swap_shows_in_the_margins(
+    lie: object, engine: TransformersEngine, honest: tuple[Job, list[Sample]], tiny: OnDisk
+) -> None:
+    assert callable(lie)
+    asked, samples = lie(honest, tiny)
+    assert sum(margin > MARGIN for margin in margins(engine, asked, samples)) >= 3
+
+
+def live_engine(tiny: OnDisk, folder: Path, device: str = "cpu") -> TransformersEngine:
+    """An engine whose weights step in place."""
+    Rolling.create(folder, Snapshot(tiny.snapshot))
+    live = TransformersEngine(device)
+    live.load(tiny.folder, folder)
+    return live
+
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_a_step_in_place_gives_what_loading_the_new_snapshot_gives_and_back_what_was_before(
+    tmp_path: Path, device: str
+) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    live, fresh = live_engine(old, tmp_path / "rolling", device), TransformersEngine(device)
+    pointers = [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
+    asked = job(1, limit=20)
+    before = live.generate(asked)
+    stepped = live.step_by(payload, new.root, 1)
+    loaded = fresh.load(new.folder, new.snapshot)
+    assert (stepped.root, stepped.behind, stepped.ahead, loaded.root) == (new.root, [old.root], [], new.root)
+    assert (tmp_path / "rolling" / "snapshot.safetensors").read_bytes() == new.snapshot.read_bytes()
+    assert live.generate(asked) == fresh.generate(asked) != before
+    undone = live.step_to(old.root)
+    assert (undone.root, undone.behind, undone.ahead) == (old.root, [], [new.root])
+    assert live.generate(asked) == before
+    with pytest.raises(WrongBase, match="leads to"):
+        live.step_to(bytes(32))
+    assert live.step_to(new.root) == stepped
+    assert live.generate(asked) == fresh.generate(asked)
+    assert pointers == [parameter.data_ptr() for parameter in live._loaded().model.parameters()]
+
+
+@pytest.mark.parametrize("fault", ["another root", "a cut payload", "the wrong base"])
+def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    live = live_engine(old, tmp_path / "rolling")
+    root, held, error = new.root, old, BadPayload
+    if fault == "another root":
+        root = bytes(32)
+    elif fault == "a cut payload":
+        payload.write_bytes(payload.read_bytes()[:-5])
+    else:
+        live.step_by(payload, new.root, 0)
+        held, error = new, WrongBase
+    asked = job(1, limit=20)
+    before = live.generate(asked)
+    with pytest.raises(error):
+        live.step_by(payload, root, 0)
+    assert live.generate(asked) == before
+    assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == held.root
+
+
+def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    live = live_engine(old, tmp_path / "rolling")
+
+    def torn(*_: object) -> None:
+        raise RuntimeError("the device went away")
+
+    monkeypatch.setattr("engines.transformers.engine.patch", torn)
+    with pytest.raises(RuntimeError):
+        live.step_by(payload, new.root, 0)
+    with pytest.raises(EngineError, match="no weights"):
+        live.generate(job(1))
+    assert live.load(old.folder, tmp_path / "rolling").root == new.root
+
+
+def test_a_file_of_its_own_does_not_step_and_a_damaged_folder_does_not_load(tmp_path: Path) -> None:
+    old = tiny_model.make(tmp_path / "model")
+    new, payload = tiny_model.next_version(old)
+    engine = TransformersEngine()
+    engine.load(old.folder, old.snapshot)
+    with pytest.raises(EngineError, match="does not step"):
+        engine.step_by(payload, new.root, 0)
+    Rolling.create(tmp_path / "rolling", Snapshot(old.snapshot))
+    path = tmp_path / "rolling" / "snapshot.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadSnapshot, match="damaged"):
+        engine.load(old.folder, tmp_path / "rolling")
+
+
+BAD_JOBS: dict[str, tuple[dict[str, object], str]] = {
+    "an empty prompt": ({"prompt": []}, "needs a prompt"),
+    "a token outside the model": ({"prompt": [5, 64]}, "outside the model"),
+    "a negative token": ({"prompt": [-1]}, "outside the model"),
+    "a limit of nothing": ({"limit": 0}, "limit of one token"),
+    "a split that does not exist": ({"split": "test"}, "no such split"),
+    "a task that does not exist": ({"task": "poker"}, "not in this build"),
+    "a seed of another length": ({"seeds": [b"short"]}, "16 bytes"),
+}
+
+
+@pytest.mark.parametrize(("fields", "sentence"), BAD_JOBS.values(), ids=BAD_JOBS.keys())
+def test_a_job_that_cannot_be_done_is_refused(
+    fields: dict[str, object], sentence: str, engine: TransformersEngine
+) -> None:
+    with pytest.raises((EngineError, LookupError, ValueError), match=sentence):
+        engine.generate(msgspec.structs.replace(job(), **fields))
+
+
+BAD_SAMPLES: dict[str, tuple[list[Sample], str]] = {
+    "too few samples": ([], "0 samples for 1 seeds"),
+    "an empty sample": ([Sample(tokens=[], turns=[], logprobs=[])], "is empty"),
+    "turns that do not add up": ([Sample(tokens=[2, 3], turns=[1], logprobs=[0.0])], "do not add up"),
+    "a turn of no tokens": ([Sample(tokens=[2], turns=[0, 1], logprobs=[])], "do not add up"),
+    "a token outside the model": ([Sample(tokens=[2, 64], turns=[2], logprobs=[0.0, 0.0])], "outside the model"),
+}
+
+
+@pytest.mark.parametrize(("samples", "sentence"), BAD_SAMPLES.values(), ids=BAD_SAMPLES.keys())
+def test_samples_that_cannot_be_scored_are_refused(
+    samples: list[Sample], sentence: str, engine: TransformersEngine
+) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        engine.score(job(samples=1), samples)
+
+
+def test_an_engine_without_weights_says_so() -> None:
+    with pytest.raises(EngineError, match="no weights"):
+        TransformersEngine().generate(job())
+
+
+def test_a_folder_that_is_no_model_says_so(tmp_path: Path, tiny: OnDisk) -> None:
+    with pytest.raises(EngineError, match=r"no config\.json"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+    (tmp_path / "config.json").write_text('{"model_type": "no such architecture"}')
+    with pytest.raises(EngineError, match="cannot build"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path, tiny: OnDisk) -> None:
+    config = (tiny.folder / "config.json").read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3')
+    (tmp_path / "config.json").write_text(config.replace('"layer_types"', '"unused"'))
+    with pytest.raises(BadSnapshot, match="another model"):
+        TransformersEngine().load(tmp_path, tiny.snapshot)
+
+
+def test_weights_that_are_not_finite_are_an_error(tiny: OnDisk) -> None:
+    broken = TransformersEngine()
+    broken.load(tiny.folder, tiny.snapshot)
+    with torch.no_grad():
+        broken._loaded().model.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(EngineError, match="not finite"):
+        broken.generate(job())
+
+
+def test_samples_of_like_length_share_a_pass() -> None:
+    assert list(_parts([5, 6, 5, 6])) == [[1, 3, 0, 2]]
+    assert list(_parts([500, 1, 490, 2])) == [[0, 2], [3, 1]]
+    assert sorted(index for part in _parts([9000] * 5) for index in part) == [0, 1, 2, 3, 4]
+    assert max(len(part) for part in _parts([9000] * 5)) == 1
+
+
+def test_the_noise_is_taken_at_the_position_within_the_rollout(engine: TransformersEngine) -> None:
+    asked = job(2, samples=1, limit=3)
+    [sample] = engine.generate(asked)
+    model = engine._loaded().model
+    for position, token in enumerate(sample.tokens):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*asked.prompt, *sample.tokens[:position]]])).logits[:, -1]
+        assert sampling.choose(logits, sampling.keys([(asked.seeds[0], position)]))[0].item() == token

@@ -1,0 +1,167 @@
+"""The engine as a node uses it: one user at a time, its version loaded again after every crash."""
+
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from engines.engine import EngineUnusable, Job
+from engines.versioned import MOST_CRASHES, LoadedVersion, VersionedEngine
+from runtime.child import ChildDied, ChildError
+from tests.support.bigram import random_table, write_table
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import InProcessEngine
+from weights.snapshot import Snapshot
+
+JOB = Job(
+    prompt=[2, 3], seeds=[bytes(16)], limit=4, eos=1, task="reverse", task_version=1, split="train", index=0
+)  # fmt: skip
+
+
+def engine_of(folder: Path, process: InProcessEngine) -> tuple[VersionedEngine, Snapshot]:
+    """An engine whose current version is a table, not loaded yet."""
+    snapshot = write_table(folder / "table.safetensors", random_table(1))
+    engine = VersionedEngine(lambda: process, seed=1)
+    engine.model = folder
+    engine.current = LoadedVersion(era=1, version=4, root=snapshot.root, weights=snapshot.path)
+    return engine, snapshot
+
+
+def test_a_crash_loads_the_version_again_and_the_same_job_gives_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        async with engine.exclusive():
+            first = await engine.generate(JOB)
+            process.crashes = 1
+            with pytest.raises(ChildDied):
+                await engine.generate(JOB)
+            began = anyio.current_time()
+            await engine.recover()
+            assert 0.25 <= anyio.current_time() - began <= 0.5
+            assert await engine.generate(JOB) == first
+        assert engine.deaths == 1
+        assert process.log == ["start float32", "load", "generate", "generate", "start float32", "load", "generate"]
+
+    run_fake(main)
+
+
+def test_crashes_in_a_row_end_the_node_and_work_between_them_does_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        for _ in range(2 * MOST_CRASHES):
+            async with engine.exclusive():
+                await engine.generate(JOB)
+                process.crashes = 1
+                with pytest.raises(ChildDied):
+                    await engine.generate(JOB)
+        process.crashes = 1 << 30
+        tries = 0
+
+        async def again_and_again() -> None:
+            nonlocal tries
+            while True:
+                async with engine.exclusive():
+                    tries += 1
+                    with pytest.raises(ChildDied):
+                        await engine.generate(JOB)
+
+        with pytest.raises(EngineUnusable, match=f"died {MOST_CRASHES + 1} times in a row: engine ended with -9"):
+            await again_and_again()
+        assert tries == MOST_CRASHES
+
+    run_fake(main)
+
+
+def test_weights_that_are_not_the_current_version_are_told_of_and_not_used(tmp_path: Path) -> None:
+    async def main() -> None:
+        process, told = InProcessEngine(), list[LoadedVersion]()
+        engine, snapshot = engine_of(tmp_path, process)
+        engine.on_corrupt = told.append
+        other = LoadedVersion(era=1, version=5, root=bytes(32), weights=snapshot.path)
+        damaged = LoadedVersion(era=1, version=6, root=bytes(32), weights=tmp_path / "damaged")
+        damaged.weights.write_bytes(b"no snapshot")
+        for version in (other, damaged):
+            engine.current = None
+            async with engine.exclusive():
+                await engine.hold(version)
+                assert engine.current is None
+        assert told == [other, damaged]
+        good = LoadedVersion(era=1, version=4, root=snapshot.root, weights=snapshot.path)
+        async with engine.exclusive():
+            await engine.hold(good)
+            assert engine.current == good
+            await engine.generate(JOB)
+
+    run_fake(main)
+
+
+def test_an_engine_that_refuses_to_load_for_another_reason_ends_the_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine()
+        engine, _ = engine_of(tmp_path, process)
+        whole = process.call
+
+        async def full(method, body, type_, *, timeout=None):  # type: ignore[no-untyped-def]
+            if method == "load":
+                raise ChildError("EngineError", "out of memory: ask for less")
+            return await whole(method, body, type_, timeout=timeout)
+
+        process.call = full  # type: ignore[method-assign]
+        with pytest.raises(EngineUnusable, match="cannot load version 4: out of memory: ask for less"):
+            async with engine.exclusive():
+                pytest.fail("nothing is loaded")
+
+    run_fake(main)
+
+
+def test_a_resting_engine_is_gone_and_begins_nothing_until_it_is_woken(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine(seconds=5.0)
+        engine, _ = engine_of(tmp_path, process)
+        done: list[float] = []
+
+        async def work() -> None:
+            async with engine.exclusive():
+                await engine.generate(JOB)
+                done.append(anyio.current_time())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await anyio.sleep(1.0)
+            tasks.start_soon(work)
+            await anyio.lowlevel.checkpoint()
+            assert engine.wanted
+            began = anyio.current_time()
+            await engine.rest(60.0)
+            assert anyio.current_time() - began == pytest.approx(4.0)  # the group that ran is done first
+            assert (process.engine, len(done)) == (None, 1)
+            await anyio.sleep(100.0)
+            assert (process.engine, len(done)) == (None, 1)
+            engine.wake()
+        assert len(done) == 2
+        assert engine.deaths == 0
+
+    run_fake(main)
+
+
+def test_a_rest_that_cannot_wait_ends_the_group_under_way_and_counts_no_crash(tmp_path: Path) -> None:
+    async def main() -> None:
+        process = InProcessEngine(seconds=50.0)
+        engine, _ = engine_of(tmp_path, process)
+
+        async def work() -> None:
+            async with engine.exclusive():
+                with pytest.raises(ChildDied):
+                    await engine.generate(JOB)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await anyio.sleep(1.0)
+            await engine.rest(2.0)
+            assert process.engine is None
+        assert (engine.deaths, engine.restarts.failures) == (0, 0)
+
+    run_fake(main)

@@ -1,0 +1,251 @@
+"""Ours beside js-libp2p: tests/interop/js/peer.mjs, which was written from docs/protocol. `make interop` installs
+its packages and runs this; `INTEROP_JS` names another folder with them."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
+
+from p2p import messages
+from p2p.discovery import peer_records
+from p2p.envelope import open_sealed, seal
+from p2p.errors import Declined, Malformed
+from p2p.identity import generate_key, public_bytes, public_key
+from p2p.libp2p.yamux import ForeignConn
+from p2p.network import Manifest
+from tests.interop.test_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
+from tests.support import stock_peers
+from tests.support.paths import ROOT
+from tests.support.peers import payload_file
+
+HERE = ROOT / "tests/interop/js"
+PACKAGES = Path(os.environ.get("INTEROP_JS") or ROOT / ".interop") / "node_modules"
+
+
+def missing() -> str | None:
+    """Why this cannot run here."""
+    found = shutil.which("node")
+    if found is None:
+        return "node is not installed (20 or newer is needed)"
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if int(version.removeprefix("v").partition(".")[0]) < 20:
+        return f"node {version} is too old: 20 or newer is needed"
+    if not (PACKAGES / "libp2p").is_dir():
+        return f"js-libp2p is not installed in {PACKAGES}: run make interop"
+    return None
+
+
+WHY_NOT = missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
+
+
+class JsPeer:
+    """The process, its answers and what it tells."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self._process = process
+        self._answers: dict[int, dict[str, object]] = {}
+        self._number = 0
+        self.told: list[dict[str, object]] = []
+
+    async def listen(self) -> None:
+        """Take what the process says, to its end."""
+        rest = b""
+        assert self._process.stdout is not None
+        async for data in self._process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(json.loads, lines):
+                if "id" in line:
+                    self._answers[line["id"]] = line
+                else:
+                    self.told.append(line)
+
+    async def obey(self, what: str, **arguments: object) -> object:
+        """Have it do something. Raises `RuntimeError` with its sentence."""
+        self._number += 1
+        number = self._number
+        assert self._process.stdin is not None
+        await self._process.stdin.send_all(json.dumps({"id": number, "do": what, **arguments}).encode() + b"\n")
+        await stock_peers.until(lambda: number in self._answers)
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["ok"]
+
+    async def event(self, name: str, **wanted: object) -> dict[str, object]:
+        """The first thing told of this name and with these values."""
+
+        def found() -> list[dict[str, object]]:
+            return [told for told in self.told if told["event"] == name and wanted.items() <= told.items()]
+
+        await stock_peers.until(lambda: bool(found()))
+        return found()[0]
+
+
+@asynccontextmanager
+async def met(dialler: str, folder: Path) -> AsyncIterator[tuple[Ours, JsPeer, str]]:
+    """Both, connected, and the peer id of the other. `dialler`: "ours" or "stock"."""
+    shutil.copy(HERE / "peer.mjs", folder)
+    (folder / "node_modules").symlink_to(PACKAGES)
+    one = ours()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.peer.run)
+        await one.peer.ready()
+        process = await trio.lowlevel.open_process(
+            ["node", "peer.mjs"], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            other = JsPeer(process)
+            nursery.start_soon(other.listen)
+            ready = await other.event("ready")
+            if dialler == "ours":
+                await one.peer.dial(ready["addresses"])  # type: ignore[arg-type]
+            else:
+                assert await other.obey("dial", address=(await one.peer.addresses())[0]) == one.peer.peer_id
+            await other.event("identified", peer=one.peer.peer_id)
+            await stock_peers.until(lambda: ready["peer"] in one.transport.peers())
+            yield one, other, str(ready["peer"])
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+                await process.stdin.aclose()
+                await process.stdout.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@BOTH_WAYS
+@on_trio
+async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler, tmp_path) as (one, other, name):
+        (connection,) = one.transport._connections.open
+        assert type(connection.muxed_conn) is ForeignConn
+        assert await other.obey("muxer", peer=one.peer.peer_id) == ["/yamux/1.0.0"]
+        assert isinstance(await other.obey("ping", peer=one.peer.peer_id), int)
+        assert await stock_peers.StockPeer(one.transport._host, one.transport._pubsub).ping(name) == 2
+
+
+@BOTH_WAYS
+@on_trio
+async def test_each_learns_what_the_other_speaks(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler, tmp_path) as (one, other, name):
+        told = await other.event("identified", peer=one.peer.peer_id)
+        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told["protocols"])  # type: ignore[call-overload]
+        await stock_peers.until(
+            lambda: {stock_peers.RPC, stock_peers.CHUNKS, stock_peers.GOSSIP[0]} <= known(one, name)
+        )
+
+
+def known(one: Ours, peer: str) -> set[str]:
+    """What our side has learned, by its own identify: js-libp2p answers one at a time."""
+    try:
+        return set(one.transport._host.get_peerstore().get_protocols(ID.from_string(peer)))
+    except PeerStoreError:
+        return set()
+
+
+@BOTH_WAYS
+@on_trio
+async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler, tmp_path) as (one, other, name):
+        told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
+        answer = messages.decode(bytes.fromhex(told["answer"]), messages.HeadAnswer)  # type: ignore[index]
+        assert answer.head == sealed_head(7)
+        assert await one.peer.request(name, "reverse", b"abc", timeout=60) == b"cba"
+        assert await one.peer.request(name, "reverse", bytes(1 << 20), timeout=60) == bytes(1 << 20)
+        assert await one.peer.request(name, "slow", b"x", timeout=60) == b"x"  # signs of life meanwhile
+
+
+@on_trio
+async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
+    async with met("stock", tmp_path) as (one, other, name):
+        for method, request, status in (("head", "00" * 1025, 1), ("nonsense", "", 2)):
+            told = await other.obey("ask", peer=one.peer.peer_id, method=method, request=request)
+            assert told["status"] == status  # type: ignore[index]
+        with pytest.raises(Declined, match="no such method"):
+            await one.peer.request(name, "nonsense", b"", timeout=60)
+        with pytest.raises(Malformed, match="the limit is 16"):
+            await one.peer.request(name, "slow", bytes(17), timeout=60)
+
+
+@on_trio
+async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path) -> None:
+    async def answer(peer: str, request: bytes) -> bytes:
+        asked = messages.decode(open_sealed(request, "request", RUN, {public_key(peer)}), messages.Request)
+        assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
+        now, greeting = int(time.time() * 1000), messages.decode(asked.body, messages.Hello)
+        assert greeting.name == "js"
+        assert peer_records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
+        welcome = messages.Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
+        return messages.encode(messages.Answer(body=messages.encode(welcome)))
+
+    async with met("stock", tmp_path) as (one, other, _):
+        one.peer.serve("hello", answer, limit=64 << 10)
+        recipient = public_bytes(CHANNEL).hex()
+        told = await other.obey("hello", peer=one.peer.peer_id, run=RUN.hex(), recipient=recipient)
+        assert told["now"] > 0  # type: ignore[index]
+
+
+@BOTH_WAYS
+@on_trio
+async def test_a_head_is_gossiped_both_ways_and_a_forged_one_is_refused(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler, tmp_path) as (one, other, _):
+        keys = [public_bytes(CHANNEL).hex()]
+        await other.obey("subscribe", topic=TOPIC, run=RUN.hex(), keys=keys)
+        async with repeated(one.peer.publish, TOPIC, sealed_head(8)):
+            assert (await other.event("head", version=8))["from"] == one.peer.peer_id
+        forged = seal("head", RUN, b"\x80", generate_key())
+        async with repeated(one.peer.publish, TOPIC, forged):
+            assert (await other.event("refused"))["why"] == "not signed by whom it must be"
+
+        async def publish(topic: str, data: bytes) -> None:
+            await other.obey("publish", topic=topic, data=data.hex())
+
+        async with repeated(publish, TOPIC, sealed_head(9)):
+            await stock_peers.until(lambda: 9 in [head.version for head in one.heard])
+
+
+@BOTH_WAYS
+@on_trio
+async def test_payloads_are_fetched_and_verified_both_ways(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler, tmp_path) as (one, other, _):
+        mine, theirs = payload_file(tmp_path / "mine", 3_000_000), payload_file(tmp_path / "theirs", 1_000_000, seed=1)
+        await one.peer.share(mine, tmp_path / "mine")
+        target = tmp_path / "by js"
+        got = await other.obey("fetch", peer=one.peer.peer_id, manifest=plain(mine), path=str(target))
+        assert got == -(-mine.length // mine.chunk_size)
+        assert target.read_bytes() == (tmp_path / "mine").read_bytes()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.peer.fetch, theirs, tmp_path / "by us")  # asks before the other has it
+            await other.obey("hold", manifest=plain(theirs), path=str(tmp_path / "theirs"))
+        assert (tmp_path / "by us").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@on_trio
+async def test_a_js_peer_refuses_a_chunk_of_another_payload(tmp_path: Path) -> None:
+    async with met("stock", tmp_path) as (one, other, _):
+        mine = payload_file(tmp_path / "mine", 300_000)
+        await one.peer.share(mine, tmp_path / "mine")
+        other_root = {**plain(mine), "chunk_root": bytes(32).hex()}
+        with pytest.raises(RuntimeError, match="a bad chunk"):
+            await other.obey("fetch", peer=one.peer.peer_id, manifest=other_root, path=str(tmp_path / "by js"))
+
+
+def plain(manifest: Manifest) -> dict[str, object]:
+    return {
+        "hash": manifest.hash.hex(),
+        "length": manifest.length,
+        "chunk_size": manifest.chunk_size,
+        "chunk_root": manifest.chunk_root.hex(),
+    }

@@ -1,0 +1,204 @@
+"""Ours beside a stock py-libp2p host: Noise and yamux as upstream has them, whoever dialled."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.abc import IHost
+from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+
+from p2p import messages
+from p2p.envelope import open_sealed, seal
+from p2p.errors import Declined
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.libp2p.transport import LibP2PTransport
+from p2p.libp2p.yamux import ForeignConn
+from p2p.network import Manifest
+from p2p.peer.peer import Peer
+from tests.support import stock_peers
+from tests.support.peers import payload_file
+from tests.support.stock_peers import Cut, StockPeer
+
+RUN = bytes(range(32))
+TOPIC = f"echo2/{RUN.hex()}/head"
+CHANNEL = generate_key()
+
+
+@dataclass
+class Ours:
+    """One of ours, as a daemon has it, and the Heads that it heard and believed."""
+
+    transport: LibP2PTransport
+    peer: Peer
+    heard: list[messages.Head] = field(default_factory=list)
+
+    async def hear(self, sender: str, data: bytes) -> bool:
+        self.heard.append(messages.decode(open_sealed(data, "head", RUN, {public_bytes(CHANNEL)}), messages.Head))
+        return True
+
+
+def ours() -> Ours:
+    transport = LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
+    made = Ours(transport, Peer(transport, seed=0))
+    made.peer.subscribe(TOPIC, made.hear)
+    made.peer.serve("head", _answer_head, limit=1024)
+    return made
+
+
+async def _answer_head(peer: str, request: bytes) -> bytes:
+    messages.decode(request, messages.HeadAsk)
+    return messages.encode(messages.HeadAnswer(head=sealed_head(7)))
+
+
+def sealed_head(version: int) -> bytes:
+    head = messages.Head(
+        era=0, version=version, version_hash=bytes(32), index_hash=bytes(32), step=version, sequence=version,
+        addresses=[], root_serial=1, issued=0, expires=1,
+    )  # fmt: skip
+    return seal("head", RUN, messages.encode(head), CHANNEL)
+
+
+@asynccontextmanager
+async def met(dialler: str, host: IHost | None = None) -> AsyncIterator[tuple[Ours, StockPeer]]:
+    """Both, connected. `dialler`: "ours" or "stock"."""
+    one = ours()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.peer.run)
+        await one.peer.ready()
+        async with stock_peers.running(host) as other:
+            if dialler == "ours":
+                await one.peer.dial(other.addresses())
+            else:
+                await other.dial(await one.peer.addresses())
+                await stock_peers.until(lambda: other.peer_id in one.transport.peers())
+            yield one, other
+        nursery.cancel_scope.cancel()
+
+
+def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that trio runs, within four minutes."""
+
+    @wraps(test)
+    def run(*arguments: object, **named: object) -> None:
+        async def main() -> None:
+            with trio.fail_after(240):
+                await test(*arguments, **named)
+
+        trio.run(main)
+
+    return run
+
+
+@asynccontextmanager
+async def repeated(publish: Callable[[str, bytes], Awaitable[None]], topic: str, data: bytes) -> AsyncIterator[None]:
+    """Publish twice a second meanwhile: the first message may come before the mesh has formed."""
+
+    async def always() -> None:
+        while True:
+            await publish(topic, data)
+            await trio.sleep(0.5)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(always)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def cut(manifest: Manifest) -> Cut:
+    return Cut(manifest.hash, manifest.length, manifest.chunk_size, manifest.chunk_root)
+
+
+BOTH_WAYS = pytest.mark.parametrize("dialler", ["ours", "stock"])
+
+
+@BOTH_WAYS
+@on_trio
+async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> None:
+    async with met(dialler) as (one, other):
+        (connection,) = one.transport._connections.open
+        assert type(connection.muxed_conn) is ForeignConn
+        assert await other.ping(one.peer.peer_id) == 2
+        assert await StockPeer(one.transport._host, one.transport._pubsub).ping(other.peer_id) == 2
+
+
+@BOTH_WAYS
+@on_trio
+async def test_a_stock_host_learns_who_we_are_and_what_we_speak(dialler: str) -> None:
+    async with met(dialler) as (one, other):
+        told = await other.identify(one.peer.peer_id)
+        assert {stock_peers.RPC, stock_peers.CHUNKS, *stock_peers.GOSSIP} <= set(told.protocols)
+        assert peer_id(told.public_key[-32:]) == one.peer.peer_id
+        assert told.listen_addrs
+
+
+@BOTH_WAYS
+@on_trio
+async def test_requests_are_answered_both_ways(dialler: str) -> None:
+    async with met(dialler) as (one, other):
+        other.serve("reverse", lambda request: request[::-1])
+        answer = await other.ask(one.peer.peer_id, "head", b"\x80")
+        assert answer[0] == 0
+        assert messages.decode(answer[1:], messages.HeadAnswer).head == sealed_head(7)
+        assert await one.peer.request(other.peer_id, "reverse", b"abc", timeout=60) == b"cba"
+
+
+@BOTH_WAYS
+@on_trio
+async def test_refusals_are_understood_both_ways(dialler: str) -> None:
+    async with met(dialler) as (one, other):
+        other.serve("reverse", lambda request: request[::-1])
+        assert (await other.ask(one.peer.peer_id, "head", bytes(1025)))[0] == 1
+        assert (await other.ask(one.peer.peer_id, "nonsense", b""))[0] == 2
+        with pytest.raises(Declined, match="no such method"):
+            await one.peer.request(other.peer_id, "nonsense", b"", timeout=60)
+
+
+@BOTH_WAYS
+@on_trio
+async def test_a_head_is_gossiped_both_ways(dialler: str) -> None:
+    async with met(dialler) as (one, other):
+        subscription = await other.pubsub.subscribe(TOPIC)
+        async with repeated(one.peer.publish, TOPIC, sealed_head(8)):
+            message = await subscription.get()
+        assert bytes(message.data) == sealed_head(8)
+        async with repeated(other.pubsub.publish, TOPIC, sealed_head(9)):
+            await stock_peers.until(lambda: 9 in [head.version for head in one.heard])
+
+
+@BOTH_WAYS
+@on_trio
+async def test_chunks_are_fetched_and_verified_both_ways(dialler: str, tmp_path: Path) -> None:
+    async with met(dialler) as (one, other):
+        mine, theirs = payload_file(tmp_path / "mine", 300_000), payload_file(tmp_path / "theirs", 300_000, seed=1)
+        await one.peer.share(mine, tmp_path / "mine")
+        content = (tmp_path / "mine").read_bytes()
+        found = await other.fetch(one.peer.peer_id, cut(mine), [18, 0, 7])
+        assert found == {index: content[index << 14 : (index + 1) << 14] for index in (0, 7, 18)}
+        other.hold((tmp_path / "theirs").read_bytes(), cut(theirs))
+        await one.peer.fetch(theirs, tmp_path / "fetched")
+        assert (tmp_path / "fetched").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@on_trio
+async def test_a_large_chunk_and_a_large_answer_pass_stock_yamux(tmp_path: Path) -> None:
+    async with met("stock") as (one, other):
+        manifest = payload_file(tmp_path / "mine", 3_000_000)
+        content = (tmp_path / "mine").read_bytes()
+        root = stock_peers.root_of(content, 1 << 20)
+        large = Manifest(hash=manifest.hash, length=manifest.length, chunk_size=1 << 20, chunk_root=root)
+        await one.peer.share(large, tmp_path / "mine")
+        found = await other.fetch(one.peer.peer_id, cut(large), [0, 1, 2])
+        assert b"".join(found[index] for index in range(3)) == content
+        other.serve("large", lambda request: bytes(8 << 20))
+        assert await one.peer.request(other.peer_id, "large", b"", timeout=60) == bytes(8 << 20)
+
+
+@on_trio
+async def test_a_stock_host_with_an_rsa_identity_is_served_as_well() -> None:
+    async with met("stock", new_host(key_pair=create_rsa_key_pair())) as (one, other):
+        assert (await other.ask(one.peer.peer_id, "head", b"\x80"))[0] == 0

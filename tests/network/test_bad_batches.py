@@ -1,0 +1,452 @@
+"""One bad batch must not end a run: the real coordinator on the in-memory network, with a learner that fails."""
+
+import json
+import math
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from coordinator.daemon import Coordinator
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.metrics import run_metrics
+from coordinator.rollouts.token_storage import WINDOW
+from p2p.envelope import peek
+from p2p.messages import Receipt, decode
+from runtime.child import ChildDied, ChildError
+from runtime.errors import DiskFull
+from tasks.arithmetic import REVERSE
+from tasks.task import Score
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import BigramLearner, Swarm, accepted, make_swarm, working
+
+try:
+    from coordinator.training.model_processes import DiedComputing as Died
+except ImportError:  # on 439044d every death is alike
+    Died = ChildDied  # type: ignore[misc]
+
+
+def ids(batch: Batch) -> list[bytes]:
+    return [getattr(group, "id", group) for group in batch.groups]  # type: ignore[call-overload]
+
+
+class Failing(BigramLearner):
+    """`fails(batch)`: what to raise for it, None: nothing. `asked`: the groups of each batch that came."""
+
+    def __init__(self, folder: Path, fails: Callable[[list[bytes]], Exception | None]) -> None:
+        super().__init__(folder)
+        self.fails = fails
+        self.asked: list[list[bytes]] = []
+        self.renewed = 0
+        self.unopenable: Exception | None = None
+
+    async def open(self, order: Open) -> Opened:
+        if self.unopenable is not None:
+            raise self.unopenable
+        return await super().open(order)
+
+    async def step(self, batch: Batch) -> Stepped:
+        self.asked.append(ids(batch))
+        error = self.fails(ids(batch))
+        if error is not None:
+            await anyio.sleep(self.seconds / 2)
+            raise error
+        return await super().step(batch)
+
+    async def renew(self) -> None:
+        self.renewed += 1
+
+
+@asynccontextmanager
+async def lasting(swarm: Swarm, *, nodes: int = 1) -> AsyncIterator[Coordinator]:
+    """A coordinator with nodes at work. An end by itself is what these tests are about."""
+    try:
+        async with swarm.coordinating() as coordinator, working(*(swarm.node(f"node{n}") for n in range(nodes))):
+            yield coordinator
+    except BaseExceptionGroup as group:
+        leaf: BaseException = group
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        if isinstance(leaf, TimeoutError):
+            raise AssertionError("what should have come did not come in time") from group
+        if isinstance(leaf, AssertionError | DiskFull):
+            raise leaf from group
+        raise AssertionError(f"the coordinator ended by itself: {type(leaf).__name__}: {leaf}") from group
+
+
+def story(folder: Path, tell: Callable[[Swarm, Failing], Any], **run: Any) -> None:
+    async def main() -> None:
+        swarm = make_swarm(folder, **run)
+        learner = Failing(folder / "failing", lambda batch: None)
+        swarm.learner = learner
+        await tell(swarm, learner)
+
+    run_fake(main)
+
+
+def picture(coordinator: Coordinator) -> dict[str, Any]:
+    """As `/api/v1/run` has it."""
+    found: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.painter.paint()))
+    return found
+
+
+def step(coordinator: Coordinator) -> int:
+    return coordinator.books.progress.step if coordinator.books.progress else 0
+
+
+def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same_and_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        bad: list[bytes] = []
+
+        def fails(batch: list[bytes]) -> Exception | None:
+            if not bad and len(learner.batches) == 2:
+                bad.extend(batch)
+            return ChildError("ValueError", "a reward is absurd") if set(bad) & set(batch) else None
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 8, 600)
+            books, now = coordinator.books, coordinator._now()
+            assert [batch for batch in learner.asked if set(batch) & set(bad)] == [bad, bad], "the same one, once more"
+            assert learner.renewed == 2
+            stored = books.database.all("SELECT lease, reason, at FROM set_aside")
+            assert {lease for lease, _, _ in stored} == set(bad)
+            assert {reason for _, reason, _ in stored} == {"ValueError: a reward is absurd"}
+            for lease in bad:
+                query = "SELECT verdict, trainable, weight FROM verdicts WHERE lease = ?"
+                verdict, trainable, weight = books.database.one(query, (lease,)) or ()
+                assert (verdict, trainable) == ("accepted", 1)
+                assert weight > 0
+            seen = picture(coordinator)
+            assert seen["trouble"]["reasons"] == {"ValueError: a reward is absurd": len(bad)}
+            # What counts groups agrees: those set aside are neither buffered nor too old, and no room is kept for them.
+            drawn = books.database.value("SELECT count(*) FROM temp.drawn")
+            total = books.database.value("SELECT count(*) FROM buffer")
+            at = step(coordinator)
+            too_old = books.database.value(
+                "SELECT count(*) FROM buffer WHERE version < ? AND lease NOT IN (SELECT lease FROM temp.drawn)"
+                " AND lease NOT IN (SELECT lease FROM set_aside)",
+                (at - books.terms.staleness,),
+            )
+            assert total == drawn + len(bad) + books.buffered() + too_old
+            dropped = books.forget([], at, 1, now + WINDOW + 3_600_000)
+            gone = {row[0] for row in books.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}
+            assert dropped > 0
+            assert set(bad) <= gone, "nothing can ask for their tokens any more"
+        async with lasting(swarm, nodes=0) as coordinator:
+            assert picture(coordinator)["trouble"]["reasons"] == {"ValueError: a reward is absurd": len(bad)}
+            await until(lambda: step(coordinator) >= 8, 600)
+            assert len([batch for batch in learner.asked if set(batch) & set(bad)]) == 2, "a restart does not forget"
+
+    story(tmp_path, tell)
+
+
+def test_an_error_that_does_not_come_again_costs_no_group(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        chance = random.Random(0)
+        last: list[list[bytes]] = []
+
+        def fails(batch: list[bytes]) -> Exception | None:
+            if last[-1:] != [batch] and chance.random() < 0.5:
+                last.append(batch)
+                return ChildError("RuntimeError", "a cosmic ray")
+            return None
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 12, 600)
+            assert len(last) >= 3
+            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+            for batch in last:
+                place = learner.asked.index(batch)
+                assert learner.asked[place + 1] == batch
+
+    story(tmp_path, tell)
+
+
+def test_three_batches_in_a_row_pause_the_run_and_the_next_is_tried_by_itself_ever_later(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        learner.fails = lambda batch: ChildError("ValueError", "nothing goes")
+        async with lasting(swarm) as coordinator:
+            await until(lambda: picture(coordinator)["phase"] == "paused", 600)
+            began = anyio.current_time()
+            assert len(learner.asked) == 6
+            assert picture(coordinator)["trouble"]["paused"]["why"] == (
+                "the learner failed at 3 batches in a row, the last time by ValueError: nothing goes"
+            )
+            await anyio.sleep(120)
+            leases = coordinator.books.database.value("SELECT count(*) FROM leases")
+            await anyio.sleep(460)
+            assert coordinator.books.database.value("SELECT count(*) FROM leases") == leases, "leases stop"
+            assert len(learner.asked) == 6
+            await until(lambda: len(learner.asked) == 8, 60)
+            assert 598 <= anyio.current_time() - began <= 610
+            again = anyio.current_time()
+            await until(lambda: len(learner.asked) == 10, 3000)
+            await until(lambda: picture(coordinator)["phase"] == "paused", 10)
+            assert 1195 <= anyio.current_time() - again <= 1210
+            # The operator mends it, and does not wait.
+            learner.fails = lambda batch: None
+            assert coordinator.learning.training.watch.resume()
+            await until(lambda: step(coordinator) >= 3, 30)
+            assert picture(coordinator)["phase"] == "learning"
+
+    story(tmp_path, tell)
+
+
+def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 2, 600)
+            coordinator.learning.training.watch.stop("the room gets too hot")
+            at = step(coordinator)
+            await anyio.sleep(60)
+            assert step(coordinator) <= at + 1, "the step under way is made"
+            counts = run_metrics.counts(coordinator.books.database, coordinator._now())
+            assert (counts.running, counts.undecided) == (0, 0), "what was out came back, and was decided"
+            assert accepted(swarm.nodes[0]) == counts.accepted
+        at = learner.step_number
+        async with lasting(swarm) as coordinator:
+            await anyio.sleep(60)
+            assert picture(coordinator)["trouble"]["paused"]["why"] == "the room gets too hot"
+            assert learner.step_number == at
+            coordinator.learning.training.watch.resume()
+            await until(lambda: step(coordinator) >= at + 3, 60)
+
+    story(tmp_path, tell)
+
+
+def test_a_learner_killed_twenty_times_at_random_costs_no_group(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        chance, kills, coming = random.Random(0), 0, anyio.current_time()
+
+        def fails(batch: list[bytes]) -> Exception | None:
+            nonlocal kills, coming
+            if anyio.current_time() + learner.seconds < coming:
+                return None
+            kills, coming = kills + 1, anyio.current_time() + chance.uniform(0.0, 8.0)
+            return Died("learner", -9, "killed")
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            await until(lambda: kills >= 20, 3000)
+            assert step(coordinator) >= 10
+            aside = coordinator.books.database.all("SELECT name FROM sqlite_master WHERE name = 'set_aside'")
+            assert not aside or coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+
+    story(tmp_path, tell)
+
+
+def test_a_batch_of_which_the_learner_dies_three_times_in_a_row_is_set_aside(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        bad: list[bytes] = []
+
+        def fails(batch: list[bytes]) -> Exception | None:
+            if not bad and len(learner.batches) == 1:
+                bad.extend(batch)
+            return Died("learner", -9, "killed") if set(bad) & set(batch) else None
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            with anyio.move_on_after(600):
+                await until(lambda: step(coordinator) >= 4, 599)
+            assert step(coordinator) >= 4, f"the same batch was tried {len(learner.asked) - 1} times"
+            assert len([batch for batch in learner.asked if set(batch) & set(bad)]) == 3
+
+    story(tmp_path, tell)
+
+
+def test_deaths_that_are_not_the_batchs_are_never_charged_to_it(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        deaths = 0
+
+        def fails(batch: list[bytes]) -> Exception | None:
+            nonlocal deaths
+            deaths += 1
+            return ChildDied("learner", -9, "killed before it began") if deaths <= 10 else None
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 2, 600)
+            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+
+    story(tmp_path, tell)
+
+
+def test_a_device_that_went_missing_is_waited_for_and_charges_no_batch(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        def fails(batch: list[bytes]) -> Exception | None:
+            if len(learner.batches) == 2 and learner.unopenable is None:
+                learner.unopenable = ChildError("RuntimeError", "No CUDA GPUs are available")
+                return ChildError("RuntimeError", "CUDA error: unspecified launch failure")
+            return None
+
+        learner.fails = fails
+        async with lasting(swarm) as coordinator:
+            await until(lambda: learner.unopenable is not None, 600)
+            await anyio.sleep(60)
+            shown = picture(coordinator)["trouble"]["paused"]
+            assert (shown["kind"], "No CUDA GPUs are available" in shown["why"]) == ("learner", True)
+            learner.unopenable = None
+            learner.fails = lambda batch: ChildError("OnceMore", "x") if len(learner.asked) == 4 else None
+            await until(lambda: step(coordinator) >= 5, 700)
+            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+
+    story(tmp_path, tell)
+
+
+def test_a_full_disk_charges_no_batch_and_ends_the_coordinator_as_ever(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        learner.fails = lambda batch: DiskFull("no room for the checkpoint") if len(learner.batches) == 2 else None
+        with pytest.raises(DiskFull):
+            async with lasting(swarm) as coordinator:
+                await until(lambda: step(coordinator) >= 5, 600)
+        learner.fails = lambda batch: None
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 5, 600)
+            assert learner.asked[2] == learner.asked[3]
+
+    story(tmp_path, tell)
+
+
+def test_rewards_that_are_not_finite_are_paid_and_too_many_of_them_pause_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = False
+
+    def score(self: Any) -> Score:
+        return Score(math.nan, False) if bad else Score(float(len(self._tokens) % 3), False)
+
+    episode = type(REVERSE.episode("train", 0, _Letters()))
+    monkeypatch.setattr(episode, "reply", lambda self, sampled: setattr(self, "_tokens", sampled))
+    monkeypatch.setattr(episode, "score", score)
+
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        nonlocal bad
+        async with lasting(swarm) as coordinator:
+            await until(lambda: step(coordinator) >= 3, 600)
+            bad = True
+            await until(lambda: picture(coordinator)["phase"] == "paused", 600)
+            seen = picture(coordinator)
+            assert "the task gave no finite reward for 11 of the last" in seen["trouble"]["paused"]["why"]
+            assert seen["unscored"] >= 11
+            await until(lambda: accepted(swarm.nodes[0]) == seen["accepted"], 120)  # receipts come with the next ask
+            at, bad = step(coordinator), False
+            await until(lambda: step(coordinator) >= at + 3, 700)
+            assert not any(math.isnan(point["reward"]) for point in picture(coordinator)["steps"])
+
+    story(tmp_path, tell)
+
+
+class _Letters:
+    eos, size = 1, 64
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % 60 + 2 for letter in text]
+
+    def decode(self, tokens: Any) -> str:
+        return ""
+
+
+def test_an_evaluation_at_which_the_scorer_fails_is_tried_again_and_then_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        honest, asked = swarm.scorer.generate_many, 0
+
+        async def fails(jobs: Any, *, greedy: bool) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked in (3, 4):  # the first exam asks twice: sampled, and greedy
+                raise ChildError("EngineError", "log-probabilities that are not finite")
+            return await honest(jobs, greedy=greedy)
+
+        monkeypatch.setattr(swarm.scorer, "generate_many", fails)
+        with capture_logs() as said:
+            async with lasting(swarm) as coordinator:
+                await until(lambda: len(picture(coordinator)["evaluations"]) >= 3, 900)
+                evaluated = {one["version"] for one in picture(coordinator)["evaluations"]}
+        failed = [one["version"] for one in said if one["event"] == "scorer failed at an evaluation"]
+        assert len(failed) == 2
+        assert failed[0] != failed[1] or failed[0] not in evaluated
+        assert swarm.scorer.renewed == 2
+
+    story(tmp_path, tell)
+
+
+def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        honest, poison = swarm.scorer.score, set[int]()
+
+        async def score(job: Any, samples: Any) -> Any:
+            if not poison and len(learner.asked) >= 3:
+                poison.add(job.index)
+            if job.index in poison:
+                await anyio.sleep(1)
+                swarm.scorer._loaded = None
+                raise ChildDied("scorer", -9, "out of memory")
+            return await honest(job, samples)
+
+        monkeypatch.setattr(swarm.scorer, "score", score)
+        async with lasting(swarm, nodes=3) as coordinator:
+            await until(lambda: step(coordinator) >= 8, 600)
+            refused = picture(coordinator)["refused"]
+            assert set(refused) == {"not-scorable"}
+            (reason,) = {receipt.reason for receipt in receipts_of(coordinator) if receipt.code == "not-scorable"}
+            assert "the scorer died of it 3 times" in reason
+
+    story(tmp_path, tell)
+
+
+def receipts_of(coordinator: Coordinator) -> list[Receipt]:
+    rows = coordinator.books.database.all("SELECT receipt FROM verdicts")
+    return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
+
+
+def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        async def dies(jobs: Any, *, greedy: bool) -> Any:
+            await anyio.sleep(1)
+            swarm.scorer._loaded = None
+            raise ChildDied("scorer", -9, "out of memory")
+
+        monkeypatch.setattr(swarm.scorer, "generate_many", dies)
+        async with lasting(swarm) as coordinator:
+            await until(lambda: coordinator.learning.training.finished.is_set(), 600)
+            await until(lambda: coordinator.learning.scoring.settled(), 600)
+            assert not picture(coordinator)["refused"]
+            assert not picture(coordinator)["evaluations"]
+
+    story(tmp_path, tell, steps=4)
+
+
+def test_a_wait_for_groups_is_said_on_the_page_after_a_minute_and_in_the_log_after_an_hour(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, learner: Failing) -> None:
+        async with lasting(swarm, nodes=0) as coordinator:
+            await anyio.sleep(50)
+            assert "no node has asked for a lease" not in json.dumps(picture(coordinator))
+            with capture_logs() as said:
+                await anyio.sleep(30)
+                assert "no node has asked for a lease" in json.dumps(picture(coordinator))
+                assert not [one for one in said if one["log_level"] == "warning"]
+                await anyio.sleep(3600)
+            (warning,) = [one for one in said if one["log_level"] == "warning"]
+            assert "no node has asked for a lease" in warning["what"]
+            async with working(swarm.node("late")):
+                await until(lambda: step(coordinator) >= 2, 600)
+                assert "no node has asked for a lease" not in json.dumps(picture(coordinator))
+
+    story(tmp_path, tell)

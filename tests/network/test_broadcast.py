@@ -1,0 +1,246 @@
+"""How long versions take to the nodes, told by the nodes: the shipped coordinator and nodes under a fake clock.
+
+What the coordinator says is compared with what the loop's clock saw, which no part of the network is asked for.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from coordinator.metrics.views import BroadcastView, TakeView
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.messages import Refusal
+from p2p.network import Fetched
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import FakeCoordinator, Node, make_node, until
+from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
+
+WAY = 0.05
+"""Seconds one way."""
+LATER = 3 * WAY + 0.01
+"""Seconds by which a time that is told over the network may be too long: a stream is opened, and the message sent."""
+
+
+class Witness:
+    """Notes, by the loop's clock, when a version was announced, complete at a node, and held by it."""
+
+    def __init__(self, swarm: Swarm, nodes: list[Node]) -> None:
+        assert swarm.coordinator is not None
+        self.announced: dict[int, float] = {}
+        self.complete: dict[tuple[str, int], float] = {}
+        self.held: dict[tuple[str, int], float] = {}
+        publisher = swarm.coordinator.publisher
+        known = publisher._announcing
+
+        def announcing(era: int, version: int, now: int) -> None:
+            self.announced.setdefault(version, anyio.current_time())
+            known(era, version, now)
+
+        publisher._announcing = announcing
+        for node in nodes:
+            self._watch(node)
+
+    def _watch(self, node: Node) -> None:
+        acknowledger = node.daemon.acknowledger
+        fetched, held, last = acknowledger.fetched, acknowledger.held, 0.0
+
+        def watched(payload_hash: bytes, told: Fetched) -> None:
+            nonlocal last
+            last = anyio.current_time()
+            fetched(payload_hash, told)
+
+        def holding(era: int, version: int) -> None:
+            self.complete[node.peer_id, version] = last
+            self.held[node.peer_id, version] = anyio.current_time()
+            held(era, version)
+
+        acknowledger.fetched, acknowledger.held = watched, holding  # type: ignore[method-assign]
+
+
+def view(swarm: Swarm) -> BroadcastView:
+    assert swarm.coordinator is not None
+    return swarm.coordinator.painter.paint().broadcast
+
+
+def takes(swarm: Swarm, version: int) -> dict[str, TakeView]:
+    assert swarm.coordinator is not None
+    return swarm.coordinator.books.broadcasts._takes[1, version]
+
+
+def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[None]], *, skew: int = 0) -> None:
+    """Three nodes over lines of 200 kB/s that have all been paid; then `tell`. `skew`: milliseconds that the first
+    node's clock is ahead."""
+
+    async def main() -> None:
+        swarm = make_swarm(folder)
+        swarm.network._default = Link(delay=WAY, bandwidth=200_000)
+        async with swarm.coordinating():
+            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            nodes[0].daemon.follower._clock.local = lambda: int(wall() * 1000) + skew
+            witness = Witness(swarm, nodes)
+            async with working(*nodes):
+                await until(lambda: all(accepted(node) >= 2 for node in nodes), 600)
+                await tell(swarm, nodes, witness)
+
+    run_fake(main)
+
+
+async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
+    """Wait for a new version that all these nodes acknowledge; its number."""
+    assert swarm.coordinator is not None
+    books = swarm.coordinator.books
+    after = max(version for _, version in books.broadcasts._announced)
+
+    def found() -> list[int]:
+        who = {node.peer_id for node in nodes}
+        return [v for (_, v), told in books.broadcasts._takes.items() if v > after and who <= set(told)]
+
+    await until(found, 120)
+    return found()[0]
+
+
+@pytest.mark.parametrize("skew", [0, 400_000, -400_000], ids=["clocks right", "a clock fast", "a clock slow"])
+def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(tmp_path: Path, skew: int) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+        version = await acknowledged(swarm, nodes)
+        sent = witness.announced[version]
+        told = takes(swarm, version)
+        for node in nodes:
+            take = told[node.peer_id]
+            assert -0.002 <= take.complete - (witness.complete[node.peer_id, version] - sent) <= LATER
+            assert -0.002 <= take.applied - (witness.held[node.peer_id, version] - sent) <= LATER
+            assert WAY <= take.heard <= take.complete <= take.applied
+            assert take.counted
+            assert {feed.peer for feed in take.feeds} <= {swarm.run.peer_id, *(n.peer_id for n in nodes)}
+            assert all(0 <= feed.began <= feed.ended <= take.complete for feed in take.feeds)
+        assert sum(feed.nbytes for take in told.values() for feed in take.feeds) > 0
+        shown = view(swarm)
+        slowest = max(take.complete for one in swarm.coordinator.books.broadcasts._takes.values()  # type: ignore[union-attr]
+                      for take in one.values() if take.counted)  # fmt: skip
+        assert shown.slowest == slowest
+        assert shown.median is not None
+        assert shown.median < slowest + 1e-9
+
+    story(tmp_path, tell, skew=skew)
+
+
+def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+        await acknowledged(swarm, nodes)
+        assert swarm.coordinator is not None
+        books, picture = swarm.coordinator.books, swarm.coordinator.painter.paint()
+        reach = books.broadcasts.reach()
+        assert reach is not None
+        assert picture.broadcast.applied == reach
+        with_it = picture.capacity.turnaround_seconds
+        books.broadcasts._takes = {key: {} for key in books.broadcasts._takes}
+        without = swarm.coordinator.painter.paint().capacity.turnaround_seconds
+        assert with_it is not None
+        assert without is not None
+        assert with_it == pytest.approx(without + reach)
+
+    story(tmp_path, tell)
+
+
+def test_a_frozen_node_changes_nobody_elses_figures(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+        frozen, *others = nodes
+        swarm.network.freeze(frozen.peer_id)
+        version = await acknowledged(swarm, others)
+        told = takes(swarm, version)
+        assert frozen.peer_id not in told
+        sent = witness.announced[version]
+        for node in others:
+            assert -0.002 <= told[node.peer_id].complete - (witness.complete[node.peer_id, version] - sent) <= LATER
+        swarm.network.thaw(frozen.peer_id)
+        await acknowledged(swarm, nodes)
+
+    story(tmp_path, tell)
+
+
+def test_a_node_that_joins_late_does_not_look_like_a_slow_broadcast(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
+        await acknowledged(swarm, nodes)
+        swarm.learner.seconds = 300.0  # the step after the next takes so long: no newer version meanwhile
+        late = swarm.node("late")
+        await anyio.sleep(100)
+        before = view(swarm)
+        async with working(late):
+            await until(lambda: late.daemon.engine.current, 120)
+            await anyio.sleep(5)
+            assert late.daemon.engine.current.version == before.version  # type: ignore[union-attr]
+            assert view(swarm) == before
+        swarm.nodes.remove(late)
+
+    story(tmp_path, tell)
+
+
+def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        coordinator.refusals["acknowledge"] = Refusal(code="unknown-method", sentence="There is no such method.")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: accepted(node) >= 2)
+                await coordinator.publish(1)
+                await until(lambda: node.daemon.engine.current.version == 1)  # type: ignore[union-attr]
+                await anyio.sleep(5)
+                assert coordinator.asked["acknowledge"] == 2
+                assert coordinator.asked["hello"] == 1
+                assert node.daemon.contacts.link.peer == coordinator.peer_id
+
+    run_fake(main)
+
+
+def test_a_program_that_does_not_know_the_method_is_asked_a_few_times_and_stays_the_coordinator(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network) as peer:
+            del peer.handlers.methods["acknowledge"]
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: accepted(node) >= 5)
+                await anyio.sleep(60)
+                assert coordinator.asked["hello"] == 1
+
+    run_fake(main)
+
+
+def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_times_as_they_were(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            tell, lost = node.daemon.contacts.link.tell, 3
+
+            async def lossy(method: str, make: Callable[[], object]) -> None:
+                nonlocal lost
+                if lost:
+                    lost -= 1
+                    from p2p.errors import Unreachable
+
+                    raise Unreachable("lost")
+                await tell(method, make)  # type: ignore[arg-type]
+
+            node.daemon.contacts.link.tell = lossy  # type: ignore[method-assign,assignment]
+            async with working(node):
+                await until(lambda: coordinator.acknowledged, 120)
+                ((_, message),) = coordinator.acknowledged
+                assert message.version == 0
+                assert message.applied == pytest.approx(10_500, abs=200)  # 0.5 + 2 + 8 s of waiting
+                assert message.heard >= message.complete >= message.applied
+                (taken,) = message.taken
+                assert taken.payload_hash == coordinator.edges[0][1].payload_hash
+                assert [(one.peer, one.nbytes) for one in taken.senders] == [
+                    (coordinator.peer_id, coordinator.edges[0][1].length)
+                ]
+
+    run_fake(main)

@@ -1,0 +1,24 @@
+"""How many files a run holds open, however long it lasts."""
+
+import os
+from pathlib import Path
+
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import make_swarm, working
+
+VERSIONS = 40
+
+
+def test_coordinator_and_node_hold_no_file_per_version(tmp_path: Path) -> None:
+    """Row A1. On 439044d both keep a file open for each payload."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator, working(swarm.node("node")):
+            await until(lambda: coordinator.publisher.latest is not None, 600)
+            before = len(os.listdir("/dev/fd"))
+            await until(lambda: coordinator.publisher.latest.version >= VERSIONS, 6000)
+            assert len(os.listdir("/dev/fd")) - before <= 100
+
+    run_fake(main)

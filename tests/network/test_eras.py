@@ -1,0 +1,119 @@
+"""A learner that lost what was published, in a whole run in one process: everybody goes on in a new era."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from coordinator.accounts.ledger import Ledger
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import BigramLearner, accepted, make_swarm, wall, working
+from weights.store import Store
+
+
+def fall_back(learner: BigramLearner) -> None:
+    learner.kept.pop()
+
+
+DAMAGES: dict[str, Callable[[BigramLearner], None]] = {
+    "the newest checkpoint is corrupt": fall_back,
+    "the learner's folder is lost": BigramLearner.lose,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_path: Path) -> None:
+    """Alice works on, Bob was away when the era changed, Carol comes later. All old versions but the last are gone."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        alice, bob = swarm.node("alice"), swarm.node("bob")
+        async with working(alice, bob):
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.painter.paint().step >= 6 and accepted(bob) > 2, 600)
+                held = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
+                await until(lambda: coordinator.books.database.value(held), 60)
+            old = swarm.learner.step_number
+            before = set(swarm.learner.drawn)
+            swarm.network.partition([bob.peer_id], [alice.peer_id, swarm.run.peer_id])
+            DAMAGES[damage](swarm.learner)
+            swarm.learner.batches.clear()
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.books.progress)
+                latest, at = coordinator.publisher.latest, coordinator.books.progress
+                assert latest is not None
+                assert at is not None
+                assert (latest.version, at.step) == (old + 1, old + 1), "a version number is never used twice"
+                assert 1 < latest.era == at.era <= int(wall())
+                era = at.era
+                had = accepted(alice)
+                await until(lambda: accepted(alice) > had + 4, 600)
+                assert (alice.daemon.engine.current.era, alice.daemon.engine.current.version > old) == (era, True)
+                assert bob.daemon.engine.current.era == 1
+                swarm.network.heal()
+                had = accepted(bob)
+                await until(lambda: accepted(bob) > had + 2 and bob.daemon.engine.current.era == era, 600)
+                await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 1)
+                carol = swarm.node("carol")
+                async with working(carol):
+                    await until(lambda: accepted(carol) > 2, 600)
+                    assert carol.daemon.engine.current.era == era
+                state, database = coordinator.painter.paint(), coordinator.books.database
+                Ledger(database).verify()
+                assert state.refused.keys() <= {"late"}, "leases of the old era are paid as usual"
+                assert state.refused.get("late", 0) <= 2, "what Bob had in work when he was cut off"
+                assert state.era == era
+                assert state.versions[-1].era == era
+                for batch in swarm.learner.batches:
+                    assert not before & set(batch.groups)
+                    for lease in batch.groups:
+                        assert database.value("SELECT era FROM leases WHERE id = ?", (lease,)) == era
+                open_old = "SELECT count(*) FROM leases WHERE era != ? AND state IN ('open', 'received')"
+                await until(lambda: not database.value(open_old, (era,)), 120)
+
+    run_fake(main)
+
+
+def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with working(swarm.node("alice")):
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.painter.paint().step >= 3, 600)
+            swarm.learner.lose()
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.books.progress)
+                first = coordinator.painter.paint().version
+                await until(lambda: coordinator.painter.paint().step >= first + 8, 600)
+                await anyio.sleep(60)
+                await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 10**9)
+                latest = coordinator.painter.paint().version
+        with Store(swarm.run.folder.store) as store:
+            assert [file.version for file in store.snapshots()] == [first, latest]
+
+    run_fake(main)
+
+
+def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its_own(tmp_path: Path) -> None:
+    """Keys and run.sqlite came back from a backup, nothing else: what nodes hold is newer than a first version."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        alice = swarm.node("alice")
+        async with working(alice):
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: coordinator.painter.paint().step >= 4, 600)
+            swarm.learner.lose()
+            shutil.rmtree(swarm.run.folder.store)
+            (swarm.run.folder.path / "head").unlink()
+            had = accepted(alice)
+            async with swarm.coordinating() as coordinator:
+                await until(lambda: accepted(alice) > had + 4, 600)
+                at = coordinator.books.progress
+                assert at is not None
+                assert at.era > 1
+
+    run_fake(main)

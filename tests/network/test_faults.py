@@ -1,0 +1,294 @@
+"""Stories of faults in one process: the shipped coordinator and nodes, an in-memory network, a fake clock.
+
+A story ends with `whole`: nobody was refused anything, and what the nodes can prove is what the coordinator has booked.
+One refusal is nobody's fault: of a group that was in work when its node was cut off for longer than a lease lives.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from coordinator.accounts.ledger import Ledger
+from p2p.identity import generate_key
+from p2p.memory.transport import Link, MemoryTransport
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import InProcessEngine, Node, make_node, until
+from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
+
+
+def whole(swarm: Swarm, *, late: int = 0) -> None:
+    """The books add up; asked while the coordinator is there. `late`: most groups that came too late to be taken."""
+    coordinator = swarm.coordinator
+    assert coordinator is not None
+    database = coordinator.books.database
+    Ledger(database).verify()
+    verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
+    for node in swarm.nodes:
+        held = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
+        assert {lease: verdicts.get(lease) for lease in held} == held
+    refused = coordinator.painter.paint().refused
+    assert refused.keys() <= {"late"}
+    assert refused.get("late", 0) <= late
+    drawn = swarm.learner.drawn
+    assert len(set(drawn)) == len(drawn) == swarm.learner.step_number * 2
+
+
+def version(swarm: Swarm) -> int:
+    return swarm.coordinator.painter.paint().version if swarm.coordinator else -1
+
+
+async def steps(swarm: Swarm, number: int) -> None:
+    """Wait for that many new versions."""
+    wanted = version(swarm) + number
+    await until(lambda: version(swarm) >= wanted, 600)
+
+
+def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], *, late: int = 0) -> None:
+    """A run of three nodes that has made two steps; then `tell`, two more steps, and the books."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating():
+            made = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            async with working(*made):
+                await steps(swarm, 2)
+                await tell(swarm, made)
+                await steps(swarm, 2)
+                before = {node.peer_id: accepted(node) for node in made}
+                await until(lambda: all(accepted(node) > before[node.peer_id] for node in made), 600)
+                whole(swarm, late=late)
+
+    run_fake(main)
+
+
+def test_a_node_cut_off_catches_up_when_the_partition_heals(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        lone, *others = nodes
+        swarm.network.partition([lone.peer_id], [swarm.run.peer_id, *(node.peer_id for node in others)])
+        before = accepted(lone)
+        await steps(swarm, 8)  # far beyond the staleness limit
+        assert accepted(lone) <= before + 4
+        swarm.network.heal()
+        await until(lambda: lone.daemon.engine.current.version >= version(swarm) - 2, 120)
+
+    story(tmp_path, tell, late=1)
+
+
+def test_nodes_that_all_lose_the_coordinator_wait_and_go_on(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        swarm.network.partition([swarm.run.peer_id], [node.peer_id for node in nodes])
+        await anyio.sleep(60)
+        stood = version(swarm)
+        await anyio.sleep(60)
+        assert version(swarm) == stood
+        swarm.network.heal()
+
+    story(tmp_path, tell, late=3)
+
+
+def test_nodes_that_no_gossip_reaches_ask_for_the_versions_that_refusals_speak_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silence(self: MemoryTransport, topic: str, data: bytes) -> None:
+        pass
+
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        monkeypatch.setattr(MemoryTransport, "publish", silence)
+        await steps(swarm, 8)  # far beyond the staleness limit
+
+    story(tmp_path, tell)
+
+
+def test_a_frozen_node_holds_up_nobody_and_goes_on_when_thawed(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        swarm.network.freeze(nodes[0].peer_id)
+        began = anyio.current_time()
+        await steps(swarm, 6)
+        assert anyio.current_time() - began < 60
+        swarm.network.thaw(nodes[0].peer_id)
+
+    story(tmp_path, tell)
+
+
+def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_path: Path) -> None:
+    """As SIGSTOP or a suspended machine would: it neither ticks nor answers, and is then there again at once."""
+
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        coordinator = swarm.coordinator
+        assert coordinator is not None
+        tick, here = coordinator.books.tick, coordinator.absence.here
+        swarm.network.freeze(swarm.run.peer_id)
+        coordinator.books.tick = coordinator.absence.here = lambda now: 0  # type: ignore[method-assign,assignment]
+        await anyio.sleep(60)
+        coordinator.books.tick, coordinator.absence.here = tick, here  # type: ignore[method-assign]
+        swarm.network.thaw(swarm.run.peer_id)
+        await steps(swarm, 2)
+        assert coordinator.painter.paint().expired == 0
+
+    story(tmp_path, tell)
+
+
+def test_a_run_over_a_line_that_loses_a_third_of_everything_goes_on(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        for node in nodes:
+            swarm.network.set_link(node.peer_id, swarm.run.peer_id, Link(loss=0.33, delay=0.05))
+        await steps(swarm, 6)
+
+    story(tmp_path, tell)
+
+
+def test_a_late_joiner_starts_from_nothing_and_is_credited(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        await steps(swarm, 10)
+        late = swarm.node("late")
+        async with working(late):
+            await until(lambda: accepted(late) >= 3, 120)
+            assert late.daemon.engine.current.version >= version(swarm) - 4
+        swarm.nodes.remove(late)
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_learner_that_dies_in_a_step_makes_it_again_of_the_same_groups_or_others_never_twice(
+    tmp_path: Path, crashes: int
+) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        swarm.learner.crashes = crashes
+        await until(lambda: swarm.learner.crashes == 0, 120)
+
+    story(tmp_path, tell)
+
+
+def test_a_scorer_that_dies_costs_no_verdict(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        swarm.scorer.crashes = 3
+        await until(lambda: swarm.scorer.crashes == 0, 120)
+
+    story(tmp_path, tell)
+
+
+def test_an_engine_that_dies_costs_no_lease(tmp_path: Path) -> None:
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        nodes[0].engine.crashes = 2
+        await until(lambda: nodes[0].engine.crashes == 0, 120)
+
+    story(tmp_path, tell)
+
+
+def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: Path) -> None:
+    """Longer than any lease lives: what is in work when it goes is delivered and paid when it is back."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        nodes = [swarm.node(name) for name in ("alice", "bob")]
+        async with working(*nodes):
+            async with swarm.coordinating():
+                await steps(swarm, 3)
+            before = [accepted(node) for node in nodes]
+            worked = [node.daemon.rollouts.done for node in nodes]
+            await anyio.sleep(600)
+            assert sum(node.daemon.outbox.waiting() for node in nodes) > 0, "a group in work when it went"
+            assert sum(node.daemon.rollouts.done for node in nodes) <= sum(worked) + 2
+            async with swarm.coordinating() as back:
+                await until(lambda: all(accepted(node) > old for node, old in zip(nodes, before, strict=True)), 120)
+                await steps(swarm, 2)
+                assert back.painter.paint().expired == 0
+                whole(swarm)
+
+    run_fake(main)
+
+
+def test_a_clock_that_is_set_back_by_a_year_stops_no_plan_and_no_tidying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            async with working(swarm.node("alice")):
+                await anyio.sleep(60)
+            tidied = 0
+
+            async def retain(*_: object) -> None:
+                nonlocal tidied
+                tidied += 1
+
+            monkeypatch.setattr(coordinator.publisher, "retain", retain)
+            for part in (coordinator, coordinator.feeding):
+                clock = part._clock
+                monkeypatch.setattr(part, "_clock", clock if clock is not wall else lambda: wall() - 3e7)
+            coordinator.feeding._nodes.clear()
+            await anyio.sleep(120)
+            assert tidied >= 3
+            with anyio.fail_after(30):
+                await coordinator.feeding._settled("a newcomer", False)
+
+    run_fake(main)
+
+
+def test_a_coordinator_that_goes_and_comes_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        nodes = [swarm.node(name) for name in ("alice", "bob")]
+        reached = [0]
+        async with working(*nodes):
+            for absence in (0.0, 1.0, 7.0, 30.0):
+                async with swarm.coordinating():
+                    await until(lambda: version(swarm) >= reached[-1] + 2, 120)
+                    whole(swarm)
+                    reached.append(version(swarm))
+                await anyio.sleep(absence)
+        assert reached == sorted(reached)
+
+    run_fake(main)
+
+
+def test_a_node_restarted_with_a_full_outbox_delivers_it_first(tmp_path: Path) -> None:
+    """The coordinator goes while a group is in work, the node after it has finished the group; both come back."""
+
+    async def main() -> None:
+        swarm, key = make_swarm(tmp_path), generate_key()
+
+        def alice() -> Node:
+            home, local = tmp_path / "alice", lambda: int(wall() * 1000)
+            engine = InProcessEngine(seconds=3.0)
+            return make_node(swarm.network, home, swarm.invite(), key=key, engine=engine, local=local, outbox=1)
+
+        first = alice()
+        async with working(first):
+            async with swarm.coordinating():
+                await until(lambda: accepted(first) >= 1 and first.daemon.rollouts.working, 120)
+            await until(lambda: first.daemon.outbox.full, 120)
+            owed = [row.lease for row in first.daemon.outbox.rows() if row.state == "queued"]
+        swarm.nodes.append(again := alice())
+        async with swarm.coordinating(), working(again):
+            await until(lambda: accepted(again) >= 4, 120)
+            assert {row.lease: row.state for row in again.daemon.outbox.rows()}[owed[0]] == "accepted"
+            whole(swarm)
+
+    run_fake(main)
+
+
+def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_path: Path) -> None:
+    """The coordinator takes every group, and its answer is lost on the way, five times."""
+
+    async def tell(swarm: Swarm, nodes: list[Node]) -> None:
+        assert swarm.coordinator is not None
+        intake = swarm.coordinator.books.intake
+        honest, lost = intake.submit, 0
+
+        def answer_lost(node: bytes, data: bytes, now: int) -> object:
+            nonlocal lost
+            answer = honest(node, data, now)
+            if lost < 5:
+                lost += 1
+                raise RuntimeError("the answer is lost")
+            return answer
+
+        intake.submit = answer_lost  # type: ignore[assignment,method-assign]
+        await until(lambda: lost == 5, 120)
+        await steps(swarm, 2)
+
+    story(tmp_path, tell)

@@ -1,0 +1,178 @@
+"""Made-up groups, from end to end: what one costs the scorer, and whom it keeps waiting."""
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from coordinator.daemon import Coordinator
+from engines.engine import Job, Loaded, SampleScore
+from p2p.discovery.peer_records import Own
+from p2p.envelope import peek, seal
+from p2p.handlers import RequestHandler
+from p2p.identity import generate_key, public_bytes
+from p2p.messages import (
+    Answer,
+    Hello,
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Request,
+    Rollout,
+    Segment,
+    Submission,
+    TaskReference,
+    decode,
+    encode,
+)
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import BigramScorer, Swarm, make_swarm, wall
+
+SAMPLES = 16
+LENGTH = 40
+CROWD = 12
+
+
+class SlowScorer(BigramScorer):
+    """`asked`: for each call, the task's index and how many samples. Weights come once `open` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = anyio.Event()
+        self.asked: list[tuple[int, int]] = []
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        await self.open.wait()
+        return await super().load(model, weights)
+
+    async def score(self, job: Job, samples: Any) -> list[SampleScore]:
+        self.asked.append((job.index, len(samples)))
+        return await super().score(job, samples)
+
+
+class Forger:
+    """A key whose groups are made up: the same token over and over. `peer`: where it speaks from."""
+
+    def __init__(self, swarm: Swarm, handlers: dict[str, RequestHandler], peer: str) -> None:
+        self.key, self.run, self.handlers, self.peer = generate_key(), swarm.run, handlers, peer
+
+    async def ask(self, method: str, body: bytes) -> Answer:
+        recipient, expires = public_bytes(self.run.keys.channel), int(wall() * 1000) + 60_000
+        request = Request(recipient=recipient, id=secrets.token_bytes(16), method=method, expires=expires, body=body)
+        sealed = seal("request", self.run.id, encode(request), self.key)
+        return decode(await self.handlers[method](self.peer, sealed), Answer)
+
+    async def hello(self) -> None:
+        task = self.run.task
+        hello = Hello(
+            protocols=(1, 1),
+            software="a forger",
+            name="",
+            engine="bigram",
+            device="a CPU",
+            tasks=[TaskReference(name=task.name, version=task.version)],
+            record=Own(self.key, self.run.id).sealed([], int(wall() * 1000)),
+        )
+        assert (await self.ask("hello", encode(hello))).refusal is None
+
+    async def lease(self, coordinator: Coordinator) -> Lease | None:
+        latest = coordinator.publisher.latest
+        assert latest is not None
+        nonce = secrets.token_bytes(16)
+        ask = LeaseAsk(nonce=nonce, era=latest.era, version=latest.version, root=latest.root, engine="bigram")
+        answer = await self.ask("lease", encode(ask))
+        return None if answer.body is None else decode(peek(answer.body).payload, Lease)
+
+    async def forge(self, coordinator: Coordinator) -> Lease | None:
+        """Take a lease and hand in what took no work; None where no lease was given."""
+        lease = await self.lease(coordinator)
+        if lease is None:
+            return None
+        rollout = Rollout(
+            tokens=[3] * LENGTH,
+            turns=[LENGTH],
+            logprobs=bytes(4 * LENGTH),
+            segments=[Segment(version=lease.version, root=lease.root, first=0)],
+        )
+        group = Submission(
+            lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=[rollout] * SAMPLES
+        )
+        assert (await self.ask("submit", encode(group))).refusal is None
+        await anyio.sleep(0.01)  # no two groups come at the same time
+        return lease
+
+
+def receipts(coordinator: Coordinator) -> list[Receipt]:
+    rows = coordinator.books.database.all("SELECT receipt FROM verdicts ORDER BY entry")
+    return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
+
+
+def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) -> None:
+    async def main() -> None:
+        settings = {"group_size": SAMPLES, "limit": LENGTH, "batch_groups": 100, "evaluate_every": 1000}
+        swarm = make_swarm(folder, **(settings | run))
+        scorer = swarm.scorer = SlowScorer()
+        await tell(swarm, scorer)
+
+    run_fake(main)
+
+
+def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
+    tmp_path: Path, handlers: dict[str, RequestHandler]
+) -> None:
+    """The row of one key that submits made-up groups without end."""
+
+    async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
+        scorer.open.set()
+        async with swarm.coordinating() as coordinator:
+            forger = Forger(swarm, handlers, "forger")
+            await forger.hello()
+            forged = 0
+            for _ in range(20):
+                if await forger.forge(coordinator) is None:
+                    break
+                forged += 1
+                await until(lambda: len(receipts(coordinator)) == forged)  # noqa: B023
+            samples = sum(samples for _, samples in scorer.asked)
+            codes = [receipt.code for receipt in receipts(coordinator)]
+            assert samples <= forged, f"{samples} samples scored for {forged} made-up groups of {SAMPLES}"
+            assert forged <= 3, f"{forged} made-up groups were taken from one key"
+            assert set(codes) == {"not-generated"}
+
+    story(tmp_path, tell)
+
+
+def test_one_party_s_crowd_of_groups_delays_another_party_s_group_by_one(
+    tmp_path: Path, handlers: dict[str, RequestHandler]
+) -> None:
+    """Groups wait until the scorer has its weights; then the order is the scorer's."""
+
+    async def tell(swarm: Swarm, scorer: SlowScorer) -> None:
+        async with swarm.coordinating() as coordinator:
+            crowd = [Forger(swarm, handlers, f"crowd {number}") for number in range(CROWD)]
+            other = Forger(swarm, handlers, "other")
+            for number in range(CROWD):
+                one_party(swarm, f"crowd {number}", "crowd")
+            for forger in (*crowd, other):
+                await forger.hello()
+            before = [await forger.forge(coordinator) for forger in crowd]
+            assert len([lease for lease in before if lease is not None]) >= CROWD // 2
+            lease = await other.forge(coordinator)
+            assert lease is not None
+            scorer.open.set()
+            await until(lambda: len(receipts(coordinator)) == CROWD + 1)
+            place = [index for index, _ in scorer.asked].index(lease.index)
+            assert place <= 1, f"{place} groups of another party were looked at first"
+
+    story(tmp_path, tell)
+
+
+def one_party(swarm: Swarm, peer: str, party: str) -> None:
+    """Let the network say so of a peer; that of 439044d tells no parties apart."""
+    if (origins := getattr(swarm.network, "origins", None)) is not None:
+        from p2p.limits.origin import Origin
+
+        origins[peer] = Origin(peer, party)

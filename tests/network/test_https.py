@@ -1,0 +1,213 @@
+"""A node that gets nothing out but HTTPS works from hello to receipt: real TLS on the loopback, the rest in memory."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import anyio
+import numpy as np
+import pytest
+
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.rollouts.verification import submission_limit
+from coordinator.run import keys_commands
+from node.config import NodeConfig
+from node.daemon import NodeDaemon
+from p2p.discovery.invite import Invite
+from p2p.https.client import HttpsClient
+from p2p.https.failover import Ways
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.memory.transport import MemoryNetwork
+from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
+from p2p.multiaddr import WAYS, Way
+from p2p.peer.peer import Peer
+from runtime.backoff import Backoff
+from runtime.control_socket import socket_path
+from tests.support.fake_coordinator import InProcessEngine, Node, until
+from tests.support.https import server_beside, shown
+from tests.support.swarm import Swarm, accepted, make_swarm, wall
+from weights.store import Store
+
+
+async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator, Invite]:
+    """The swarm's coordinator with HTTPS beside the memory, until the stack ends; and an invite to it."""
+    run = swarm.run
+    server = server_beside(Peer(swarm.network.transport(run.peer_id), seed=0))
+    store = stack.enter_context(Store(run.folder.store))
+    database = stack.enter_context(Database.open(run.folder.database))
+    made = Coordinator(
+        run, server.network, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
+        entropy=np.random.default_rng(0).bytes,
+    )  # fmt: skip
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    stack.callback(tasks.cancel_scope.cancel)
+    tasks.start_soon(made.run)
+    await until(lambda: made.publisher.sealed_head)
+    https = [f"{one}/p2p/{run.peer_id}" for one in server.https.addresses()]
+    old = swarm.invite()
+    addresses = [f"/memory/{run.peer_id}/p2p/{run.peer_id}", *https]
+    return made, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
+
+
+def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Way, ...] = WAYS) -> Node:
+    """A node by these ways. `memory`: stands for libp2p."""
+    key, engine = generate_key(), InProcessEngine(seconds=0.02)
+    own = peer_id(public_bytes(key))
+    direct = None if memory is None else Peer(memory.transport(own), seed=1)
+    assert invite.https_key is not None
+    ways = Ways(direct, HttpsClient(own, invite.https_key), via=via)
+    home = swarm.folder / name
+    home.mkdir()
+    config = NodeConfig(home=home, via=via)
+    daemon = NodeDaemon(config, invite, key, ways.network, lambda: engine, local=lambda: int(wall() * 1000), seed=7)
+    return Node(daemon, engine, own, home)
+
+
+async def status(node: Node) -> dict:
+    return await node.daemon.report.status({})
+
+
+async def when_by(node: Node, way: str) -> dict:
+    """Its status once it goes by that way: a better one is tried now and then, and found wanting."""
+    with anyio.fail_after(60):
+        while (said := await status(node))["way"] != way:  # noqa: ASYNC110 (what is waited for has no event)
+            await anyio.sleep(0.02)
+    return said
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Swarm:
+    made = make_swarm(tmp_path)
+    made.learner.seconds = 0.02
+    return made
+
+
+async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 6 and node.daemon.follower.held.version >= 2)
+            said = await status(node)
+            (row,) = coordinator.painter.paint().nodes
+            tasks.cancel_scope.cancel()
+    assert (said["way"], said["ways_failed"], said["coordinator"]) == ("https", [], swarm.run.peer_id)
+    assert (row.id, row.way) == (node.peer_id, "https")
+    assert row.accepted >= 6
+    assert said["received_bytes"] > 0
+    assert said["sent_bytes"] == 0
+
+
+async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 2)
+            socket_path(swarm.folder / "run").unlink()  # its answer would need the loop that this test holds
+            keys_commands.change(swarm.folder / "run", "channel", now=int(wall() * 1000), secret=None)
+            await coordinator.renew()
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 4)
+            said, lies = await status(node), node.daemon.contacts.link.lies
+            serial = node.daemon._records.serial
+            tasks.cancel_scope.cancel()
+    assert (serial, lies, said["way"]) == (2, [], "https")
+
+
+async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, monkeypatch):
+    monkeypatch.setattr("node.links.coordinator_client.BETTER", Backoff(0.2, 300.0))
+    monkeypatch.setattr("node.links.coordinator_client.PATIENCE", 0.5)
+    swarm.network.patience = 0.2
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        node = node_of(swarm, "node", invite, swarm.network)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: accepted(node) >= 2)
+            await when_by(node, "direct")
+
+            swarm.network.partition([swarm.run.peer_id], [node.peer_id])
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 4)
+            said = await when_by(node, "https")
+            assert [one["way"] for one in said["ways_failed"]] == ["direct"]
+            assert "is not connected" in said["ways_failed"][0]["reason"]
+            await until(lambda: coordinator.painter.paint().nodes[0].way == "https")
+
+            swarm.network.heal()
+            await until(lambda: not node.daemon.contacts.link.failures)
+            before = accepted(node)
+            await until(lambda: accepted(node) >= before + 2)
+            await when_by(node, "direct")
+            assert coordinator.painter.paint().nodes[0].way == "direct"
+            tasks.cancel_scope.cancel()
+
+
+async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swarm):
+    """docs/protocol/https.md: a request that does not decode is the asker's fault, and none of these is a 500."""
+    async with AsyncExitStack() as stack:
+        coordinator, _ = await coordinating(swarm, stack)
+        largest = submission_limit(coordinator._run.runspec)
+        asked = {
+            "plan": encode(PlanAsk()),
+            "plan that is none": b"\xc1",
+            "documents that are none": b"\xc1",
+            "remake of none": b"\xc1",
+            "head without a byte": b"",
+            "lease that is no request": b"",
+            "submit below the method's limit": bytes((64 << 10) + largest),
+            "submit above it": bytes((64 << 10) + largest + 1),
+            "follow": b"\x80",
+            "reachable": b"\x81\xa5ports\x90",
+        }
+        address = next(one for one in await coordinator._network.inbound.addresses() if "https" in one)
+        origin = f"https://127.0.0.1:{address.split('/')[4]}"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
+            answers = {}
+            for case, body in asked.items():
+                async with session.post(f"{origin}/echo2/1/rpc/{case.partition(' ')[0]}", data=body) as answer:
+                    answers[case] = answer.status
+            async with session.post(f"{origin}/echo2/1/rpc/plan", data=asked["plan"]) as answer:
+                plan = await answer.read()
+    assert answers == {
+        "plan": 200,
+        "plan that is none": 400,
+        "documents that are none": 400,
+        "remake of none": 400,
+        "head without a byte": 200,
+        "lease that is no request": 200,
+        "submit below the method's limit": 200,
+        "submit above it": 413,
+        "follow": 404,
+        "reachable": 404,
+    }
+    assert plan == encode(PlanAnswer())
+
+
+async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_once(swarm):
+    """docs/protocol/requests.md, what a version costs: counted over a whole run of a node that keeps documents."""
+    asked, nbytes = [], 0
+    async with AsyncExitStack() as stack:
+        coordinator, invite = await coordinating(swarm, stack)
+        handlers = coordinator._network.handlers
+        answer, limit = handlers.methods["documents"]
+
+        async def counted(peer, data):
+            nonlocal nbytes
+            asked.extend(decode(data, DocumentsAsk).hashes)
+            found = await answer(peer, data)
+            nbytes += len(found)
+            return found
+
+        handlers.serve("documents", counted, limit=limit)
+        node = node_of(swarm, "node", invite, None, ("https",))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(node.daemon.run)
+            await until(lambda: node.daemon.follower.held and node.daemon.follower.held.version >= 40)
+            tasks.cancel_scope.cancel()
+    assert len(asked) == len(set(asked))
+    assert nbytes / 40 <= 60_000

@@ -1,0 +1,130 @@
+"""A run outlives its keys: nodes and coordinator go on under Roots that take other keys, whoever made them.
+
+Three tests use Roots written by hand, with what any commit has: a file root/2.root, and key files. Those that change
+keys by today's commands stand in test_network_year.py.
+"""
+
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from p2p.discovery.invite import Invite
+from p2p.envelope import peek, seal
+from p2p.identity import generate_key, load_key, public_bytes, write_key
+from p2p.messages import Head, RoleKeys, Root, decode, encode
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
+from weights.documents import Version
+
+
+def by_hand(run: Path, role: str) -> Ed25519PrivateKey:
+    """A second Root with another key for `role`, as an operator of any commit could write it. The key of before stays
+    beside it; that of the channel as the network identity."""
+    keys, first = run / "keys", decode(peek((run / "root/1.root").read_bytes()).payload, Root)
+    new, root = generate_key(), load_key(keys / "root.pem")
+    (keys / f"{role}.pem").rename(keys / ("network.pem" if role == "channel" else f"{role}-before.pem"))
+    write_key(keys / f"{role}.pem", new)
+    roles = first.roles | {role: RoleKeys(keys=[public_bytes(new)], threshold=1)}
+    second = Root(run=first.run, serial=2, roles=roles, expires=int(wall() * 1000) + 300 * 24 * 3600_000)
+    (run / "root/2.root").write_bytes(seal("root", first.run, encode(second), root))
+    return new
+
+
+def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
+    """A node that may have been here before, in the folder of its name."""
+    return make_node(swarm.network, swarm.folder / name, swarm.invite(), key=key, local=lambda: int(wall() * 1000))
+
+
+async def worked(swarm: Swarm, node: Node, groups: int = 3) -> None:
+    """One life of the coordinator in which this node gets receipts."""
+    async with swarm.coordinating(), working(node):
+        await until(lambda: accepted(node) >= groups)
+
+
+def test_a_channel_key_written_by_hand_takes_over_and_the_old_invite_leads_to_the_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        before = Invite.from_text(swarm.run.invite(["/memory/0"]))
+        key = generate_key()
+        await worked(swarm, life_of(swarm, "old", key))
+        new = by_hand(swarm.folder / "run", "channel")
+        try:
+            run = swarm.run
+            assert Invite.from_text(run.invite(["/memory/0"])).addresses == before.addresses, "the invite has changed"
+            await worked(swarm, life_of(swarm, "newcomer", generate_key()))
+            again = life_of(swarm, "old", key)
+            await worked(swarm, again, accepted(again) + 3)
+        except Exception as error:
+            pytest.fail(f"the run does not go on under its new channel key: {error!r}")
+        head = (swarm.folder / "run/head").read_bytes()
+        assert [one.key for one in peek(head).signatures] == [public_bytes(new)]
+        assert decode(peek(head).payload, Head).root_serial == 2
+
+    run_fake(main)
+
+
+def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        key = generate_key()
+        await worked(swarm, life_of(swarm, "node", key))
+        new = by_hand(swarm.folder / "run", "policy")
+        try:
+            async with swarm.coordinating() as coordinator:
+                latest = coordinator.publisher.latest
+                assert latest is not None
+                sealed = coordinator.publisher._store.document(latest.version_hash)
+                assert sealed is not None
+                assert [one.key for one in peek(sealed).signatures] == [public_bytes(new)]
+                assert Version.from_bytes(peek(sealed).payload).root == latest.root
+        except Exception as error:
+            pytest.fail(f"the coordinator does not start under its new policy key: {error!r}")
+        again, newcomer = life_of(swarm, "node", key), life_of(swarm, "newcomer", generate_key())
+        before = accepted(again)
+        async with swarm.coordinating(), working(again, newcomer):
+            await until(lambda: accepted(again) >= before + 3 and accepted(newcomer) >= 3, 120)
+            assert again.daemon.contacts.link.lies == newcomer.daemon.contacts.link.lies == []
+
+    run_fake(main)
+
+
+def test_a_ledger_key_written_by_hand_takes_over_and_no_receipt_of_before_blocks_those_behind_it(
+    tmp_path: Path,
+) -> None:
+    """Groups that were decided while the node was away wait there under the old key."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        key = generate_key()
+        node = life_of(swarm, "node", key)
+        swarm.scorer.seconds = 3.0
+        async with swarm.coordinating(), working(node):
+            await until(lambda: node.daemon.outbox.counts().get("received", 0) >= 3, 120)
+        async with swarm.coordinating():
+            await anyio.sleep(20)  # what the node left behind is decided, and signed by the old key
+        by_hand(swarm.folder / "run", "ledger")
+        again = life_of(swarm, "node", key)
+        swarm.scorer.seconds = 0.01
+        before = accepted(again)
+        async with swarm.coordinating(), working(again):
+            await anyio.sleep(30)
+            assert again.daemon.contacts.link.lies == [], "the run's own receipts are taken for lies"
+            assert accepted(again) >= before + 5
+
+    run_fake(main)
+
+
+def test_a_folder_with_a_root_that_names_a_key_which_is_not_there_says_so(tmp_path: Path) -> None:
+    swarm = make_swarm(tmp_path)
+
+    async def main() -> None:
+        by_hand(swarm.folder / "run", "policy")
+        shutil.copy(swarm.folder / "run/keys/policy-before.pem", swarm.folder / "run/keys/policy.pem")
+        with pytest.raises(Exception, match=r"policy\.pem is not this run's policy key"):
+            _ = swarm.run
+
+    run_fake(main)

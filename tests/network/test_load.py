@@ -1,0 +1,202 @@
+"""What a coordinator does where many nodes bring groups at the same time: whole, in one process, on a fake clock."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from coordinator.daemon import Coordinator
+from coordinator.rollouts.request_handler import Control
+from engines.engine import Job, SampleScore
+from engines.messages import PackedSample
+from p2p.discovery.peer_records import Own
+from p2p.envelope import seal
+from p2p.handlers import RequestHandler
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
+from runtime.errors import DiskFull
+from tests.coordinator.test_group_commit import refusing
+from tests.network.test_faults import whole
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, until
+from tests.support.swarm import BigramScorer, Swarm, accepted, make_swarm, wall, working
+
+ASKS = 48
+
+
+class WatchedScorer(BigramScorer):
+    """`most`: groups that were here at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(seconds=5.0)
+        self.here = self.most = 0
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        self.here += 1
+        self.most = max(self.most, self.here)
+        try:
+            return await super().score(job, samples)
+        finally:
+            self.here -= 1
+
+
+def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> None:
+    """Row A2. On 439044d one group at a time is scored, however many wait."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, batch_groups=64)
+        swarm.scorer = scorer = WatchedScorer()
+        nodes = [swarm.node(f"node{number}") for number in range(6)]
+        async with swarm.coordinating() as coordinator, working(*nodes):
+            await until(lambda: coordinator.painter.paint().accepted >= 24, 600)
+            assert scorer.most >= 6
+            assert coordinator.painter.paint().refused == {}
+
+    run_fake(main)
+
+
+class Volunteer:
+    """Signs requests as a node does, and hands them to a coordinator's handlers itself."""
+
+    def __init__(self, swarm: Swarm, handlers: dict[str, RequestHandler]) -> None:
+        self.key, self.run, self.handlers = generate_key(), swarm.run, handlers
+
+    async def ask(self, method: str, body: bytes) -> Answer:
+        recipient, expires = public_bytes(self.run.keys.channel), int(wall() * 1000) + 60_000
+        request = Request(recipient=recipient, id=secrets.token_bytes(16), method=method, expires=expires, body=body)
+        sealed = seal("request", self.run.id, encode(request), self.key)
+        return decode(await self.handlers[method](peer_id(public_bytes(self.key)), sealed), Answer)
+
+    async def hello(self) -> Answer:
+        task = self.run.task
+        hello = Hello(
+            protocols=(1, 1),
+            software="a test",
+            name="",
+            engine="bigram",
+            device="a CPU",
+            tasks=[TaskReference(name=task.name, version=task.version)],
+            record=Own(self.key, self.run.id).sealed([], int(wall() * 1000)),
+        )
+        return await self.ask("hello", encode(hello))
+
+    async def lease(self, coordinator: Coordinator) -> Answer:
+        latest = coordinator.publisher.latest
+        assert latest is not None
+        ask = LeaseAsk(
+            nonce=secrets.token_bytes(16), era=latest.era, version=latest.version, root=latest.root, engine="bigram"
+        )
+        return await self.ask("lease", encode(ask))
+
+
+@contextmanager
+def statements(coordinator: Coordinator) -> Iterator[list[str]]:
+    """Every statement that SQLite runs for the coordinator within the block."""
+    connection = coordinator.books.database._connection
+    seen: list[str] = []
+    connection.set_trace_callback(seen.append)
+    yield seen
+    connection.set_trace_callback(None)
+
+
+def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, RequestHandler]) -> None:
+    """Row A2. On 439044d each ask is two commits: one for the node's sign of life, one for its lease."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, batch_groups=64)
+        async with swarm.coordinating() as coordinator:
+            volunteers = [Volunteer(swarm, handlers) for _ in range(ASKS)]
+            for volunteer in volunteers:
+                assert (await volunteer.hello()).refusal is None
+            await anyio.sleep(1.5)  # since when a sign of life was worth a write
+            with statements(coordinator) as seen:
+                answers = await asyncio.gather(*(volunteer.lease(coordinator) for volunteer in volunteers))
+            assert [answer.refusal for answer in answers if answer.refusal] == []
+            begun = sum(statement.startswith("BEGIN") for statement in seen)
+            assert begun <= 4, f"{begun} transactions for {ASKS} asks"
+
+    run_fake(main)
+
+
+def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(tmp_path: Path) -> None:
+    """No answer tells of what was not committed: every receipt that a node holds is in the books afterwards."""
+
+    async def until_full(swarm: Swarm, node: Node) -> None:
+        async with swarm.coordinating() as coordinator:
+            await until(lambda: accepted(node) >= 2, 600)
+            refusing(coordinator.books.database).full = True
+            await anyio.sleep(600)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        node = swarm.node("alice")
+        async with working(node):
+            with pytest.raises(ExceptionGroup) as ended:
+                await until_full(swarm, node)
+            assert ended.group_contains(DiskFull, match="free disk space, then start again")
+            async with swarm.coordinating():
+                before = accepted(node)
+                await until(lambda: accepted(node) >= before + 2, 600)
+                whole(swarm)
+
+    run_fake(main)
+
+
+def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
+    tmp_path: Path, handlers: dict[str, RequestHandler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row A9. On 439044d a loop that is held is taken for a suspended machine."""
+    monkeypatch.setattr("coordinator.rollouts.absence.STOPPED", 1_500)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            volunteer = Volunteer(swarm, handlers)
+            assert (await volunteer.hello()).refusal is None
+            assert (await volunteer.lease(coordinator)).refusal is None
+            database = coordinator.books.database
+            (before,) = database.all("SELECT expires FROM leases")
+            time.sleep(2.0)  # noqa: ASYNC251 (what holds the loop)
+            await anyio.sleep(1.2)  # beyond the next tick
+            assert database.all("SELECT expires FROM leases") == [before]
+
+    asyncio.run(main())
+
+
+def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row A8. On 439044d verdicts and confirmations have requests of their own, and are asked for again and again."""
+    asked: Counter[str] = Counter()
+    answer = Control.answer
+
+    def counting(self: Control, method: str, *rest: Any) -> bytes:
+        asked[method] += 1
+        return answer(self, method, *rest)
+
+    monkeypatch.setattr(Control, "answer", counting)
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, batch_groups=64)
+        node = swarm.node("alice")
+        async with swarm.coordinating(), working(node):
+            await until(lambda: accepted(node) >= 2, 600)
+            before, groups = asked.total(), accepted(node)
+            await until(lambda: accepted(node) >= groups + 20, 600)
+            requests = asked.total() - before
+            assert requests <= 2.2 * (accepted(node) - groups), asked
+            confirmed = "SELECT count(*) FROM verdicts WHERE confirmed = 1"
+            assert swarm.coordinator is not None
+            database = swarm.coordinator.books.database
+            assert database.value(confirmed) >= accepted(node) - 3
+            # The last ones have no other request to go with, and get their own.
+            node.daemon.switch.finish("enough")
+            await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
+            await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)
+
+    run_fake(main)

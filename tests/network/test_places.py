@@ -1,0 +1,26 @@
+"""For whom the network keeps places: the parties whose work was accepted."""
+
+from pathlib import Path
+
+from p2p.limits.origin import Origin
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import accepted, make_swarm, working
+
+
+def test_places_are_kept_for_the_parties_of_nodes_whose_work_was_accepted(tmp_path: Path) -> None:
+    """Commit 439044d knows no parties and keeps no places: there is nothing there that could fail."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        worker = swarm.node("worker")
+        async with swarm.coordinating():
+            kept, me = swarm.network.kept, swarm.run.peer_id
+            swarm.network.origins[worker.peer_id] = Origin(worker.peer_id, "8.8.8.0/24")
+            await until(lambda: me in kept, 100)
+            assert kept[me] == frozenset(), "nobody has worked"
+            async with working(worker):
+                await until(lambda: accepted(worker) >= 3, 1_000)
+                await until(lambda: kept[me] == frozenset({"8.8.8.0/24"}), 1_000)
+
+    run_fake(main)

@@ -1,0 +1,126 @@
+"""The plan of broadcasts in a whole run: nodes ask for it, meet their parents, and carry on when it leads nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from node.links.plan_client import ASK_EVERY
+from p2p.discovery.peer_records import Known
+from p2p.identity import public_key
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, until
+from tests.support.swarm import Swarm, make_swarm, working
+
+SLOW = 20_000
+"""Bytes per second of a coordinator that had better be asked once."""
+NAMES = ("alice", "bob", "carol", "dave")
+
+
+def parents(node: Node) -> set[str]:
+    return set(node.daemon.contacts.parents.parents)
+
+
+def settled(swarm: Swarm, nodes: list[Node]) -> bool:
+    """Whether these nodes, and no others, follow the plan as it stands, and are connected with their parents."""
+    assert swarm.coordinator is not None
+    plan = swarm.coordinator.feeding._planner.plan
+    return plan.parents.keys() == {node.peer_id for node in nodes} and all(
+        tuple(node.daemon.contacts.parents.parents) == plan.parents[node.peer_id]
+        and parents(node) <= set(swarm.network.transports[node.peer_id].peers())
+        for node in nodes
+    )
+
+
+async def received(node: Node) -> dict[str, int]:
+    return (await node.daemon._network.exchange.traffic()).received_by_peer
+
+
+def test_nodes_follow_the_coordinators_plan_and_take_new_versions_from_their_parents(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=40)
+        async with swarm.coordinating() as coordinator:
+            coordinator.feeding._limit = SLOW
+            nodes = [swarm.node(name) for name in NAMES]
+            async with working(*nodes):
+                await until(lambda: settled(swarm, nodes))
+                fed = [node for node in nodes if swarm.run.peer_id not in parents(node)]
+                assert fed
+                before = {node.peer_id: await received(node) for node in fed}
+                reached = coordinator.publisher.latest
+                assert reached is not None
+                await until(lambda: (coordinator.publisher.latest or reached).version >= reached.version + 3, 600)
+                for node in fed:
+                    old, new = before[node.peer_id], await received(node)
+                    assert sum(new.get(peer, 0) - old.get(peer, 0) for peer in parents(node)) > 0
+
+    run_fake(main)
+
+
+def test_who_comes_is_taken_into_the_plan_and_who_leaves_is_nobodys_parent_any_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400)
+        async with swarm.coordinating():
+            *staying, leaving = nodes = [swarm.node(name) for name in NAMES]
+            async with working(*staying):
+                async with working(leaving):
+                    await until(lambda: settled(swarm, nodes))
+                await until(lambda: settled(swarm, staying), 3 * ASK_EVERY)
+                newcomer = swarm.node("erin")
+                async with working(newcomer):
+                    await until(lambda: settled(swarm, [*staying, newcomer]), 3 * ASK_EVERY)
+
+    run_fake(main)
+
+
+def test_nodes_follow_the_plan_of_a_coordinator_that_was_started_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400)
+        nodes = [swarm.node(name) for name in NAMES]
+        async with working(*nodes):
+            for _ in range(2):
+                async with swarm.coordinating():
+                    await until(lambda: settled(swarm, nodes), 300)
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4)
+        async with swarm.coordinating() as coordinator:
+            coordinator.feeding._enabled = enabled
+            nodes = [swarm.node(name) for name in ("alice", "bob")]
+            async with working(*nodes):
+                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+                assert all(bool(node.daemon.contacts.parents.parents) == enabled for node in nodes)
+                assert all(node.daemon.rollouts.done > 0 for node in nodes)
+
+    run_fake(main)
+
+
+def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=400)
+        async with swarm.coordinating() as coordinator:
+            nodes = [swarm.node(name) for name in NAMES]
+            moving, *staying = nodes
+
+            def record() -> Known:
+                known = coordinator.books.roster.record(public_key(moving.peer_id), coordinator._now())
+                assert known is not None
+                return known
+
+            async with working(*nodes):
+                await until(lambda: settled(swarm, nodes))
+                before = record()
+                swarm.network.move(moving.peer_id)
+                await until(lambda: record().issued > before.issued)
+                assert record().addresses == (swarm.network.places.address(moving.peer_id),)
+                await until(lambda: settled(swarm, nodes), 600)
+                fed = [node for node in staying if moving.peer_id in parents(node)]
+                heard = [node.daemon.contacts.parents._strangers.book.of(moving.peer_id) for node in fed]
+                assert heard == [record()] * len(fed)
+                await until(lambda: len(swarm.network.transports[moving.peer_id].peers()) > 1)
+
+    run_fake(main)

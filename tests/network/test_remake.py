@@ -1,0 +1,53 @@
+"""Payloads that the coordinator dropped under its budget, and that late joiners get all the same."""
+
+from pathlib import Path
+
+from p2p.messages import DocumentsAsk
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import accepted, make_swarm, working
+
+
+def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            first = swarm.node("first")
+            async with working(first):
+                await until(lambda: coordinator.publisher.latest.version >= 3, 600)
+            store = coordinator.publisher._store
+            before = {file.hash: file.path.read_bytes() for file in store.payloads()}
+            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            kept = {file.hash for file in store.payloads()}
+            latest = coordinator.publisher.latest.version
+            assert {file.version for file in store.snapshots()} == {0, latest}
+            assert {file.version for file in store.payloads()} == set(range(1, latest + 1)), "all but the full one"
+            late = swarm.node("late")
+            async with working(late):
+                await until(lambda: late.daemon.engine.current and accepted(late) >= 1, 600)
+            made = {file.hash: file.path.read_bytes() for file in store.payloads()}
+            again = made.keys() - kept
+            assert {before[digest] for digest in again & before.keys()} == {made[d] for d in again & before.keys()}
+            assert any(file.version == 0 and file.hash in again for file in store.payloads())
+            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            assert again <= {file.hash for file in store.payloads()}, "who asked for it may still be fetching"
+
+    run_fake(main)
+
+
+def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            first = swarm.node("first")
+            async with working(first):
+                await until(lambda: coordinator.publisher.latest.version >= 2, 600)
+            store, remaking = coordinator.publisher._store, coordinator.publisher._remaking
+            (base,) = [file for file in store.snapshots() if file.version == 0]
+            store.drop_file(base.path)
+            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            assert {0, 1} <= {file.version for file in store.payloads()}
+            await remaking._answer("stranger", DocumentsAsk(hashes=[bytes(32)]))
+            assert not remaking._wanted
+
+    run_fake(main)

@@ -1,0 +1,91 @@
+"""The scorer's one copy of the weights: it steps among the versions that are asked for, and comes back from harm."""
+
+import shutil
+from pathlib import Path
+
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import Swarm, accepted, make_swarm, working
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot
+
+
+async def _at_version(swarm: Swarm, version: int) -> None:
+    assert swarm.coordinator is not None
+    node = swarm.node(f"node{version}")
+    publisher = swarm.coordinator.publisher
+    async with working(node):
+        await until(lambda: publisher.latest is not None and publisher.latest.version >= version, 600)
+        await until(lambda: accepted(node), 600)
+
+
+def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_copy(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, staleness=3)
+        async with swarm.coordinating() as coordinator:
+            await _at_version(swarm, 6)
+            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
+            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            line = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
+            assert len(line) >= 5
+            for version in [line[-1], line[0], line[2], line[-1], *reversed(line)]:
+                assert await weights.hold(version.root)
+                held = swarm.scorer.engine.held
+                assert held is not None
+                assert Snapshot(held.path).root == version.root
+            folder = swarm.run.folder.scorer / "held"
+            assert len(list(folder.glob("**/*.safetensors"))) == 1
+            assert len(publisher.snapshots()) == 2, "whole copies: the first and the latest"
+            assert not await weights.hold(bytes(32))
+
+    run_fake(main)
+
+
+def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating() as coordinator:
+            await _at_version(swarm, 4)
+            weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
+            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            folder = swarm.run.folder.scorer / "held"
+            oldest = next(v for v in publisher.line if (v.era, v.version) >= coordinator.books.oldest())
+
+            def rotten() -> None:
+                path = Rolling(folder).path
+                path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+
+            def without_journals() -> None:
+                for path in (*folder.glob("undo/*"), *folder.glob("redo/*")):
+                    path.write_bytes(b"")
+
+            def gone() -> None:
+                shutil.rmtree(folder)
+
+            def from_elsewhere() -> None:
+                shutil.rmtree(folder)
+                Rolling.create(folder, Snapshot(publisher.snapshots()[publisher.line[-1].root]))
+
+            for harm in (rotten, without_journals, gone, from_elsewhere):
+                harm()
+                swarm.scorer._loaded = None
+                for version in (oldest, publisher.line[-1]):
+                    assert await weights.hold(version.root), harm.__name__
+                    assert Snapshot(Rolling(folder).path).root == version.root
+
+    run_fake(main)
+
+
+def test_a_coordinator_that_comes_back_goes_on_with_the_weights_as_they_stood(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        async with swarm.coordinating():
+            await _at_version(swarm, 3)
+        swarm.scorer._loaded = None
+        folder = swarm.run.folder.scorer / "held"
+        made = (folder / "snapshot.safetensors").stat().st_ino
+        async with swarm.coordinating():
+            await _at_version(swarm, 5)
+        assert (folder / "snapshot.safetensors").stat().st_ino == made, "not made anew"
+
+    run_fake(main)

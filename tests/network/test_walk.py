@@ -1,0 +1,91 @@
+"""Count our functions between a node's payloads and the download that fetches one over libp2p."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.versions.acknowledgements import Acknowledger
+from node.versions.payload_fetcher import Payloads
+from p2p.envelope import Verified, document_hash, verify_named
+from p2p.https.client import HttpsClient
+from p2p.https.failover import Ways
+from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.libp2p.trio_bridge import TrioThread
+from p2p.network import Manifest
+from p2p.swarm.download import Download
+from tests.p2p.libp2p.test_transport import made, running
+from tests.support.peers import payload_file
+from weights.documents import Edge
+from weights.store import Store
+
+OURS = ("node/", "p2p/")
+ROOT = str(Path(__file__).parents[2]) + "/"
+
+
+def callers() -> list[str]:
+    """Our functions that wait for the one that calls this, the last one first."""
+    found, frame = [], sys._getframe(2)
+    while frame is not None:
+        place = frame.f_code.co_filename.removeprefix(ROOT)
+        if place.startswith(OURS):
+            found.append(frame.f_code.co_qualname)
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
+
+
+async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With HTTPS beside libp2p. The four: `Payloads.get`, `Ways.fetch`, `TrioThread.call` and its `runner`."""
+    walks: list[list[str]] = []
+
+    def seen(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if name != "call" or "fetch" in repr(args[1]):
+                walks.append(callers())
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    seen(Download, "run")
+    seen(TrioThread, "call")
+    seen(Ways, "fetch")
+    source, direct = made(), ThreadedPeer(generate_key(), [])
+    ways = Ways(direct, HttpsClient("node", bytes(32)))
+    manifest = payload_file(tmp_path / "payload", 100_000)
+    with Store(tmp_path / "store") as store:
+        network = ways.network
+        payloads = Payloads(
+            network.exchange, network.rpc, network.links, store, Acknowledger(_tell), coordinator=lambda: None
+        )
+        async with running(source), asyncio.TaskGroup() as group:
+            task = group.create_task(network.host.run())
+            await network.host.ready()
+            await source.share(manifest, tmp_path / "payload")
+            await network.links.dial(await source.addresses())
+            held = await payloads.get(edge_of(manifest))
+            task.cancel()
+    assert held.read_bytes() == (tmp_path / "payload").read_bytes()
+    assert walks == [
+        ["Payloads.get"],
+        ["Ways.fetch"],
+        ["Broadcast._download", "Broadcast.fetch", "TrioThread.call.<locals>.runner", "TrioThread.run.<locals>.thread"],
+    ], "the callers of Ways.fetch, of TrioThread.call, and on trio of Download.run"
+
+
+def edge_of(manifest: Manifest) -> Verified[Edge]:
+    edge = Edge(
+        era=1, version=0, root=bytes(32), codec="echo2-full/1", payload_hash=manifest.hash, length=manifest.length,
+        chunk_size=manifest.chunk_size, chunk_root=manifest.chunk_root,
+    )  # fmt: skip
+    return verify_named(b"sealed", document_hash(b"sealed"), lambda _: edge)
+
+
+async def _tell(make: Any) -> None:
+    """Tell nobody."""

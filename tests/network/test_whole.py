@@ -1,0 +1,50 @@
+"""A whole run in one process: the shipped coordinator and nodes, an in-memory network, a fake clock."""
+
+from pathlib import Path
+
+from coordinator.daemon import Coordinator
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import until
+from tests.support.swarm import make_swarm, working
+
+
+def test_nodes_carry_a_run_to_its_last_step_and_then_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=12)
+        async with swarm.coordinating() as coordinator:
+            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            async with working(*nodes):
+                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+                await until(lambda: all(node.daemon.switch.finishing for node in nodes), 60)
+            state = coordinator.painter.paint()
+        assert state.step == state.version == 12
+        assert state.refused == {}
+        assert state.received == state.accepted == sum(row.accepted for row in state.nodes)
+        assert state.undecided == state.running == 0
+        assert sum(state.staleness) == 12 * 2
+        assert sum(row.weight for row in state.nodes) == sum(row.points for row in state.nodes) > 0
+
+    run_fake(main)
+
+
+def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_and_stops_nobody(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path, steps=4)
+        async with swarm.coordinating() as coordinator:
+            swarm.scorer.poisoned = {lease_index(coordinator, 1)}
+            node = swarm.node("alice")
+            async with working(node):
+                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+            state = coordinator.painter.paint()
+        assert state.refused == {"not-scorable": 1}
+        assert swarm.scorer.renewed == 1
+        assert state.undecided == 0
+
+    run_fake(main)
+
+
+def lease_index(coordinator: Coordinator, position: int) -> int:
+    """Which prompt the lease at this position of the run will get."""
+    return coordinator.books.leases.positions.prompts.at(position).index

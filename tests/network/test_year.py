@@ -1,0 +1,331 @@
+"""Years of a run on a fake clock: its Root is renewed, its keys are rotated and revoked, and nodes go on by themselves.
+
+The commands are those of `echo2-coord keys`; a running coordinator is told by `renew`, which its socket calls.
+"""
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from coordinator.daemon import Coordinator
+from coordinator.run import keys_commands
+from coordinator.web import page, status
+from node.links.coordinator_client import Refused
+from node.rollouts.outbox import Outbox
+from node.rollouts.receipts import verified
+from node.rollouts.worker import EXPIRED
+from node.trust.trusted_set import TrustedSet
+from p2p.envelope import peek
+from p2p.identity import generate_key, write_key
+from p2p.messages import LeaseAsk, Receipt, decode
+from protocol.authority import Unproven
+from protocol.methods import LEASE
+from runtime.control_socket import socket_path
+from runtime.errors import LocalFault
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import Node, make_node, until
+from tests.support.swarm import Swarm, accepted, make_swarm, wall, working
+
+DAY = 24 * 3600.0
+ROLES = ("root", "policy", "channel", "ledger")
+
+
+def now() -> int:
+    return int(wall() * 1000)
+
+
+def life_of(swarm: Swarm, name: str, key: Ed25519PrivateKey) -> Node:
+    """A node that may have been here before, in the folder of its name."""
+    home = swarm.folder / name
+    if not (home / "node.key").exists():
+        write_key(home / "node.key", key)
+    (home / "invite").write_text(swarm.invite().to_text())
+    return make_node(swarm.network, home, swarm.invite(), key=key, local=now)
+
+
+async def changed(
+    swarm: Swarm, role: str | None, coordinator: Coordinator | None = None, since: int | None = None
+) -> list[str]:
+    """The operator's command; beside a running coordinator, which has no thread for its socket here."""
+    socket_path(swarm.folder / "run").unlink(missing_ok=True)
+    lines = keys_commands.change(swarm.folder / "run", role, now=now(), secret=None, since=since)
+    if coordinator is not None:
+        await coordinator.renew()
+    return lines
+
+
+def trusted(node: Node) -> TrustedSet:
+    return node.daemon._records.trusted
+
+
+def serial(node: Node) -> int:
+    return trusted(node).chain[-1].serial
+
+
+async def at_work(*nodes: Node, groups: int = 3) -> None:
+    """Until each of these got receipts that it did not have."""
+    before = [accepted(node) for node in nodes]
+    await until(lambda: all(accepted(n) >= b + groups for n, b in zip(nodes, before, strict=True)), 120)
+    assert [node.daemon.contacts.link.lies for node in nodes] == [[]] * len(nodes)
+
+
+def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        invite, names = swarm.invite(), ("steady", "one", "two")
+        keys = {name: generate_key() for name in names}
+        async with swarm.coordinating(), working(*(nodes := [life_of(swarm, name, keys[name]) for name in names])):
+            await at_work(*nodes)
+        years: list[tuple[str | None, tuple[str, ...]]] = [
+            (None, ("steady", "one", "two")),
+            ("channel", ("steady",)),
+            ("policy", ("steady", "one")),
+        ]
+        for renewal, (role, here) in enumerate(years, start=2):
+            await anyio.sleep(340 * DAY)
+            nodes = [life_of(swarm, name, keys[name]) for name in here]
+            async with swarm.coordinating() as coordinator, working(*nodes):
+                await at_work(*nodes)
+                assert "ends on" in coordinator.painter.paint().root_ends
+                await changed(swarm, role, coordinator)
+                await changed(swarm, "ledger", coordinator)
+                assert coordinator.painter.paint().root_ends == ""
+                await until(lambda n=nodes, r=renewal: all(serial(node) == 2 * r - 1 for node in n), 120)
+                await at_work(*nodes)
+            for node in nodes:
+                good, faults = verified(node.home, None)
+                assert (good >= 6, faults) == (True, [])
+        nodes = [life_of(swarm, name, keys[name]) for name in names]
+        newcomer = make_node(swarm.network, tmp_path / "new", invite, local=now)
+        async with swarm.coordinating(), working(*nodes, newcomer):
+            await at_work(*nodes, newcomer)
+            assert [serial(node) for node in (*nodes, newcomer)] == [7, 7, 7, 7]
+        assert swarm.invite() == invite
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_is_changed_under_a_running_coordinator_and_its_nodes_at_work(
+    role: str, revoke: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        nodes = [life_of(swarm, name, generate_key()) for name in ("a", "b")]
+        async with swarm.coordinating() as coordinator, working(*nodes):
+            await at_work(*nodes)
+            await changed(swarm, role, coordinator, now() if revoke else None)
+            await at_work(*nodes, groups=6)
+            assert [serial(node) for node in nodes] == [2, 2]
+            assert all("refused" not in node.daemon.outbox.counts() for node in nodes)
+        async with swarm.coordinating():
+            pass
+        for node in nodes:
+            good, faults = verified(node.home, None)
+            assert (good >= 9, faults) == (True, [])
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("revoke", [False, True], ids=["rotate", "revoke"])
+def test_receipts_from_between_the_request_and_its_installation_come_anew(revoke: bool, tmp_path: Path) -> None:
+    """The Root says when it was written, not when it was installed: what the former key signed meanwhile holds no more,
+    nor what was signed after the theft."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        home, request, key = swarm.folder / "run", tmp_path / "request", generate_key()
+        node = life_of(swarm, "node", key)
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            stolen = now()
+            await at_work(node)
+            keys_commands.change(home, "ledger", now=now(), secret=None, since=stolen if revoke else None, out=request)
+            await anyio.sleep(2.0)
+            await at_work(node)
+            keys_commands.sign(request, home / "keys", secret=None, confirm=lambda lines: True)
+            socket_path(home).unlink(missing_ok=True)
+            keys_commands.install(home, tmp_path / "request.signed", secret=None)
+            await coordinator.renew()
+            await at_work(node)
+        good, faults = verified(node.home, None)
+        assert (good >= 12, faults) == (True, [])
+
+    run_fake(main)
+
+
+def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        keys = generate_key(), generate_key()
+        informed, ignorant = (life_of(swarm, name, key) for name, key in zip("ab", keys, strict=True))
+        async with swarm.coordinating(), working(informed, ignorant):
+            await at_work(informed, ignorant)
+        await changed(swarm, "channel")
+        informed = life_of(swarm, "a", keys[0])
+        ignorant = life_of(swarm, "b", keys[1])
+        async with swarm.coordinating(), working(informed):
+            await at_work(informed)
+        async with working(life_of(swarm, "a", keys[0]), ignorant):
+            await until(lambda: serial(ignorant) == 2, 120)
+            assert ignorant.daemon.contacts.link.peer is None
+
+    run_fake(main)
+
+
+def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node_repeats_it(tmp_path: Path) -> None:
+    """The node hears no Head: what it knows of the new key comes with the refusal."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        node = life_of(swarm, "node", generate_key())
+        node.daemon.follower.hear = heard_nothing  # type: ignore[method-assign]
+        async with swarm.coordinating() as coordinator:
+            coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
+            async with working(life_of(swarm, "other", generate_key()), node):
+                await until(lambda: node.daemon.contacts.link.peer)
+                await changed(swarm, "channel", coordinator)
+                link = node.daemon.contacts.link
+                before, asked = link.peer, LeaseAsk(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram")
+                assert serial(node) == 1
+                with pytest.raises(Refused, match="Era 7 version 0 is not one of this run's"):
+                    await link.call(LEASE, asked)
+                assert serial(node) == 2
+                assert (link.peer, link.lies) == (before, []), "the line was given up"
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("role", ["channel", "ledger"])
+def test_an_answer_under_a_key_that_a_node_has_not_heard_of_is_no_lie(role: str, tmp_path: Path) -> None:
+    """The new Root's Head is not there yet when the first answer under its keys comes."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        node = life_of(swarm, "node", generate_key())
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            announce = coordinator.publisher.announce
+            coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
+            await changed(swarm, role, coordinator)
+            await at_work(node, groups=4)
+            assert serial(node) == 2
+            coordinator.publisher.announce = announce  # type: ignore[method-assign]
+            await at_work(node)
+
+    run_fake(main)
+
+
+async def heard_nothing(peer: str, sealed: bytes) -> bool:
+    return False
+
+
+async def no_announcement() -> None:
+    await asyncio.sleep(0)
+
+
+def receipts(node: Node) -> list[bytes]:
+    """The sealed Receipts in a node's folder."""
+    path = next(node.home.glob("runs/*/outbox.sqlite"))
+    with closing(Outbox(path, node=bytes(32), limit=1)) as outbox:
+        return [row.receipt for row in outbox.rows() if row.receipt is not None]
+
+
+def test_what_a_revoked_key_signed_goes_out_under_the_new_one(tmp_path: Path) -> None:
+    """A receipt that the node had not fetched when the ledger key was revoked."""
+
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        key = generate_key()
+        node = life_of(swarm, "node", key)
+        async with swarm.coordinating(), working(node):
+            await at_work(node)
+            swarm.scorer.seconds = 30.0
+            await until(lambda: node.daemon.outbox.counts().get("received", 0) >= 3, 120)
+        swarm.scorer.seconds = 0.01
+        async with swarm.coordinating():
+            await anyio.sleep(20)
+        await changed(swarm, "ledger", since=now())
+        again = life_of(swarm, "node", key)
+        stored = receipts(again)
+        async with swarm.coordinating(), working(again):
+            await at_work(again, groups=6)
+        chain, kept = trusted(again).chain, 0
+        for sealed in receipts(again):
+            signer = peek(sealed).signatures[0].key
+            if sealed in stored:
+                kept += 1
+                assert signer == chain[0].roles["ledger"].keys[0]
+                with pytest.raises(Unproven, match="revoked"):
+                    trusted(again).open_kept(sealed, "receipt")
+            else:
+                assert signer == chain[1].roles["ledger"].keys[0]
+                decode(trusted(again).open_kept(sealed, "receipt"), Receipt)
+        assert kept == len(stored) > 0
+        good, faults = verified(again.home, None)
+        assert (good, faults) == (len(receipts(again)), []), "the node keeps what it stored before the revocation"
+
+    run_fake(main)
+
+
+def test_a_coordinator_takes_no_root_that_its_folder_cannot_stand_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        node = life_of(swarm, "node", generate_key())
+        async with swarm.coordinating() as coordinator, working(node):
+            await changed(swarm, "policy")
+            for path in (swarm.folder / "run/keys").glob("policy-*.pem"):
+                path.unlink()
+            with pytest.raises(LocalFault, match="put that one back, or rotate the key"):
+                await coordinator.renew()
+            await at_work(node)
+            assert serial(node) == 1
+
+    run_fake(main)
+
+
+def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renewed(tmp_path: Path) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        await anyio.sleep(365 * DAY - 60)
+        node = life_of(swarm, "node", generate_key())
+        async with swarm.coordinating() as coordinator, working(node):
+            await at_work(node)
+            await anyio.sleep(90)
+            told = (await node.daemon.report.why({}))["blocked"]
+            done = node.daemon.rollouts.done
+            await anyio.sleep(60)
+            assert (told, node.daemon.rollouts.done) == (EXPIRED, done)
+            assert "ended on" in coordinator.painter.paint().root_ends
+            await changed(swarm, None, coordinator)
+            await at_work(node)
+
+    run_fake(main)
+
+
+def test_from_day_335_page_status_and_log_say_that_the_root_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        swarm = make_swarm(tmp_path)
+        await anyio.sleep(334 * DAY)
+        async with swarm.coordinating() as coordinator:
+            await anyio.sleep(5)
+            assert coordinator.painter.paint().root_ends == ""
+        await anyio.sleep(DAY)
+        capsys.readouterr()
+        async with swarm.coordinating() as coordinator:
+            await anyio.sleep(5)
+            state = coordinator.painter.paint()
+            told = "renew it with the root key, by `echo2-coord keys renew`"
+            assert told in state.root_ends
+            assert f"The run's keys</b>: {state.root_ends}" in page.page(state).replace("&#39;", "'")
+            assert any(line.startswith("keys") and told in line for line in status.lines(state))
+        assert capsys.readouterr().out.count("Root ends soon") == 1
+
+    run_fake(main)

@@ -1,0 +1,67 @@
+"""A node's place in the plan of broadcasts: where it comes from, and whose word is taken for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from node.links.plan_client import LOOK, Parents
+from p2p.discovery.dialer import Strangers
+from p2p.errors import Unreachable
+from p2p.memory.transport import MemoryNetwork
+from p2p.messages import PlanAnswer, PlanAsk, encode
+from p2p.peer.peer import Peer
+from protocol.methods import FOLLOW, PLAN
+from tests.support.clock import run_fake
+from tests.support.peers import running
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
+    """A coordinator "c" whose plan says "a", another peer "a", and the keeper of a node's place, at work."""
+    network = MemoryNetwork(1)
+    coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
+
+    async def plan(peer: str, ask: PlanAsk) -> PlanAnswer:
+        return PlanAnswer(parents=["a"])
+
+    async def connected() -> str:
+        return "c"
+
+    PLAN.serve(coordinator, plan)
+    strangers = Strangers(node, bytes(32), lambda: 0)
+    parents = Parents(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
+    async with running(coordinator, other, node), anyio.create_task_group() as tasks:
+        tasks.start_soon(parents.run)
+        await anyio.sleep(LOOK)
+        yield coordinator, other, parents
+        tasks.cancel_scope.cancel()
+
+
+def test_the_coordinator_tells_a_node_of_its_place_without_being_asked():
+    async def main():
+        async with world() as (coordinator, _, parents):
+            assert parents.parents == ["a"]
+            await FOLLOW.ask(coordinator, "n", PlanAnswer(parents=["c", "a"]), timeout=5)
+            assert parents.parents == ["c", "a"]
+
+    run_fake(main)
+
+
+BAD = {
+    "another peer says whom to follow": ("a", encode(PlanAnswer(parents=["a", "a"]))),
+    "the coordinator says nonsense": ("c", b"\xc1"),
+    "the coordinator says a thing of another kind": ("c", encode(PlanAnswer(parents=[])) + b"\x00"),
+}
+
+
+@pytest.mark.parametrize(("who", "data"), BAD.values(), ids=BAD.keys())
+def test_a_node_keeps_its_place_when(who, data):
+    async def main():
+        async with world() as (coordinator, other, parents):
+            with pytest.raises(Unreachable):
+                await {"c": coordinator, "a": other}[who].request("n", FOLLOW.name, data, timeout=5)
+            assert parents.parents == ["a"]
+
+    run_fake(main)

@@ -1,0 +1,181 @@
+"""What a node announces, and when it looks for a relay."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from node.links.reachability import Reach
+from p2p.discovery.peer_records import RENEW, Own, trusted
+from p2p.errors import Unreachable
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.messages import Reachable, encode
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import wall
+
+KEY = generate_key()
+ME = peer_id(public_bytes(KEY))
+OWN = "/ip4/10.0.0.5/tcp/4000"
+COORDINATOR = "/ip4/192.0.2.1/tcp/4310/p2p/coordinator"
+HTTPS = "/ip4/192.0.2.1/tcp/4311/https/p2p/coordinator"
+OTHER = "/ip4/192.0.2.2/tcp/4000/p2p/other"
+
+
+class FakeNetwork:
+    """A network whose coordinator answers `verdict`; `relays` grant reservations."""
+
+    peer_id = ME
+
+    def __init__(self, verdict: Reachable | None, relays: tuple[str, ...] = ()) -> None:
+        self.verdict, self.relays = verdict, relays
+        self.own = [OWN]
+        self.held: dict[str, str] = {}
+        self.by = "direct"
+        self.questions = 0
+
+    async def addresses(self) -> list[str]:
+        return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.held.values())]
+
+    async def way(self, peer: str) -> str:
+        return self.by
+
+    async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
+        self.questions += 1
+        if self.verdict is None:
+            raise Unreachable("it has no such method")
+        return encode(self.verdict)
+
+    async def reserve(self, addresses: list[str]) -> None:
+        peer = addresses[0].rpartition("/p2p/")[2]
+        if peer not in self.relays:
+            raise Unreachable(f"{peer} is no relay")
+        self.held[peer] = addresses[0]
+
+    async def release(self, relay: str) -> None:
+        del self.held[relay]
+
+
+@asynccontextmanager
+async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
+    """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
+    changes: list[str] = []
+    reach = Reach(
+        network, network, network,
+        relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
+        changed=changes.append, own=Own(KEY, bytes(32)), now=wall,
+    )  # fmt: skip
+    await reach.record()
+    task = asyncio.create_task(reach.run())
+    await asyncio.sleep(1)
+    yield reach, changes
+    task.cancel()
+
+
+def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_relay():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
+        async with reaching(network) as (reach, changes):
+            assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
+            assert changes == ["this node's addresses changed"]
+            assert not network.held
+            assert "directly" in reach.found
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("relay", ["coordinator", "other"])
+def test_a_node_that_cannot_be_dialled_reserves_at(relay):
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=(relay,))
+        async with reaching(network) as (reach, changes):
+            assert network.held == {relay: COORDINATOR if relay == "coordinator" else OTHER}
+            assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
+            assert len(changes) == 1
+            assert "no port of this node answers" in reach.found
+
+    run_fake(main)
+
+
+def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(), relays=("other",))
+        network.by = "relay"
+        async with reaching(network):
+            assert list(network.held) == ["other"]
+
+    run_fake(main)
+
+
+def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
+    async def main() -> None:
+        async with reaching(FakeNetwork(Reachable(observed="198.51.100.7"))) as (reach, changes):
+            assert reach.found.startswith("by nobody")
+            assert not changes
+
+    run_fake(main)
+
+
+def test_a_coordinator_that_gives_no_verdict_changes_nothing():
+    async def main() -> None:
+        for verdict in (None, Reachable()):
+            network = FakeNetwork(verdict, relays=("coordinator",))
+            async with reaching(network) as (reach, changes):
+                assert not network.held
+                assert not changes
+                assert reach.found.startswith("not known")
+
+    run_fake(main)
+
+
+def test_the_relays_that_the_owner_named_are_used_in_any_case():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("other",))
+        async with reaching(network, relays=(OTHER,)):
+            assert list(network.held) == ["other"]
+
+    run_fake(main)
+
+
+def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=("coordinator",))
+        async with reaching(network) as (reach, changes):
+            network.own = ["/ip4/10.9.9.9/tcp/4000"]
+            network.verdict = Reachable(observed="203.0.113.1", ports=[4000])
+            await asyncio.sleep(10)
+            assert not network.held, "the relay is given back"
+            assert len(changes) == 2
+            assert (await reach.addresses())[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
+
+    run_fake(main)
+
+
+def test_the_question_is_asked_again_after_a_while_only():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        async with reaching(network):
+            await asyncio.sleep(590)
+            assert network.questions == 1
+            await asyncio.sleep(20)
+            assert network.questions == 2
+
+    run_fake(main)
+
+
+def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_is_over():
+    async def main() -> None:
+        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        async with reaching(network) as (reach, changes):
+            first = trusted(await reach.record())
+            assert first.addresses == (f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}")
+            network.own, network.verdict = ["/ip4/10.9.9.9/tcp/4000"], Reachable(observed="203.0.113.1", ports=[4000])
+            await asyncio.sleep(10)
+            second = trusted(await reach.record())
+            assert second.issued > first.issued
+            assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
+            assert len(changes) == 2
+            await asyncio.sleep(RENEW / 1000 + 10)
+            assert changes[2] == changes[-1] == "this node's record is to be issued anew"
+            assert trusted(await reach.record()).issued >= second.issued + RENEW
+
+    run_fake(main)

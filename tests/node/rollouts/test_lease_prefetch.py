@@ -1,0 +1,135 @@
+"""Leases asked for ahead: the engine does not wait for the coordinator, and nothing is held longer than it must be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+
+from node.rollouts.lease_prefetch import Ahead
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.messages import Lease, Refusal
+from runtime.exit_codes import Exit
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until, wall
+
+DELAY = 0.1
+"""Seconds of a line, one way; a group takes one second."""
+TRIP = 4 * DELAY
+"""Seconds from a question to its answer: a stream is opened first."""
+
+
+def test_the_next_lease_is_asked_for_two_round_trips_before_the_group_is_done() -> None:
+    ahead = Ahead()
+    ahead.answered(0.3)
+    assert ahead.wait is None
+    ahead.made(10.0)
+    assert ahead.wait == 9.4
+    ahead.answered(7.0)
+    assert ahead.wait == 0.0
+
+
+class Recorded(FakeCoordinator):
+    """`most_open`: leases without a submission at once."""
+
+    most_open = 0
+
+    def lease(self, node: bytes, body: bytes) -> bytes | Refusal:
+        answer = super().lease(node, body)
+        self.most_open = max(self.most_open, len(set(self.leases) - set(self.submitted)))
+        return answer
+
+    def unworked(self) -> list[Lease]:
+        return [lease for lease in self.leases.values() if lease.id not in self.submitted]
+
+
+def with_one_node(folder: Path, play: Callable[[Recorded, Node], object], seconds: float = 1.0) -> None:
+    """Run a node over lines with a delay until `play` is over, and then to its end."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0, link=Link(delay=DELAY)), Recorded(folder / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, folder / "node", coordinator.invite(), engine=InProcessEngine(seconds=seconds))
+            ended: list[Exit] = []
+
+            async def life() -> None:
+                ended.append(await node.daemon.run())
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(life)
+                await until(lambda: node.daemon.rollouts.done >= 3)
+                await play(coordinator, node)  # type: ignore[misc]
+                assert "refused" not in node.daemon.outbox.counts()
+                node.daemon.interrupt("the test")
+                await until(lambda: ended)
+            assert ended == [Exit.OK]
+
+    run_fake(main)
+
+
+def test_the_engine_does_not_wait_for_a_round_trip_between_two_groups(tmp_path: Path) -> None:
+    async def play(coordinator: Recorded, node: Node) -> None:
+        before = node.engine.generated
+        await anyio.sleep(100)
+        assert node.engine.generated - before >= 99  # with a question between them it would be 71
+
+    with_one_node(tmp_path, play)
+
+
+def test_a_node_that_ends_has_worked_off_what_it_asked_for_ahead(tmp_path: Path) -> None:
+    coordinators: list[Recorded] = []
+
+    async def play(coordinator: Recorded, node: Node) -> None:
+        coordinators.append(coordinator)
+        await until(lambda: len(coordinator.unworked()) == 2)
+
+    with_one_node(tmp_path, play)
+    assert coordinators[0].unworked() == []
+    assert coordinators[0].most_open == 2
+
+
+def test_a_newer_version_waits_for_one_group_more_at_most_and_costs_no_lease(tmp_path: Path) -> None:
+    async def play(coordinator: Recorded, node: Node) -> None:
+        for version in range(1, 8):
+            await coordinator.publish(version)
+            await until(lambda: node.daemon.engine.wanted)
+            began = wall()
+            await until(lambda v=version: node.daemon.engine.current.version == v)
+            assert wall() - began <= 1000 + 2 * TRIP * 1000 + 100, "a group, what is asked ahead, this test's own looks"
+            await anyio.sleep(0.37 * version)
+        assert len(coordinator.unworked()) <= 2
+
+    with_one_node(tmp_path, play)
+
+
+def test_a_lease_asked_for_ahead_is_kept_over_a_pause(tmp_path: Path) -> None:
+    coordinators: list[Recorded] = []
+
+    async def play(coordinator: Recorded, node: Node) -> None:
+        coordinators.append(coordinator)
+        await until(lambda: len(coordinator.unworked()) == 2)
+        await node.daemon.report.pause({"seconds": 20})
+        await anyio.sleep(10)
+        assert node.engine.engine is None
+        await anyio.sleep(10)
+        await until(lambda: coordinator.unworked() == [] or len(coordinator.leases) > len(coordinator.submitted) + 1)
+
+    with_one_node(tmp_path, play)
+    assert coordinators[0].unworked() == []
+
+
+def test_who_may_have_one_lease_at_a_time_works_on_as_before(tmp_path: Path) -> None:
+    async def play(coordinator: Recorded, node: Node) -> None:
+        ours = coordinator.lease
+
+        def one_at_a_time(peer: bytes, body: bytes) -> bytes | Refusal:
+            if coordinator.unworked():
+                return Refusal(code="too-many-leases", sentence="A node has one lease here.", retry_after=1000)
+            return ours(peer, body)
+
+        coordinator.lease = one_at_a_time  # type: ignore[method-assign]
+        done = node.daemon.rollouts.done
+        await anyio.sleep(60)
+        assert node.daemon.rollouts.done - done >= 20
+
+    with_one_node(tmp_path, play)

@@ -1,0 +1,535 @@
+"""The trusted set: what it takes, and every lie that it refuses, under its own error."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
+
+from node.trust.trust_store import Records
+from node.trust.trusted_set import (
+    HEAD_AHEAD,
+    HEAD_LIFE,
+    ROOT_AHEAD,
+    SEQUENCE_AHEAD,
+    Frozen,
+    Mixed,
+    NotSigned,
+    Rollback,
+    RootExpired,
+    TooFarAhead,
+    TrustedSet,
+)
+from p2p.envelope import Verified, document_hash, seal, verify
+from p2p.errors import BadSignature, Malformed, Stale
+from p2p.identity import generate_key, public_bytes
+from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
+from protocol.authority import WrongRoot
+from tests.support.cuts import cuts
+from tests.support.quick_disk import quick_folder
+from weights.documents import Edge, EdgeIndex, TensorEntry, Version
+
+RUN, NOW, YEAR = b"r" * 32, 1_000_000, 365 * 24 * 3600_000
+OTHER_RUN = b"o" * 32
+
+
+def roles(**keys: Key) -> dict[str, RoleKeys]:
+    return {name: RoleKeys(keys=[public_bytes(key)], threshold=1) for name, key in keys.items()}
+
+
+@dataclass
+class Operator:
+    """Keys of a run, and documents signed with them; every field may be lied about."""
+
+    root: Key = field(default_factory=generate_key)
+    policy: Key = field(default_factory=generate_key)
+    channel: Key = field(default_factory=generate_key)
+    ledger: Key = field(default_factory=generate_key)
+
+    def root_document(self, serial: int = 0, *signers: Key, run: bytes = RUN, expires: int = YEAR) -> bytes:
+        own = roles(root=self.root, policy=self.policy, channel=self.channel, ledger=self.ledger)
+        document = Root(run=run, serial=serial, roles=own, expires=expires)
+        return seal("root", run, encode(document), *(signers or (self.root,)))
+
+    def runspec(self, name: str = "run", key: Key | None = None) -> bytes:
+        spec = RunSpec(
+            run=RUN, name=name, model="m", assets=[], eos=1, vocabulary=16,
+            tasks=[TaskReference(name="reverse", version=1)], staleness=4, group_size=2, limit=8,
+            compute_dtype="float32", engines=["x"], sampling="g", price_mode="points",
+        )  # fmt: skip
+        return seal("runspec", RUN, encode(spec), key or self.root)
+
+    def version(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
+        table = [TensorEntry(name="t", dtype="BF16", shape=(2,))]
+        document = Version(era=era, version=number, root=root or bytes([number]) * 32, tensors=table)
+        return seal("version", RUN, document.to_bytes(), key or self.policy)
+
+    def edge(self, number: int, era: int = 1, *, root: bytes | None = None, key: Key | None = None) -> bytes:
+        document = Edge(
+            era=era, version=number, root=root or bytes([number]) * 32, codec="c/1", payload_hash=b"p" * 32, length=1,
+            chunk_size=1, chunk_root=b"c" * 32,
+        )  # fmt: skip
+        return seal("edge", RUN, document.to_bytes(), key or self.policy)
+
+    def index(self, number: int, *edges: bytes, era: int = 1) -> bytes:
+        return EdgeIndex(era=era, version=number, edges=[document_hash(edge) for edge in edges]).to_bytes()
+
+    def head(
+        self, version: bytes, number: int, sequence: int, *,
+        era: int = 1, index: bytes = b"", expires: int = NOW + 60_000, issued: int = NOW,
+        key: Key | None = None, run: bytes = RUN, step: int | None = None,
+    ) -> bytes:  # fmt: skip
+        document = Head(
+            era=era, version=number, version_hash=document_hash(version), index_hash=document_hash(index),
+            step=number if step is None else step, sequence=sequence, addresses=[], root_serial=0, issued=issued,
+            expires=expires,
+        )  # fmt: skip
+        return seal("head", run, encode(document), key or self.channel)
+
+
+class Counted:
+    """A function whose calls are counted."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self.calls = function, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self._function(*args)
+
+
+def rooted(operator: Operator) -> TrustedSet:
+    first = operator.root_document()
+    trusted = TrustedSet(RUN, hashlib.sha256(first).digest())
+    trusted.update_root(first, NOW)
+    return trusted
+
+
+def holding(operator: Operator, number: int = 5, sequence: int = 50) -> TrustedSet:
+    trusted = rooted(operator)
+    version = operator.version(number)
+    trusted.update_version(operator.head(version, number, sequence), version, NOW)
+    return trusted
+
+
+def test_a_chain_of_roots_from_the_invite_is_followed() -> None:
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    second = new.root_document(1, old.root, new.root)
+    assert trusted.update_root(second, NOW).serial == 1
+    assert trusted.channel == public_bytes(new.channel)
+    assert trusted.update_root(second, NOW).serial == 1
+    assert [root.serial for root in trusted.chain] == [0, 1]
+
+
+BAD_ROOTS: dict[str, tuple[Callable[[Operator, Operator], bytes], type[Exception]]] = {
+    "another run's Root": (lambda old, new: old.root_document(1, run=OTHER_RUN), WrongRoot),
+    "a stranger's Root": (lambda old, new: new.root_document(1), WrongRoot),
+    "signed by the old keys alone": (lambda old, new: new.root_document(1, old.root), WrongRoot),
+    "signed by the new keys alone": (lambda old, new: new.root_document(1, new.root), WrongRoot),
+    "a serial left out": (lambda old, new: new.root_document(2, old.root, new.root), WrongRoot),
+    "a second Root with the first serial": (lambda old, new: old.root_document(0, expires=YEAR + 1), WrongRoot),
+    "bytes of nothing": (lambda old, new: b"\xc1", Malformed),
+    "a Head in its place": (lambda old, new: old.head(old.version(1), 1, 1), Malformed),
+}
+
+
+@pytest.mark.parametrize("lie", BAD_ROOTS)
+def test_a_false_root_is_refused_and_changes_nothing(lie: str) -> None:
+    old, new = Operator(), Operator()
+    trusted = rooted(old)
+    make, error = BAD_ROOTS[lie]
+    with pytest.raises(error):
+        trusted.update_root(make(old, new), NOW)
+    assert trusted.channel == public_bytes(old.channel)
+    assert len(trusted.roots) == 1
+
+
+def test_the_first_root_is_the_one_that_the_invite_names() -> None:
+    trusted = TrustedSet(RUN, hashlib.sha256(Operator().root_document()).digest())
+    with pytest.raises(WrongRoot, match="invite"):
+        trusted.update_root(Operator().root_document(), NOW)
+    assert trusted.root is None
+
+
+def test_nothing_is_believed_before_a_root() -> None:
+    operator = Operator()
+    trusted = TrustedSet(RUN, b"h" * 32)
+    with pytest.raises(BadSignature):
+        trusted.update_runspec(operator.runspec())
+    with pytest.raises(BadSignature):
+        trusted.offer_head(operator.head(operator.version(1), 1, 1), NOW)
+
+
+def test_an_expired_root_vouches_for_nothing() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    with pytest.raises(RootExpired):
+        trusted.offer_head(operator.head(operator.version(6), 6, 60, expires=YEAR * 2), YEAR)
+
+
+def test_the_runspec_is_the_roots_and_never_changes() -> None:
+    operator = Operator()
+    trusted = rooted(operator)
+    assert trusted.update_runspec(operator.runspec()).value.name == "run"
+    assert trusted.update_runspec(operator.runspec()).value.name == "run"
+    with pytest.raises(BadSignature):
+        trusted.update_runspec(operator.runspec(key=operator.channel))
+    with pytest.raises(Mixed):
+        trusted.update_runspec(operator.runspec(name="another"))
+    assert trusted.runspec is not None
+    assert trusted.runspec.value.name == "run"
+
+
+Lie = Callable[[Operator], tuple[bytes, bytes]]
+"""(sealed Head, sealed Version) offered to a node that holds version 5 at sequence 50."""
+
+
+def _head_of(number: int, sequence: int, **changes: object) -> Lie:
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        era = changes.get("era", 1)
+        version = operator.version(number, era=era if isinstance(era, int) else 1)
+        return operator.head(version, number, sequence, **changes), version  # type: ignore[arg-type]
+
+    return make
+
+
+def _other_version(number: int, **changes: object) -> Lie:
+    """A Head for one Version, offered with another."""
+
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        return operator.head(operator.version(number), number, 60), operator.version(**{"number": number, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+def _named(version: Callable[[Operator], bytes], number: int) -> Lie:
+    """A Head that names a Version which is false in itself."""
+
+    def make(operator: Operator) -> tuple[bytes, bytes]:
+        made = version(operator)
+        return operator.head(made, number, 60), made
+
+    return make
+
+
+STRANGER = generate_key()
+LIES: dict[str, tuple[Lie, type[Exception]]] = {
+    "a Head signed by a stranger": (_head_of(6, 60, key=STRANGER), BadSignature),
+    "a Head of another run": (_head_of(6, 60, run=OTHER_RUN), BadSignature),
+    "a Head that is signed by the policy": (lambda o: _head_of(6, 60, key=o.policy)(o), BadSignature),
+    "rollback: an older version under a newer sequence": (_head_of(4, 60), Rollback),
+    "rollback: an older era": (_head_of(6, 60, era=0), Rollback),
+    "rollback: the same version under an older sequence": (_head_of(5, 49), Rollback),
+    "freeze: a Head that has expired": (_head_of(6, 60, expires=NOW), Frozen),
+    "fast-forward: a Head whose Version the channel signed": (
+        lambda o: _named(lambda o: o.version(1 << 40 & 0xFF | 9, root=b"f" * 32, key=o.channel), 9)(o), BadSignature
+    ),
+    "fast-forward: a Head that names an old Version as a new one": (_named(lambda o: o.version(5), 1 << 40), Mixed),
+    "mix-and-match: another Version than the Head names": (_other_version(6, root=b"x" * 32), Mixed),
+    "mix-and-match: a Version of another number": (_named(lambda o: o.version(7), 6), Mixed),
+    "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mixed),
+    "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mixed),
+    "two Heads with one sequence": (_head_of(5, 50, step=99), Mixed),
+    "a Head that lives a millisecond too long": (_head_of(6, 60, expires=NOW + HEAD_LIFE + 1), TooFarAhead),
+    "a Head from the future": (
+        _head_of(6, 60, issued=NOW + HEAD_AHEAD + 1, expires=NOW + HEAD_AHEAD + 2), TooFarAhead
+    ),
+    "a sequence more than a day ahead": (_head_of(6, NOW + SEQUENCE_AHEAD + 1), TooFarAhead),
+    "the highest sequence that there is": (_head_of(6, (1 << 53) - 1), TooFarAhead),
+    "an Edge where a Version belongs": (lambda o: _named(lambda o: o.edge(6), 6)(o), BadSignature),
+    "a Head cut short": (lambda o: (o.head(o.version(6), 6, 60)[:-10], o.version(6)), Malformed),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused_and_the_version_held_stays(lie: str) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    before = (trusted.head, trusted.version)
+    make, error = LIES[lie]
+    head, version = make(operator)
+    with pytest.raises(error):
+        trusted.update_version(head, version, NOW)
+    assert (trusted.head, trusted.version) == before
+    good = operator.version(6)
+    assert trusted.update_version(operator.head(good, 6, 70), good, NOW).value.version == 6
+
+
+def test_a_head_at_its_bounds_is_believed() -> None:
+    operator = Operator()
+    trusted, six = holding(operator), operator.version(6)
+    edge = NOW + HEAD_AHEAD
+    head = operator.head(six, 6, NOW + SEQUENCE_AHEAD, issued=edge, expires=edge + HEAD_LIFE)
+    assert trusted.update_version(head, six, NOW).value.version == 6
+
+
+def test_a_head_that_was_believed_under_a_clock_that_ran_ahead_blocks_nobody_once_the_clock_is_right() -> None:
+    operator = Operator()
+    trusted, five, year = rooted(operator), operator.version(5), 300 * 24 * 3600_000
+    ahead = operator.head(five, 5, NOW + year, issued=NOW + year, expires=NOW + year + 1)
+    trusted.update_version(ahead, five, NOW + year)
+    trusted.offer_head(operator.head(five, 5, NOW), NOW)
+    assert trusted.head is not None
+    assert trusted.head.value.sequence == NOW
+
+
+def test_a_stored_head_beyond_the_bounds_is_dropped_and_its_version_kept(tmp_path) -> None:
+    operator = Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin, NOW)
+    records.update_roots([first], NOW)
+    five = operator.version(5)
+    records.update_version(operator.head(five, 5, 50), five, NOW)
+    (tmp_path / "head").write_bytes(operator.head(five, 5, (1 << 53) - 1))
+    again = Records(tmp_path, RUN, pin, NOW)
+    assert again.trusted.head is None
+    assert again.trusted.version is not None
+    again.offer_head(operator.head(five, 5, 51), NOW)
+    with pytest.raises(Rollback):
+        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
+
+
+def test_a_root_of_more_than_two_years_is_not_adopted_and_one_that_was_adopted_stays(tmp_path) -> None:
+    operator = Operator()
+    for expires in (NOW + ROOT_AHEAD, NOW + ROOT_AHEAD + 1):
+        root = operator.root_document(expires=expires)
+        records = Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), NOW)
+        if expires == NOW + ROOT_AHEAD:
+            records.update_roots([root], NOW)
+            assert Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), 0).serial == 0
+        else:
+            with pytest.raises(TooFarAhead, match="two years"):
+                records.update_roots([root], NOW)
+
+
+def test_a_forged_head_alone_moves_nothing_forward() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    trusted.offer_head(operator.head(operator.version(9), 9, 90), NOW)
+    assert trusted.version is not None
+    assert trusted.version.value.version == 5
+    trusted.offer_head(operator.head(operator.version(5), 5, 51), NOW)
+    assert trusted.head is not None
+    assert (trusted.head.value.version, trusted.head.value.sequence) == (5, 51)
+
+
+def test_a_new_channel_key_makes_the_head_forgotten_and_keeps_the_version() -> None:
+    old = Operator()
+    trusted = holding(old, sequence=NOW + SEQUENCE_AHEAD)
+    new = Operator(root=old.root, policy=old.policy, ledger=old.ledger)
+    trusted.update_root(new.root_document(1), NOW)
+    assert trusted.head is None
+    trusted.offer_head(new.head(old.version(5), 5, 1), NOW)
+    with pytest.raises(Rollback):
+        trusted.offer_head(new.head(old.version(4), 4, 2), NOW)
+    with pytest.raises(BadSignature):
+        trusted.offer_head(old.head(old.version(6), 6, NOW + SEQUENCE_AHEAD), NOW)
+
+
+def test_a_new_policy_key_heals_a_fast_forward_by_the_stolen_one() -> None:
+    old = Operator()
+    trusted = rooted(old)
+    far = old.version(200)
+    trusted.update_version(old.head(far, 200, 50), far, NOW)
+    new = Operator(root=old.root, ledger=old.ledger)
+    trusted.update_root(new.root_document(1), NOW)
+    honest = new.version(6)
+    assert trusted.update_version(new.head(honest, 6, 60), honest, NOW).value.version == 6
+
+
+def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    good, older = operator.edge(6), operator.edge(5)
+    index = operator.index(6, good, older)
+    version = operator.version(6)
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    held = trusted.edge_index(index, head)
+    assert [trusted.edge(edge, held).value.version for edge in (good, older)] == [6, 5]
+
+
+def indexed(trusted: TrustedSet, operator: Operator, number: int, *edges: bytes) -> Verified[EdgeIndex]:
+    """Believe version `number`, whose index names these edges."""
+    version, index = operator.version(number), operator.index(number, *edges)
+    trusted.update_version(operator.head(version, number, number * 10, index=index), version, NOW)
+    assert trusted.head is not None
+    return trusted.edge_index(index, trusted.head)
+
+
+def test_of_an_index_only_the_edges_that_are_new_are_brought_and_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    five, six, seven = (operator.edge(number) for number in (5, 6, 7))
+    first = indexed(trusted, operator, 6, five, six)
+    assert trusted.unknown(first) == [document_hash(five), document_hash(six)]
+    before = trusted.edges(first, {document_hash(edge): edge for edge in (five, six)})
+    second = indexed(trusted, operator, 7, five, six, seven)
+    assert trusted.unknown(second) == [document_hash(seven)]
+    monkeypatch.setattr(Edge, "from_bytes", only := Counted(Edge.from_bytes))
+    after = trusted.edges(second, {document_hash(seven): seven})
+    assert [edge.value.version for edge in after] == [5, 6, 7]
+    assert after[0] is before[0]
+    assert only.calls == 1
+
+
+def test_the_same_head_is_verified_once_under_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Operator(), Operator()
+    trusted = holding(old)
+    version = old.version(6)
+    head = old.head(version, 6, 60)
+    first = trusted.offer_head(head, NOW)
+    monkeypatch.setattr("node.trust.trusted_set.verify", verifying := Counted(verify))
+    assert trusted.offer_head(head, NOW) is first
+    assert trusted.update_version(head, version, NOW).value.version == 6
+    assert verifying.calls == 1, "the Version"
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    with pytest.raises(NotSigned):
+        trusted.offer_head(head, NOW)
+
+
+def test_edges_that_were_verified_under_a_former_root_are_verified_again() -> None:
+    old, new = Operator(), Operator()
+    new.policy = old.policy
+    trusted, edge = holding(old), old.edge(6)
+    trusted.edges(indexed(trusted, old, 6, edge), {document_hash(edge): edge})
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    index = indexed(trusted, new, 6, edge)
+    assert trusted.unknown(index) == [document_hash(edge)]
+    with pytest.raises(Stale, match="verified anew"):
+        trusted.edges(index, {})
+    assert len(trusted.edges(index, {document_hash(edge): edge})) == 1
+
+
+def test_a_stored_edge_holds_by_the_policy_keys_of_any_root_of_the_chain() -> None:
+    old, new, stranger = Operator(), Operator(), Operator()
+    trusted = rooted(old)
+    trusted.update_root(new.root_document(1, old.root, new.root), NOW)
+    assert [trusted.stored_edge(one.edge(6)).value.version for one in (old, new)] == [6, 6]
+    assert trusted.unknown(indexed(trusted, new, 6, old.edge(6), new.edge(6))) == [document_hash(old.edge(6))]
+    with pytest.raises(NotSigned):
+        trusted.stored_edge(stranger.edge(6))
+    with pytest.raises(NotSigned):
+        trusted.stored_edge(new.edge(6, key=new.channel))
+    with pytest.raises(Malformed):
+        trusted.stored_edge(b"no document")
+
+
+BAD_EDGES: dict[str, tuple[Callable[[Operator], bytes], type[Exception]]] = {
+    "an unsigned Edge": (lambda o: msgspec.msgpack.encode(["edge", RUN, b"payload", []]), BadSignature),
+    "an Edge signed by the channel": (lambda o: o.edge(6, key=o.channel), BadSignature),
+    "an Edge to another root than the Version's": (lambda o: o.edge(6, root=b"x" * 32), Mixed),
+    "an Edge past the Head": (lambda o: o.edge(7), Mixed),
+    "an Edge of a later era": (lambda o: o.edge(1, era=2), Mixed),
+    "a Version in its place": (lambda o: o.version(6), BadSignature),
+}
+
+
+@pytest.mark.parametrize("lie", BAD_EDGES)
+def test_a_false_edge_is_refused_even_when_the_index_names_it(lie: str) -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    make, error = BAD_EDGES[lie]
+    edge = make(operator)
+    version, index = operator.version(6), operator.index(6, edge)
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    with pytest.raises(error):
+        trusted.edge(edge, trusted.edge_index(index, head))
+
+
+def test_an_index_or_edge_that_is_not_named_is_refused() -> None:
+    operator = Operator()
+    trusted = holding(operator)
+    version, index = operator.version(6), operator.index(6, operator.edge(6))
+    trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
+    head = trusted.head
+    assert head is not None
+    with pytest.raises(Mixed):
+        trusted.edge_index(operator.index(6), head)
+    with pytest.raises(Mixed):
+        trusted.edge(operator.edge(5), trusted.edge_index(index, head))
+    of_another_number = operator.index(5, operator.edge(5))
+    seven = operator.version(7)
+    trusted.update_version(operator.head(seven, 7, 70, index=of_another_number), seven, NOW)
+    with pytest.raises(Mixed):
+        trusted.edge_index(of_another_number, trusted.head or head)
+
+
+def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> None:
+    operator = Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin, NOW)
+    records.update_roots([first], NOW)
+    records.update_runspec(operator.runspec())
+    version = operator.version(5)
+    records.update_version(operator.head(version, 5, 50), version, NOW)
+    again = Records(tmp_path, RUN, pin, NOW).trusted
+    assert (again.head, again.version, again.runspec) == (
+        records.trusted.head, records.trusted.version, records.trusted.runspec
+    )  # fmt: skip
+    with pytest.raises(Rollback):
+        again.offer_head(operator.head(operator.version(4), 4, 60), NOW)
+
+
+def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_back() -> None:
+    operator = Operator()
+    roots = [operator.root_document()]
+    five = operator.version(5)
+    heads = [operator.head(five, 5, sequence) for sequence in (50, 51)]
+    operator.channel = generate_key()
+    roots.append(operator.root_document(1))
+    six = operator.version(6)
+    heads.append(operator.head(six, 6, 60))
+    pin = hashlib.sha256(roots[0]).digest()
+
+    def held(trusted: TrustedSet) -> tuple[int, int]:
+        """Roots, version."""
+        return len(trusted.roots), trusted.version.value.version if trusted.version else -1
+
+    with quick_folder() as folder:
+
+        def life() -> Iterator[tuple[int, int]]:
+            yield (0, -1)
+            records = Records(folder, RUN, pin, NOW)
+            records.update_roots(roots[:1], NOW)
+            yield held(records.trusted)
+            records.update_runspec(operator.runspec())
+            yield held(records.trusted)
+            records.update_version(heads[0], five, NOW)
+            yield held(records.trusted)
+            records.offer_head(heads[1], NOW)
+            yield held(records.trusted)
+            records.update_roots(roots, NOW)
+            yield held(records.trusted)
+            records.update_version(heads[2], six, NOW)
+            yield held(records.trusted)
+
+        for cut in cuts(life(), folder):
+            records = Records(folder, RUN, pin, NOW)
+            assert held(records.trusted) in (cut.before, cut.after), cut.where
+            records.update_roots(roots, NOW)
+            records.update_version(heads[2], six, NOW)
+            assert held(Records(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
+
+
+def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
+    operator, thief = Operator(), Operator()
+    first = operator.root_document()
+    pin = hashlib.sha256(first).digest()
+    records = Records(tmp_path, RUN, pin, NOW)
+    records.update_roots([first], NOW)
+    (tmp_path / "version").write_bytes(thief.version(99))
+    (tmp_path / "head").write_bytes(thief.head(thief.version(99), 99, 99))
+    assert Records(tmp_path, RUN, pin, NOW).trusted.version is None
+    (tmp_path / "root.000000").write_bytes(thief.root_document())
+    with pytest.raises(WrongRoot):
+        Records(tmp_path, RUN, pin, NOW)

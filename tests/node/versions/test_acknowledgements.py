@@ -1,0 +1,143 @@
+"""What a node tells of a version's way to it, and how often it tries."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+
+from node.links.coordinator_client import Refused
+from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
+from p2p.errors import Unreachable
+from p2p.messages import Acknowledgement, Refusal, Sender, decode, encode
+from p2p.network import Feed, Fetched
+from tests.support.clock import run_fake
+
+
+class Line:
+    """Notes what it is told. `fails`: raised by the next tries, in turn; None: that one succeeds."""
+
+    def __init__(self, *fails: Exception | None) -> None:
+        self.fails = list(fails)
+        self.told: list[tuple[float, Acknowledgement]] = []
+        self.tried: list[float] = []
+        self.start = 0.0
+
+    async def tell(self, make: Callable[[], Acknowledgement]) -> None:
+        now = anyio.current_time() - self.start
+        self.tried.append(round(now, 3))
+        if self.fails and (error := self.fails.pop(0)) is not None:
+            raise error
+        message = make()
+        assert decode(encode(message), Acknowledgement) == message
+        self.told.append((now, message))
+
+
+def feed(peer: str, nbytes: int, began: float = 0.0, ended: float = 1.0) -> Feed:
+    return Feed(peer=peer, nbytes=nbytes, began=began, ended=ended)
+
+
+def running(line: Line) -> AbstractAsyncContextManager[Acknowledger]:
+    @asynccontextmanager
+    async def run() -> AsyncIterator[Acknowledger]:
+        line.start = anyio.current_time()
+        made = Acknowledger(line.tell)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(made.run)
+            yield made
+            await anyio.sleep(100)
+            tasks.cancel_scope.cancel()
+
+    return run()
+
+
+def test_moments_are_told_as_so_long_ago() -> None:
+    line = Line()
+
+    async def main() -> None:
+        async with running(line) as node:
+            node.heard(1, 7)
+            await anyio.sleep(3)
+            node.heard(1, 7)  # the Head again, with another sequence
+            node.fetched(b"p" * 32, Fetched(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
+            await anyio.sleep(1)
+            node.held(1, 7)
+
+    run_fake(main)
+    ((_, message),) = line.told
+    assert (message.era, message.version) == (1, 7)
+    assert (message.heard, message.complete, message.applied) == (4000, 1000, 0)
+    (taken,) = message.taken
+    assert (taken.payload_hash, taken.took) == (b"p" * 32, 2000)
+    assert taken.senders == [Sender(peer="s", nbytes=10, began=2500, ended=1250)]
+
+
+def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
+    line = Line(*[Unreachable("no line")] * len(WAITS))
+
+    async def main() -> None:
+        async with running(line) as node:
+            node.held(1, 7)
+            await anyio.sleep(200)
+            node.held(1, 8)
+
+    run_fake(main)
+    assert line.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
+    assert [message.version for _, message in line.told] == [8]
+
+
+def test_a_newer_version_takes_the_place_of_one_that_could_not_be_told() -> None:
+    line = Line(Unreachable("no line"), Unreachable("no line"))
+
+    async def main() -> None:
+        async with running(line) as node:
+            node.held(1, 7)
+            await anyio.sleep(1)
+            node.held(1, 8)
+
+    run_fake(main)
+    assert [(at, message.version) for at, message in line.told] == [(1.0, 8)]
+
+
+def test_a_refusal_is_final() -> None:
+    line = Line(Refused(Refusal(code="unknown-method", sentence="There is no such method.")))
+
+    async def main() -> None:
+        async with running(line) as node:
+            node.held(1, 7)
+
+    run_fake(main)
+    assert line.tried == [0.0]
+
+
+def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> None:
+    line = Line()
+
+    async def main() -> None:
+        async with running(line) as node:
+            node.heard(1, 7)
+            await anyio.sleep(2)
+            node.held(1, 7)
+
+    run_fake(main)
+    ((_, message),) = line.told
+    assert (message.heard, message.complete, message.applied, message.taken) == (2000, 2000, 0, [])
+
+
+def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() -> None:
+    line = Line()
+
+    async def main() -> None:
+        async with running(line) as node:
+            for version in range(100):
+                node.heard(1, version)
+            assert len(node._heard) == HEADS
+            for number in range(20):
+                node.fetched(
+                    bytes([number]) * 32, Fetched(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
+                )
+            node.held(1, 99)
+
+    run_fake(main)
+    ((_, message),) = line.told
+    assert [taken.payload_hash[0] for taken in message.taken] == list(range(20 - PAYLOADS, 20))
+    assert {sender.nbytes for sender in message.taken[0].senders} == set(range(51 - SENDERS, 51))

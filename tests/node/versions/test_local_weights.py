@@ -1,0 +1,201 @@
+"""The weights a node holds: stepped in place, torn by kills at every place, replaced as a whole."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.versions.local_weights import BadChain, HeldWeights
+from p2p.envelope import Verified, document_hash, verify_named
+from p2p.identity import generate_key
+from p2p.memory.transport import MemoryNetwork
+from tests.support.bigram import nudged, random_table, write_table
+from tests.support.clock import run_fake
+from tests.support.cuts import cuts
+from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until
+from tests.support.quick_disk import quick_folder
+from tests.support.swarm import working
+from weights.diff import Payload, encode
+from weights.documents import Edge
+from weights.journaled import Rolling
+from weights.snapshot import Snapshot
+
+
+class Dying(InProcessEngine):
+    """An engine whose process dies in its next step: before the step is on disk, or behind it."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.when = when
+
+    async def call(self, method, body, type_, *, timeout=None):  # type: ignore[no-untyped-def]
+        when = ""
+        if method == "step_by":
+            when, self.when = self.when, ""
+        if when == "before":
+            self.engine = None
+        answer = await super().call(method, body, type_, timeout=timeout)
+        if when == "behind":
+            self.engine = None
+            self._running()
+        return answer
+
+
+def holds(node: Node, version: int) -> bool:
+    held = node.daemon.engine.current
+    return held is not None and held.version == version
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_an_engine_that_dies_within_a_step_is_followed_by_one_that_goes_on(tmp_path: Path, when: str) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            engine = Dying(when)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), engine=engine)
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+                await coordinator.publish(1)
+                await until(lambda: holds(node, 1))
+                assert engine.log.count("step_by") == 1
+                assert node.daemon.engine.deaths == 1
+                assert node.daemon.follower.refused == []
+                accepted = node.daemon.outbox.counts().get("accepted", 0)
+                await until(lambda: node.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
+                assert "refused" not in node.daemon.outbox.counts()
+
+    run_fake(main)
+
+
+def test_a_node_killed_behind_a_step_starts_at_the_version_it_had_come_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key, engine = generate_key(), Dying("behind")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key, engine=engine)
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+                await coordinator.publish(1)
+                await until(lambda: "step_by" in engine.log)
+        assert node.daemon.engine.current.version == 0
+        again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+        again.daemon.follower.resume()
+        assert again.daemon.engine.current.version == 1
+        again.daemon.close()
+
+    run_fake(main)
+
+
+def test_who_missed_more_than_the_edges_span_takes_new_weights_as_a_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        key = generate_key()
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+            coordinator.snapshots.clear()
+            coordinator.edges.clear()
+            await coordinator.publish(5, 3)
+            for version in (6, 7):
+                await coordinator.publish(version)
+            again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
+            async with working(again):
+                await until(lambda: holds(again, 7))
+                assert "step_by" not in again.engine.log
+                accepted = again.daemon.outbox.counts().get("accepted", 0)
+                await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= accepted + 2)
+            folders = sorted(path.name for path in (tmp_path / "node").rglob("weights/*"))
+            assert folders == ["held"]
+
+    run_fake(main)
+
+
+def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]], list[Snapshot]]:
+    """A full edge and `count` diffs after it; and the snapshots they lead to."""
+    table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
+    for version in range(count + 1):
+        snapshot = write_table(folder / f"{version}.safetensors", table)
+        made = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
+        chain.append((_edge(made, version), made.path))
+        snapshots.append(snapshot)
+        table = nudged(table, version)
+    return chain, snapshots
+
+
+def _edge(made: Payload, version: int) -> Verified[Edge]:
+    edge = Edge(
+        era=1, base=version - 1 if made.base_root else None, base_root=made.base_root, version=version, root=made.root,
+        codec=made.codec, payload_hash=made.hash, length=made.length, chunk_size=1 << 14, chunk_root=bytes(32),
+    )  # fmt: skip
+    return verify_named(edge.to_bytes(), document_hash(edge.to_bytes()), Edge.from_bytes)
+
+
+def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 2)
+    held = HeldWeights(tmp_path / "weights")
+    assert held.root() is None
+    held.make(chain[:1], 1 << 20)
+    held.put_made()
+    assert held.root() == snapshots[0].root
+    held.make(chain, 1 << 20)
+    assert Rolling(held.path).root == snapshots[0].root
+    held.put_made()
+    assert held.root() == snapshots[2].root
+    assert Snapshot(held.path / "snapshot.safetensors").root == snapshots[2].root
+    assert held.nbytes() >= snapshots[2].nbytes
+
+
+def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 3)
+    with quick_folder() as folder:
+        held = HeldWeights(folder / "weights")
+
+        def life() -> Iterator[set[bytes | None]]:
+            yield {held.root()}
+            for way in (chain[:2], chain[:1], chain):
+                held.make(way, 1 << 20)
+                held.put_made()
+                yield {held.root()}
+            held.drop()
+            yield {None, snapshots[3].root}
+
+        for cut in cuts(life(), folder):
+            found = HeldWeights(folder / "weights")
+            assert found.root() in cut.before | cut.after, cut.where
+            if (root := found.root()) is not None:
+                assert Snapshot(Rolling(found.path).path).root == root, cut.where
+            assert {path.name for path in (folder / "weights").iterdir()} <= {"held"}, cut.where
+            found.make(chain, 1 << 20)
+            found.put_made()
+            assert found.root() == snapshots[3].root, cut.where
+
+
+def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
+    chain, snapshots = chain_of(tmp_path, 2)
+    held = HeldWeights(tmp_path / "weights")
+    held.make(chain[:1], 1 << 20)
+    held.put_made()
+    lies = {
+        "too large": (chain, 100),
+        "a link missing": ([chain[0], chain[2]], 1 << 20),
+        "another payload": ([chain[0], (chain[1][0], chain[2][1])], 1 << 20),
+    }
+    for way, most in lies.values():
+        with pytest.raises(BadChain, match="signed edge"):
+            held.make(way, most)
+        assert HeldWeights(tmp_path / "weights").root() == snapshots[0].root
+
+
+def test_a_folder_that_is_damaged_is_removed_and_nothing_is_held(tmp_path: Path) -> None:
+    chain, _ = chain_of(tmp_path, 1)
+    held = HeldWeights(tmp_path / "weights")
+    held.make(chain, 1 << 20)
+    held.put_made()
+    (journal,) = (held.path / "undo").iterdir()
+    journal.write_bytes(journal.read_bytes()[:-1])
+    assert held.root() is None
+    assert not held.path.exists()

@@ -1,0 +1,143 @@
+"""Dialling back: what is tried, and what nobody can make a peer try."""
+
+import asyncio
+import socket
+
+import pytest
+
+from p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
+from p2p.errors import Busy, Unreachable
+from p2p.messages import Reachable, ReachableAsk, decode, encode
+from p2p.multiaddr import tcp
+from tests.p2p.libp2p.test_transport import made, running
+from tests.support.clock import run_fake
+from tests.support.peers import IP6
+
+
+class Seen:
+    """A transport of which one peer is connected from `address`."""
+
+    def __init__(self, address: str | None) -> None:
+        self.address = address
+
+    def remote(self, peer: str) -> str | None:
+        return self.address
+
+
+async def answer(address: str | None, *ports: int) -> Reachable:
+    return decode(await DialBack(Seen(address)).answer("peer", encode(ReachableAsk(ports=list(ports)))), Reachable)
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_a_port_that_listens_is_found_and_one_that_does_not_is_not(listening):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        asked = (listening, closed.getsockname()[1])
+        assert await answer("/ip4/127.0.0.1/tcp/5", *asked) == Reachable(observed="127.0.0.1", ports=[listening])
+
+
+async def test_who_comes_through_a_relay_gets_no_verdict(listening):
+    assert await answer("/ip4/127.0.0.1/tcp/5/p2p/r/p2p-circuit/p2p/p", listening) == Reachable()
+
+
+async def test_a_privileged_port_is_not_tried(monkeypatch):
+    tried = []
+
+    async def connect(ip, port):
+        tried.append(port)
+        raise OSError
+
+    monkeypatch.setattr("anyio.connect_tcp", connect)
+    await answer("/ip4/192.0.2.1/tcp/5", 22, 25, 443, 4310)
+    assert sorted(tried) == [443, 4310]
+
+
+@pytest.mark.parametrize("first", ["/ip4/127.0.0.1/tcp/5", "/ip4/8.8.8.8/tcp/5"])
+def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(first):
+    async def main():
+        seen = Seen(first)
+        dialback, ask = DialBack(seen), encode(ReachableAsk(ports=[]))
+        await dialback.answer("eve", ask)
+        seen.address = first.replace("8.8.8.8", "8.8.8.9")
+        for _ in range(3):
+            with pytest.raises(Busy):
+                await dialback.answer("mallory", ask)
+        assert asyncio.get_running_loop().time() == began
+        seen.address = "/ip4/8.8.4.4/tcp/5"
+        assert decode(await dialback.answer("alice", ask), Reachable).observed == "8.8.4.4"
+        seen.address = first
+        await asyncio.sleep(PAUSE)
+        await dialback.answer("mallory", ask)
+
+    began = 0.0
+
+    async def timed():
+        nonlocal began
+        began = asyncio.get_running_loop().time()
+        await main()
+
+    run_fake(timed)
+
+
+def test_a_question_for_which_no_attempt_is_left_is_not_answered_and_waits_for_nothing(monkeypatch):
+    async def connect(ip, port):
+        await asyncio.sleep(TIMEOUT)
+        raise OSError
+
+    monkeypatch.setattr("anyio.connect_tcp", connect)
+
+    async def main():
+        seen, ask = Seen(""), encode(ReachableAsk(ports=[4310, 4311, 4312, 4313]))
+        dialback = DialBack(seen)
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE // PORTS):
+                seen.address = f"/ip4/8.8.{number}.8/tcp/5"
+                group.create_task(dialback.answer("eve", ask))
+                await asyncio.sleep(0)
+            seen.address = "/ip4/8.9.0.8/tcp/5"
+            with pytest.raises(Busy):
+                await dialback.answer("alice", ask)
+        await dialback.answer("alice", ask)
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize(
+    ("address", "ip"),
+    [
+        ("/ip4/192.0.2.1/tcp/5/p2p/x", "192.0.2.1"),
+        ("/ip6/::ffff:192.0.2.1/tcp/5", "192.0.2.1"),
+        ("/ip6/2001:db8::1/tcp/5", "2001:db8::1"),
+        ("/ip4/192.0.2.1/tcp/5/p2p/r/p2p-circuit/p2p/x", None),
+        ("/memory/x", None),
+        ("/ip4/what/tcp/5", None),
+        (None, None),
+    ],
+)
+def test_the_ip_address_in(address, ip):
+    assert ip_of(address) == ip
+
+
+def test_ports_are_those_of_direct_addresses():
+    addresses = ["/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/2", "/ip4/1.2.3.4/tcp/9/p2p/r/p2p-circuit/p2p/x", "/memory/x"]
+    assert ports_of(addresses) == [1, 2]
+
+
+def test_what_is_no_ip_address_makes_no_multiaddress():
+    assert tcp("2001:db8::1", 7, "x") == "/ip6/2001:db8::1/tcp/7/p2p/x"
+    with pytest.raises(Unreachable):
+        tcp("/etc/passwd", 7, "x")
+
+
+@pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", IP6])
+async def test_real_peers_dial_back(listen):
+    a, b = made(listen=listen), made(listen=listen)
+    async with running(a, b):
+        ports = ports_of(await a.addresses())
+        found = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=60), Reachable)
+        assert found == Reachable(observed=listen.split("/")[2], ports=ports)

@@ -1,0 +1,148 @@
+"""Coverage-guided fuzzing of what strangers send: `python tests/p2p/fuzz_messages.py [-runs=1000000] [atheris
+options]`.
+
+Needs atheris. An input's first byte picks who reads the rest: a wire type, a sealed document, a chunk stream's frame,
+an invite, a path of the HTTPS server, a multiaddress, or a chunk with its proof for a payload on disk. It must be
+refused with an error of p2p.errors, or encode to the same meaning again; a wrong chunk never gets in.
+"""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+with atheris.instrument_imports(include=["p2p"]):
+    import msgspec
+
+    from p2p import envelope, messages
+    from p2p.discovery.invite import Invite
+    from p2p.errors import BadChunk, P2PError
+    from p2p.https import routes
+    from p2p.identity import generate_key
+    from p2p.limits.subnets import subnet_of
+    from p2p.multiaddr import address_of, parse
+    from p2p.swarm import messages as wire
+    from p2p.swarm.manifest import chunk_span, manifest_of
+    from p2p.swarm.payload_file import PartialPayload, Payload
+
+KEY, RUN = generate_key(), bytes(32)
+TYPES = [
+    kind for kind in vars(messages).values()
+    if isinstance(kind, type) and issubclass(kind, messages.Wire) and kind is not messages.Wire
+]  # fmt: skip
+_folder = Path(tempfile.mkdtemp())
+(_folder / "whole").write_bytes(bytes(range(251)) * 300)
+MANIFEST = manifest_of(_folder / "whole")
+WHOLE = Payload.open(MANIFEST, _folder / "whole")
+PART = PartialPayload(MANIFEST, _folder / "part")
+
+
+def message(kind: type[messages.Wire]) -> Callable[[bytes], None]:
+    def read(data: bytes) -> None:
+        found = messages.decode(data, kind)
+        assert messages.decode(messages.encode(found), kind) == found
+
+    return read
+
+
+def sealed(data: bytes) -> None:
+    found = envelope.peek(data)
+    assert envelope.signed_bytes(found.kind, found.run, found.payload)
+    envelope.open_sealed(data, found.kind, RUN, {KEY.public_key().public_bytes_raw()})
+    raise AssertionError("a signature out of nothing")
+
+
+def from_downloader(data: bytes) -> None:
+    found = wire.decode_from_downloader(data)
+    assert wire.decode_from_downloader(wire.encode(found)) == found
+
+
+def from_holder(data: bytes) -> None:
+    found = wire.decode_from_holder(data)
+    assert wire.decode_from_holder(wire.encode(found)) == found
+    if isinstance(found, wire.Have):
+        wire.unpack_bitmap(found.bitmap, MANIFEST.length // MANIFEST.chunk_size + 1)
+
+
+def chunk(data: bytes) -> None:
+    """Ours with some bytes turned: which chunk, where, how; and what is cut off its end."""
+    if len(data) < 4:
+        return
+    index = data[0] % WHOLE.chunks
+    found = WHOLE.read(index)
+    assert found is not None
+    bad = bytearray(found[0] + b"".join(found[1]))
+    place = int.from_bytes(data[1:3], "little") % len(bad)
+    bad[place] ^= data[3]
+    size = chunk_span(MANIFEST, index)[1]
+    body, rest = bytes(bad[:size]), bytes(bad[size:])
+    proof = [rest[at : at + 32] for at in range(0, len(rest), 32)]
+    if len(data) > 4:
+        proof = proof[: data[4] % (len(proof) + 1)]
+    try:
+        PART.put(index, body, proof)
+    except BadChunk:
+        return
+    assert body == found[0], "a wrong chunk was stored"
+
+
+def text(read: Callable[[str], object]) -> Callable[[bytes], None]:
+    return lambda data: read(data.decode(errors="replace")) and None
+
+
+def address(found: str) -> None:
+    """Read as a stranger's hint, and with the error that says why it is none."""
+    one = address_of(found)
+    assert one.text == found
+    asked = one.route, one.peer, one.relay, one.endpoint, one.ip, one.port, one.is_listening, one.https_url
+    assert asked[0] in ("direct", "relay", "https")
+    assert parse(found) == one
+
+
+READERS = [
+    *map(message, TYPES), sealed, from_downloader, from_holder, chunk,
+    text(Invite.from_text), text(routes.read_chunks_path), text(address), text(subnet_of),
+]  # fmt: skip
+
+
+def test_one_input(data: bytes) -> None:
+    if not data:
+        return
+    with contextlib.suppress(P2PError):
+        READERS[data[0] % len(READERS)](data[1:])
+
+
+def seeds(folder: Path) -> None:
+    """Honest bytes of each reader, from the golden vectors where there are any."""
+    vectors = ROOT / "tests" / "vectors"
+    for path in vectors.glob("*.json"):
+        for number, found in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):
+            for reader in range(len(READERS)):
+                (folder / f"{path.stem}-{number}-{reader}").write_bytes(bytes([reader]) + found)
+    for number, frame in enumerate((wire.Ask(bytes(32)), wire.Want((1, 2)), wire.New((3,)), wire.Gone(4))):
+        for reader in range(len(TYPES), len(TYPES) + 3):
+            (folder / f"frame-{number}-{reader}").write_bytes(bytes([reader]) + wire.encode(frame))
+
+
+def _hexadecimal(found: object) -> list[bytes]:
+    if isinstance(found, dict):
+        return [data for value in found.values() for data in _hexadecimal(value)]
+    if isinstance(found, list):
+        return [data for value in found for data in _hexadecimal(value)]
+    try:
+        return [bytes.fromhex(found)][: len(found) < 8000] if isinstance(found, str) else []
+    except ValueError:
+        return []
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as corpus:
+        seeds(Path(corpus))
+        atheris.Setup([*sys.argv, "-max_len=4096", corpus], test_one_input)
+        atheris.Fuzz()

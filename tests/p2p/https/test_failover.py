@@ -1,0 +1,186 @@
+"""libp2p first, HTTPS where that fails, and back: the other network is in memory, HTTPS is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from p2p import multiaddr
+from p2p.errors import Declined, Unreachable, WrongIdentity
+from p2p.https.client import HttpsClient
+from p2p.https.combined_network import PeerAndHttps
+from p2p.https.failover import PENALTY, Ways
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.peer.peer import Peer
+from tests.support.https import address_of, running, server_beside, shown
+from tests.support.peers import payload_file
+
+MB = 1_000_000
+DIRECT = "/memory/0/p2p/coordinator"
+
+
+@dataclass
+class World:
+    """A coordinator with both ways, and a node. `now`: the clock of the node's penalties, seconds."""
+
+    memory: MemoryNetwork
+    server: PeerAndHttps
+    direct: Peer
+    https: HttpsClient
+    ways: Ways
+    address: str
+    now: float = 0.0
+
+
+async def which(peer: str, data: bytes) -> bytes:
+    return b"https" if peer.startswith("https/") else b"direct"
+
+
+@asynccontextmanager
+async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -> AsyncIterator[World]:
+    memory = MemoryNetwork(0, patience=0.3, link=link)
+    server = server_beside(Peer(memory.transport("coordinator"), seed=0))
+    server.peer.handlers.serve("which", which, limit=100)
+    direct, https = Peer(memory.transport("node"), seed=1), HttpsClient("node", shown().pin)
+    ways = Ways(direct, https, via=via, stall=0.3, clock=lambda: loop.time() + made.now)
+    loop = asyncio.get_running_loop()
+    made = World(memory, server, direct, https, ways, "")
+    async with running(server, ways):
+        made.address = await address_of(server)
+        yield made
+
+
+async def asked(ways: Ways) -> bytes:
+    return await ways.request("coordinator", "which", b"", timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("address", "way", "url"),
+    [
+        ("/ip4/192.0.2.1/tcp/4310/p2p/X", "direct", None),
+        ("/dns4/a.example/tcp/4310/p2p/X/p2p-circuit/p2p/Y", "relay", None),
+        ("/ip4/192.0.2.1/tcp/4311/https/p2p/X", "https", "https://192.0.2.1:4311"),
+        ("/ip6/2001:db8::1/tcp/443/https", "https", "https://[2001:db8::1]:443"),
+        ("/dns4/a.example/tcp/443/https/p2p/X", "https", "https://a.example:443"),
+        ("/dns4//tcp/443/https", "https", None),
+        ("/unix/a/tcp/443/https", "https", None),
+    ],
+)
+def test_an_address_says_its_way(address, way, url):
+    assert (multiaddr.way_of(address), multiaddr.address_of(address).https_url) == (way, url)
+
+
+async def test_the_best_way_of_those_that_stand_is_gone():
+    async with world() as w:
+        assert await w.ways.dial([w.address, DIRECT]) == "coordinator"
+        assert (await w.ways.peers(), await w.ways.way("coordinator")) == (["coordinator"], "direct")
+        assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
+
+
+async def test_https_is_gone_where_nothing_else_leads_and_the_reason_is_said():
+    async with world() as w:
+        w.memory.partition(["coordinator"], ["node"])
+        with pytest.raises(Unreachable, match="nobody answers at"):
+            await w.ways.dial([DIRECT])
+        assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
+        assert (await asked(w.ways), await w.ways.way("coordinator")) == (b"https", "https")
+
+
+async def test_a_connection_that_swallows_everything_hides_no_way_that_works():
+    async with world() as w:
+        await w.ways.dial([DIRECT])
+        w.memory.freeze("coordinator")
+        with pytest.raises(Unreachable):
+            await asked(w.ways)
+        assert "coordinator" in await w.direct.peers()
+        assert await w.ways.peers() == []
+        await w.ways.dial([w.address])
+        assert await asked(w.ways) == b"https"
+        w.now += PENALTY + 1  # forgotten by then, or dialled again before
+        w.memory.thaw("coordinator")
+        assert await asked(w.ways) == b"direct"
+
+
+async def test_a_way_by_which_a_question_is_declined_still_stands():
+    async with world() as w:
+        for address in (w.address, DIRECT):
+            await w.ways.dial([address])
+            with pytest.raises(Declined):
+                await w.ways.request("coordinator", "unknown", b"", timeout=60)
+            assert await w.ways.peers() == ["coordinator"]
+
+
+async def test_when_the_better_way_is_back_https_is_left():
+    async with world() as w:
+        await w.ways.dial([w.address])
+        assert await asked(w.ways) == b"https"
+        await w.ways.dial([DIRECT])
+        assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
+
+
+async def test_a_way_that_the_owner_does_not_admit_is_not_gone():
+    async with world(via=("https",)) as w:
+        with pytest.raises(Unreachable, match="does not go by the way"):
+            await w.ways.dial([DIRECT])
+        assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
+        assert await asked(w.ways) == b"https"
+
+
+async def test_another_identity_is_told_as_what_it_is():
+    async with world() as w:
+        only = Ways(None, HttpsClient("node", shown("stranger").pin))
+        async with running(only):
+            with pytest.raises(WrongIdentity):
+                await only.dial([DIRECT, w.address])
+
+
+async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_path):
+    manifest = payload_file(tmp_path / "a", 4 * MB)
+    async with world(link=Link(bandwidth=4 * MB)) as w:
+        await w.server.share(manifest, tmp_path / "a")
+        await w.ways.dial([DIRECT])
+        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", last="coordinator"))
+        await arrived(w.direct, MB)
+        w.memory.freeze("coordinator")
+        await w.https.dial([w.address])
+        fetched = await fetch
+        assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+        traffic = await w.ways.traffic()
+        assert traffic.received == manifest.length
+        assert 0 < (await w.https.traffic()).received <= manifest.length - MB
+        assert [feed.peer for feed in fetched.feeds] == ["coordinator"]
+        assert manifest.hash in w.direct._broadcast._held  # and is passed on to others
+
+
+async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
+    manifest = payload_file(tmp_path / "a", 32 * MB)
+    async with world() as w:
+        await w.server.share(manifest, tmp_path / "a")
+        await w.ways.dial([w.address])
+        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", last="coordinator"))
+        await arrived(w.https, 1)
+        await w.https.leave()
+        w.https._origin = "https://127.0.0.1:1"
+        await w.direct.dial([DIRECT])
+        await fetch
+        assert (await w.direct.traffic()).received > 0
+        assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+async def test_a_cancelled_fetch_lets_go_of_the_part(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    async with world() as w:
+        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b"))
+        await asyncio.sleep(0.05)
+        fetch.cancel()
+        await asyncio.wait([fetch])
+        assert fetch.cancelled()
+        assert w.direct._broadcast._held == {}
+
+
+async def arrived(network, nbytes: int) -> None:
+    async with asyncio.timeout(60):
+        while (await network.traffic()).received < nbytes:  # noqa: ASYNC110 - what is waited for raises no event
+            await asyncio.sleep(0)

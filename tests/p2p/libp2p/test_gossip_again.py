@@ -1,0 +1,70 @@
+"""A stranger says again what was said before: it is heard, and goes no further."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.memory.transport import MemoryNetwork
+from tests.p2p.libp2p.test_transport import made, running
+from tests.support.clock import run_fake
+from tests.support.fake_coordinator import FakeCoordinator, make_node, until
+from tests.support.swarm import working
+
+TOPIC, AGAIN = "heads", 5
+
+
+class Ear:
+    """A peer, and what it has heard."""
+
+    def __init__(self) -> None:
+        self.peer, self.heard = made(), Counter[bytes]()
+
+    def listen(self) -> ThreadedPeer:
+        self.peer.subscribe(TOPIC, self._hear)
+        return self.peer
+
+    async def _hear(self, peer: str, data: bytes) -> bool:
+        self.heard[data] += 1
+        return True
+
+    async def hears(self, data: bytes) -> None:
+        async with asyncio.timeout(30):
+            while not self.heard[data]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_a_head_that_is_replayed_as_gossip_under_new_ids_is_heard_and_passed_on_once() -> None:
+    """Row l. On 439044d the third in this line hears it each of five times."""
+    stranger, middle, last = Ear(), Ear(), Ear()
+    async with running(stranger.listen(), middle.listen(), last.listen(), line=True):
+        number = 0
+        while not last.heard:  # until all know of each other
+            number += 1
+            await stranger.peer.publish(TOPIC, b"hello %d" % number)
+            await asyncio.sleep(0.5)
+        for _ in range(AGAIN):
+            await stranger.peer.publish(TOPIC, b"a head")
+        await stranger.peer.publish(TOPIC, b"the last")
+        for ear in (middle, last):
+            await ear.hears(b"the last")
+            await ear.hears(b"a head")
+    assert middle.heard[b"a head"] == AGAIN
+    assert last.heard[b"a head"] == 1
+
+
+def test_a_node_passes_no_head_on_that_is_no_newer_than_what_it_heard(tmp_path: Path) -> None:
+    """Row l. On 439044d it says of each that it may be passed on."""
+
+    async def main() -> None:
+        network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
+        async with coordinator.serving(network):
+            await coordinator.publish(0)
+            node = make_node(network, tmp_path / "node", coordinator.invite())
+            async with working(node):
+                await until(lambda: node.daemon.engine.current)
+                follower = node.daemon.follower
+                assert not await follower.hear("stranger", coordinator.head)
+                assert not await follower.hear("stranger", coordinator.head)
+
+    run_fake(main)

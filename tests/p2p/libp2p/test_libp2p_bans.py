@@ -1,0 +1,139 @@
+"""Who breaks the muxer's rules again and again is left alone for a while; who is slow or unlucky never is."""
+
+import asyncio
+import contextlib
+
+import pytest
+import trio
+from libp2p.peer.id import ID
+
+from p2p.errors import Unreachable
+from p2p.libp2p.mux import DATA, HEADER, OPEN
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits.bans import FORGIVEN, TERM
+from p2p.peer import rpc
+from tests.p2p.libp2p.test_transport import echo, made, on_trio, running, until_connected
+
+MALFORMED = HEADER.pack(99, 1, 0)
+
+
+def muxed(transport, peer: str):
+    [connection] = transport._host.get_network().get_connections(ID.from_string(peer))
+    return connection.muxed_conn
+
+
+async def until_apart(*peers: ThreadedPeer) -> None:
+    async with asyncio.timeout(60):
+        for peer in peers:
+            while await on_trio(peer, connections):  # noqa: ASYNC110 (they have no event)
+                await asyncio.sleep(0.01)
+
+
+async def connections(transport) -> int:
+    return len(transport._connections.open)
+
+
+async def break_a_rule(liar: ThreadedPeer, victim: ThreadedPeer) -> None:
+    await liar.dial(await victim.addresses())
+    await liar.request(victim.peer_id, "echo", b"x", timeout=60)
+    await on_trio(liar, lambda transport: muxed(transport, victim.peer_id).secured_conn.write(MALFORMED))
+    await until_apart(victim, liar)
+
+
+async def charged(transport) -> list[str]:
+    return list(transport._connections._bans._charges)
+
+
+async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_the_ban_ends():
+    victim, liar, honest = made(), made(), made()
+    victim.serve("echo", echo, limit=100)
+    async with running(victim), running(liar), running(honest):
+        for _ in range(FORGIVEN + 1):
+            await break_a_rule(liar, victim)
+        for _ in range(3):
+            with contextlib.suppress(Unreachable):  # its end of the connection may stand for a moment
+                await liar.dial(await victim.addresses())
+            await until_apart(victim, liar)
+        with pytest.raises(Unreachable, match="broke the protocol, and is left alone for"):
+            await victim.dial(await liar.addresses())
+        await honest.dial(await victim.addresses())
+        assert await honest.request(victim.peer_id, "echo", b"x", timeout=60), "nobody else is touched"
+
+        async def wait(transport) -> None:
+            transport._connections._now = lambda: trio.current_time() + TERM
+
+        await on_trio(victim, wait)
+        assert await victim.dial(await liar.addresses()) == liar.peer_id
+        await until_connected(liar, victim)  # who is dialled knows of it a moment later
+        assert await liar.request(victim.peer_id, "echo", b"x", timeout=60)
+
+
+async def resets_its_streams(transport, peer: str) -> None:
+    for _ in range(20):
+        stream = await transport.open(peer, rpc.PROTOCOL)
+        await stream.send(b"echo")
+        await stream.reset()
+
+
+async def leaves_in_the_middle_of_a_frame(transport, peer: str) -> None:
+    whole = HEADER.pack(OPEN, 99_999, 0) + HEADER.pack(DATA, 99_999, 1000)
+    await muxed(transport, peer).secured_conn.write(whole + bytes(10))
+
+
+async def is_cut_off(transport, peer: str) -> None:
+    await muxed(transport, peer).secured_conn.close()
+
+
+async def has_its_bytes_spoiled_by_somebody_on_the_way(transport, peer: str) -> None:
+    await muxed(transport, peer).secured_conn._conn.write(b"\x00\x20" + bytes(32))
+
+
+async def reads_a_byte_at_a_time(transport, peer: str) -> None:
+    stream = await transport.open(peer, rpc.PROTOCOL)
+    await stream.send(b"large")
+    await stream.send(b"")
+    for _ in range(300):
+        assert await stream._stream.read(1)
+        await trio.lowlevel.checkpoint()
+
+
+async def does_not_read_at_all(transport, peer: str) -> None:
+    stream = await transport.open(peer, rpc.PROTOCOL)
+    await stream.send(b"large")
+    await stream.send(b"")
+    await trio.sleep(1.0)  # longer than the other side's patience
+
+
+HONEST = {
+    "resets its streams": resets_its_streams,
+    "leaves in the middle of a frame": leaves_in_the_middle_of_a_frame,
+    "is cut off": is_cut_off,
+    "has its bytes spoiled by somebody on the way": has_its_bytes_spoiled_by_somebody_on_the_way,
+    "reads a byte at a time": reads_a_byte_at_a_time,
+    "does not read at all": does_not_read_at_all,
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+async def test_a_peer_is_never_charged_that(name):
+    async def large(peer: str, request: bytes) -> bytes:
+        return bytes(8 << 20)
+
+    victim, unlucky = made(patience=0.5), made()
+    victim.serve("echo", echo, limit=100)
+    victim.serve("large", large, limit=100)
+    async with running(victim), running(unlucky):
+        await unlucky.dial(await victim.addresses())
+        await on_trio(unlucky, lambda transport: HONEST[name](transport, victim.peer_id))
+        await on_trio(unlucky, lambda transport: transport._host.disconnect(ID.from_string(victim.peer_id)))
+        await until_apart(victim, unlucky)
+        assert await on_trio(victim, charged) == []
+        assert await unlucky.dial(await victim.addresses()) == victim.peer_id
+
+
+async def test_what_is_charged_is_seen_at_once():
+    victim, liar = made(), made()
+    victim.serve("echo", echo, limit=100)
+    async with running(victim), running(liar):
+        await break_a_rule(liar, victim)
+        assert await on_trio(victim, charged) == [liar.peer_id]

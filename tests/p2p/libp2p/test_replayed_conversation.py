@@ -1,0 +1,117 @@
+"""A tap on the line records a conversation whole, and plays one side of it again, to either end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from p2p.errors import Unreachable
+from tests.p2p.libp2p.test_transport import made, running
+
+HANDSHAKE = 200
+"""Bytes, at least, of one side: names of protocols, ephemeral key, encrypted identity."""
+
+
+class Tap:
+    """Passes bytes on between who dials `port` and `behind`, and keeps them."""
+
+    def __init__(self, behind: int) -> None:
+        self._behind = behind
+        self.port = 0
+        self.dialler, self.listener = bytearray(), bytearray()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        async with listening(self._between) as self.port:
+            yield
+
+    async def _between(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", self._behind)
+        await asyncio.gather(passed(reader, outer, self.dialler), passed(inner, writer, self.listener))
+
+
+@asynccontextmanager
+async def listening(serve) -> AsyncIterator[int]:
+    """The port at which `serve` is called with each connection."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            kept += data
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+def port_of(address: str) -> int:
+    return int(address.split("/")[4])
+
+
+def counting(asked: list[bytes]):
+    """A peer that keeps what it is asked."""
+
+    async def count(peer: str, request: bytes) -> bytes:
+        asked.append(request)
+        return b"done"
+
+    peer = made()
+    peer.serve("count", count, limit=100)
+    return peer
+
+
+async def recorded(a, b) -> Tap:
+    """What passed while b dialled a and asked it once."""
+    (address,) = await a.addresses()
+    tap = Tap(port_of(address))
+    async with tap.open(), running(b):
+        await b.dial([address.replace(f"/tcp/{port_of(address)}/", f"/tcp/{tap.port}/")])
+        assert await b.request(a.peer_id, "count", b"once", timeout=30) == b"done"
+    assert min(len(tap.dialler), len(tap.listener)) > HANDSHAKE
+    async with asyncio.timeout(60):
+        while await a.peers():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return tap
+
+
+async def test_a_conversation_played_again_to_who_listened_is_hung_up_on_and_asks_nothing():
+    asked: list[bytes] = []
+    a, b, c = counting(asked), made(), made()
+    async with running(a):
+        tap = await recorded(a, b)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of((await a.addresses())[0]))
+        writer.write(tap.dialler)
+        answer = bytearray()
+        async with asyncio.timeout(60):
+            await passed(reader, writer, answer)
+        assert answer != tap.listener
+        assert await a.peers() == []
+        assert asked == [b"once"]
+        async with running(c):
+            await c.dial(await a.addresses())
+            assert await c.request(a.peer_id, "count", b"twice", timeout=30) == b"done"
+
+
+async def test_a_conversation_played_again_to_who_dialled_convinces_nobody():
+    a, b, c = counting([]), made(), made()
+    async with running(a):
+        tap = await recorded(a, b)
+        (address,) = await a.addresses()
+
+    async def replay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(tap.listener)
+        await passed(reader, writer, bytearray())
+
+    async with listening(replay) as port, running(c):
+        with pytest.raises(Unreachable):
+            await c.dial([address.replace(f"/tcp/{port_of(address)}/", f"/tcp/{port}/")])
+        assert await c.peers() == []

@@ -1,0 +1,413 @@
+"""The network plane over real libp2p on loopback: what py-libp2p breaks on, and we must not."""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from libp2p.peer.id import ID
+
+from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.identity import generate_key
+from p2p.libp2p import transport as libp2p
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.peer import rpc
+from tests.support.peers import IP6, payload_file
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+MB = 1_000_000
+
+
+def made(*, listen: str = LOOPBACK, **options) -> ThreadedPeer:
+    return ThreadedPeer(generate_key(), [listen], **options)
+
+
+@asynccontextmanager
+async def running(*peers: ThreadedPeer, line: bool = False) -> AsyncIterator[None]:
+    """Run them; connect each with all, or with its neighbour only."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(peer.run()) for peer in peers]
+        try:
+            for number, peer in enumerate(peers):
+                await peer.ready()
+                for other in peers[number - 1 : number] if line and number else peers[:number]:
+                    assert await peer.dial(await other.addresses()) == other.peer_id
+                    await until_connected(other, peer)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def until_connected(one: ThreadedPeer, other: ThreadedPeer) -> None:
+    """Who was dialled learns of it a little later than who dialled."""
+    async with asyncio.timeout(60):
+        while other.peer_id not in await one.peers():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def echo(peer: str, request: bytes) -> bytes:
+    return peer.encode() + b":" + request
+
+
+async def on_trio(peer: ThreadedPeer, function):
+    """Run `function(transport)` on the peer's trio thread."""
+    thread, own = peer.on_trio()
+    return await thread.call(function, own._transport)
+
+
+async def test_two_peers_ask_each_other():
+    a, b = made(), made()
+    for peer in (a, b):
+        peer.serve("echo", echo, limit=100)
+    async with running(a, b):
+        assert await a.request(b.peer_id, "echo", b"x", timeout=60) == a.peer_id.encode() + b":x"
+        assert await b.request(a.peer_id, "echo", b"y", timeout=60) == b.peer_id.encode() + b":y"
+        assert await a.peers() == [b.peer_id]
+
+
+async def test_a_large_answer_arrives_whole():
+    async def large(peer: str, request: bytes) -> bytes:
+        return bytes(range(256)) * (8 << 12)
+
+    a, b = made(), made()
+    a.serve("large", large, limit=100)
+    async with running(a, b):
+        assert await b.request(a.peer_id, "large", b"", timeout=60) == bytes(range(256)) * (8 << 12)
+
+
+@pytest.mark.parametrize("listen", [IP6])
+async def test_addresses_over_ip6_can_be_dialled(listen):
+    a, b = made(listen=listen), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+        assert "/ip6/::1/" in (await a.addresses())[0]
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+async def test_only_noise_is_offered():
+    a = made()
+    async with running(a):
+        upgrader = await on_trio(a, lambda transport: _soon(transport._host.get_network().upgrader))
+        assert list(upgrader.security_multistream.transports) == ["/noise"]
+
+
+async def _soon(value):
+    return value
+
+
+async def test_a_stream_that_is_reset_does_not_end_the_host():
+    a, b = made(), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+
+        async def open_and_reset(transport) -> None:
+            for _ in range(20):
+                stream = await transport.open(a.peer_id, rpc.PROTOCOL)
+                await stream.send(b"echo")
+                await stream.reset()
+
+        await on_trio(b, open_and_reset)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+async def test_an_exception_in_a_handler_does_not_end_the_host():
+    async def crash(peer: str, request: bytes) -> bytes:
+        raise RuntimeError("a bug")
+
+    a, b = made(), made()
+    a.serve("crash", crash, limit=100)
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+        with pytest.raises(Unreachable):
+            await b.request(a.peer_id, "crash", b"", timeout=60)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+GARBAGE = {
+    "a frame that is not protobuf": b"\x05\xff\xff\xff\xff\xff",
+    "an endless varint": b"\xff" * 32,
+    "a length without bytes": b"\xff\x7f",
+    "a message without a topic": b"\x0c\x12\x0a\x0a\x08notanid!",
+    "a message with a false author": b"\x16\x12\x14\x0a\x02\xff\xff\x12\x01x\x1a\x01\x00\x22\x05heads\x2a\x00",
+    "a control message cut short": b"\x06\x1a\x04\x0a\x02\x0a\x05",
+    "an unknown message id asked for": b"\x0a\x1a\x08\x12\x06\x0a\x04\xff\xfe\xfd\xfc",
+    "a subscription to no topic": b"\x04\x0a\x02\x08\x01",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_malformed_gossip_does_not_end_the_host(garbage):
+    heard = asyncio.Event()
+
+    async def hear(peer: str, data: bytes) -> bool:
+        heard.set()
+        return True
+
+    a, b, c = made(), made(), made()
+    a.serve("echo", echo, limit=100)
+    for peer in (a, c):
+        peer.subscribe("heads", hear)
+    async with running(a, b, c, line=False):
+
+        async def send_garbage(transport) -> None:
+            for protocol in ("/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"):
+                stream = await transport._host.new_stream(ID.from_string(a.peer_id), [protocol])
+                await stream.write(garbage)
+                await stream.close()
+
+        await on_trio(b, send_garbage)
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+        await publish_until(heard, c)
+
+
+async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
+    heard: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    all_heard = asyncio.Event()
+    peers = [made() for _ in range(4)]
+    for number, peer in enumerate(peers):
+
+        async def hear(sender: str, data: bytes, number: int = number) -> bool:
+            assert sender == peers[number - 1].peer_id
+            heard[number].append(data)
+            if all(heard.values()):
+                all_heard.set()
+            return True
+
+        peer.subscribe("heads", hear)
+    async with running(*peers, line=True):
+        await publish_until(all_heard, peers[0])
+    for messages in heard.values():
+        assert len(messages) == len(set(messages))
+
+
+async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
+    """A head every half second, as each stands alone: the first may come before the mesh has formed."""
+    async with asyncio.timeout(60):
+        for number in itertools.count():
+            await peer.publish("heads", b"head %d" % number)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(heard.wait(), 0.5)
+                return
+
+
+async def test_a_frozen_peer_is_noticed_by_the_watchdog():
+    a, b = made(), made(patience=3.0)
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+        frozen, thaw = threading.Event(), threading.Event()
+
+        async def freeze(transport) -> None:
+            frozen.set()
+            thaw.wait(60)  # the whole trio thread of `a` stands still, as under SIGSTOP
+
+        standing = asyncio.create_task(on_trio(a, freeze))
+        assert await asyncio.to_thread(frozen.wait, 60)
+        try:
+            with pytest.raises(Unreachable):
+                await b.request(a.peer_id, "echo", b"x", timeout=300)
+            assert not standing.done()
+        finally:
+            thaw.set()
+        await standing
+
+
+async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
+    a, b = made(), made()
+    a.serve("echo", echo, limit=1000)
+    async with running(a, b):
+        with pytest.raises(Malformed, match="1000 bytes"):
+            await b.request(a.peer_id, "echo", bytes(20 * MB), timeout=60)
+
+        async def announce(transport) -> int:
+            """Announce 1 GB, send none of it: the refusal comes all the same."""
+            stream = await transport.open(a.peer_id, rpc.PROTOCOL)
+            await stream.send(b"echo")
+            await stream._stream.write((1 << 30).to_bytes(4, "big"))
+            return len(await stream.receive(1000))
+
+        assert await on_trio(b, announce) < 100
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
+    manifest = payload_file(tmp_path / "a", 8 * MB)
+    a, b, c = made(), made(), made()
+    async with running(a, b, c, line=True):
+        await a.share(manifest, tmp_path / "a")
+        await asyncio.gather(b.fetch(manifest, tmp_path / "b", last=a.peer_id), c.fetch(manifest, tmp_path / "c"))
+        assert (await c.traffic()).received_by_peer == {b.peer_id: 8 * MB}
+    assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
+    manifest = payload_file(tmp_path / "a", 8 * MB)
+    a, b, c = made(), made(), made()
+    async with running(a, b, c, line=True):
+        await a.share(manifest, tmp_path / "a")
+        fetches = [asyncio.create_task(peer.fetch(manifest, tmp_path / name)) for peer, name in ((b, "b"), (c, "c"))]
+        await asyncio.sleep(0)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "c").exists() and time.monotonic() < deadline:
+            time.sleep(2)  # noqa: ASYNC251 - the daemon's loop is busy; trio's threads are not
+        assert (tmp_path / "c").exists()
+        await asyncio.gather(*fetches)
+
+
+async def test_a_port_that_is_taken_is_a_fault_with_its_fix():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        peer = made(listen=f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
+        run = asyncio.create_task(peer.run())
+        with pytest.raises(LocalFault, match="choose another port"):
+            await peer.ready()
+        with pytest.raises(LocalFault, match="choose another port"):
+            await run
+
+
+async def test_an_address_that_cannot_be_parsed_is_a_fault():
+    peer = made(listen="127.0.0.1:4001")
+    run = asyncio.create_task(peer.run())
+    with pytest.raises(LocalFault, match="multiaddr"):
+        await peer.ready()
+    with pytest.raises(LocalFault):
+        await run
+
+
+async def test_a_missing_libp2p_says_how_to_install_it(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "libp2p"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "libp2p", None)
+    monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
+    with pytest.raises(LocalFault) as caught:
+        await made().run()
+    assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"
+
+
+UNREACHABLE = {
+    "nobody listens there": "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWGNoiDB8db4PBYXPHJGsDojntb8TV2ugDVfVydG3UsSPD",
+    "no peer id": "/ip4/127.0.0.1/tcp/1",
+    "not a multiaddress": "hello",
+}
+
+
+@pytest.mark.parametrize("address", UNREACHABLE.values(), ids=UNREACHABLE.keys())
+async def test_an_address_that_leads_nowhere_is_unreachable(address):
+    a = made()
+    async with running(a):
+        with pytest.raises(Unreachable):
+            await a.dial([address])
+
+
+async def test_a_peer_with_another_key_than_the_address_says_is_not_accepted():
+    a, b, c = made(), made(), made()
+    async with running(a):
+        false = [address.replace(a.peer_id, c.peer_id) for address in await a.addresses()]
+        async with running(b):
+            with pytest.raises(Unreachable):
+                await b.dial(false)
+
+
+async def test_a_peer_that_left_can_be_dialled_again():
+    a, b = made(), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a):
+        async with running(b):
+            await b.dial(await a.addresses())
+            assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+        again = ThreadedPeer(b._key, [LOOPBACK])
+        async with running(again):
+            await again.dial(await a.addresses())
+            assert await again.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
+    key, a = generate_key(), made()
+    first, second = ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
+    async with running(a):
+        async with running(first):
+            old = await first.addresses()
+            await a.dial(old)
+        while await a.peers():  # noqa: ASYNC110 (connections have no event)
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unreachable):
+            await a.dial(old)
+        async with running(second):
+            assert await a.dial(await second.addresses()) == second.peer_id
+
+
+async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monkeypatch):
+    monkeypatch.setattr(libp2p, "ALIVE", 2.0)
+    a, b = made(), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+        addresses = await a.addresses()
+
+        async def connection(transport):
+            """The one that stands; one that was replaced may still be there for a moment."""
+            [found] = transport._host.get_network().get_connections(ID.from_string(a.peer_id))
+            return found
+
+        async def swallow(transport) -> None:
+            """What is written to the connection of now is lost from here on, as on a line that is no more."""
+            [found] = transport._connections.open
+
+            async def lost(*pieces: bytes) -> None:
+                pass
+
+            found.muxed_conn.secured_conn.send = lost
+
+        first = await on_trio(b, connection)
+        assert await b.dial(addresses) == a.peer_id
+        assert await on_trio(b, connection) is first, "it answered"
+        await on_trio(a, swallow)
+        await on_trio(b, swallow)
+        async with asyncio.timeout(60):
+            while await on_trio(b, connection) is first:  # what was under way may still have arrived
+                assert await b.dial(addresses) == a.peer_id
+        assert await b.request(a.peer_id, "echo", b"x", timeout=60)
+
+
+async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(peer: str, request: bytes) -> bytes:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return b""
+
+    a, b = made(), made()
+    a.serve("slow", slow, limit=100)
+    async with running(a, b):
+        task = asyncio.create_task(b.request(a.peer_id, "slow", b"", timeout=60))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(60):
+            await ended.wait()
+
+
+async def test_the_death_of_the_thread_is_an_error_of_run():
+    a = made()
+    run = asyncio.create_task(a.run())
+    await a.ready()
+
+    async def die() -> None:
+        raise RuntimeError("trio died")
+
+    a._thread._on_trio(lambda: a._thread._nursery.start_soon(die))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run
+    assert caught.value.split(RuntimeError)[0] is not None
+    with pytest.raises(Unreachable):
+        await a.peers()

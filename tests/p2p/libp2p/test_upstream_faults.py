@@ -1,0 +1,268 @@
+"""The thirteen faults of py-libp2p that docs/architecture.md names, each with the tests that hold against it. Tests of
+one that are to be found nowhere else are here."""
+
+import ast
+import asyncio
+import importlib.metadata
+import re
+import tomllib
+
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.crypto.ecc import ECCPrivateKey, ECCPublicKey
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.network import swarm
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.exceptions import StreamEOF
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.stream_muxer.yamux import yamux
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.libp2p import transport as libp2p
+from p2p.libp2p.stream import LibP2PStream
+from p2p.limits.subnets import CONNECTIONS
+from p2p.transport import GOSSIP_LIMIT
+from tests.p2p.libp2p.test_transport import MB, echo, made, on_trio, publish_until, running
+from tests.support.paths import ROOT
+
+SINK = "/test/sink"
+
+
+def listed() -> dict[int, list[str]]:
+    """Fault -> `file::test`, as the document lists them."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    section = text.partition("## Thirteen faults of py-libp2p")[2].partition("\n## ")[0]
+    items = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
+    found = zip(items[::2], items[1::2], strict=True)
+    return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in found}
+
+
+def test_each_of_the_thirteen_faults_has_a_test_and_each_test_is_there() -> None:
+    faults = listed()
+    assert list(faults) == list(range(1, 14))
+    for number, tests in faults.items():
+        assert tests, f"fault {number} has no test"
+        for test in tests:
+            path, _, name = test.partition("::")
+            tree = ast.parse((ROOT / "tests" / path).read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.fixture(params=["our muxer", "stock yamux"])
+def muxer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What two peers of the test speak."""
+    if request.param == "stock yamux":
+        monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+    return request.param
+
+
+async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_yet(monkeypatch):
+    """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead, and more only while it is read."""
+    monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
+    monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
+    held, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    a, b = made(), made()
+    async with running(a, b):
+
+        async def hold(stream) -> None:
+            assert await stream.receive(10) == b"begin"
+            loop.call_soon_threadsafe(held.set)
+            await go_on.wait()
+            assert len(await stream.receive(MB)) == 900_000
+            loop.call_soon_threadsafe(ended.set)
+
+        async def serve(transport) -> None:
+            transport.handle(SINK, hold)
+
+        async def say(transport):
+            stream = await transport.open(a.peer_id, SINK)
+            await stream.send(b"begin")
+            await stream.send(bytes(900_000))  # returns when stock yamux has written it
+            return stream
+
+        await on_trio(a, serve)
+        async with asyncio.timeout(60):
+            await on_trio(b, say)
+            await held.wait()
+
+            async def let(transport) -> None:
+                go_on.set()
+
+            await on_trio(a, let)
+            await ended.wait()
+
+
+async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(muxer):
+    a, b = made(), made()
+    a.serve("echo", echo, limit=100)
+    async with running(a, b):
+
+        async def never_read(stream) -> None:
+            await trio.sleep_forever()
+
+        async def serve(transport) -> None:
+            transport.handle(SINK, never_read)
+
+        async def block(transport) -> list[object]:
+            before = list(transport._connections.open)
+            stream = await transport.open(a.peer_id, SINK)
+            with trio.move_on_after(0.3) as blocked:
+                while True:
+                    await stream.send(bytes(4 * MB))
+            assert blocked.cancelled_caught
+            await stream.reset()
+            return before
+
+        async def the_same(transport) -> bool:
+            return list(transport._connections.open) == before
+
+        await on_trio(a, serve)
+        before = await on_trio(b, block)
+        for _ in range(5):
+            assert await b.request(a.peer_id, "echo", b"x", timeout=60) == b.peer_id.encode() + b":x"
+        assert await on_trio(b, the_same), "it was not dialled anew"
+
+
+async def test_a_dial_waits_for_no_second_connection(monkeypatch):
+    monkeypatch.setattr(swarm, "_HAPPY_EYEBALLS_DELAY", 10 * libp2p.DIAL_TIMEOUT)
+    a, b = made(), made()
+    async with running(a), running(b):
+        assert await a.dial(await b.addresses()) == b.peer_id
+
+
+class Drop:
+    """A stream of upstream's kind that gives a byte at a time, and its end as an exception."""
+
+    def __init__(self, data: bytes) -> None:
+        self.left = data
+
+    async def read(self, n: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self.left:
+            raise StreamEOF
+        first, self.left = self.left[:1], self.left[1:]
+        return first
+
+    async def close_write(self) -> None:
+        pass
+
+    async def reset(self) -> None:
+        pass
+
+
+def frames(data: bytes) -> list[bytes | type | None]:
+    """What a stream gives of these bytes, until it ends."""
+
+    async def main() -> list[bytes | type | None]:
+        found: list[bytes | type | None] = []
+        async with trio.open_nursery() as nursery:
+
+            async def drop(peer: str) -> None:
+                raise AssertionError
+
+            stream = LibP2PStream(Drop(data), "peer", nursery, 60.0, drop)
+            try:
+                while not found or found[-1] is not None:
+                    found.append(await stream.receive(10_000))
+            except Malformed:
+                found.append(Malformed)
+            await stream.reset()
+        return found
+
+    return trio.run(main)
+
+
+def test_a_frame_that_comes_byte_by_byte_arrives_whole_and_the_end_is_none():
+    frame = bytes(range(256)) * 4
+    whole = len(frame).to_bytes(4, "big") + frame
+    assert frames(whole * 2) == [frame, frame, None]
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 1027])
+def test_a_frame_that_is_cut_short_is_malformed(length):
+    whole = (1024).to_bytes(4, "big") + bytes(1024)
+    assert frames(whole[:length]) == [Malformed]
+
+
+async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
+    ours = made()
+
+    async def speak_plaintext(transport) -> None:
+        pair = create_new_key_pair()
+        host = new_host(key_pair=pair, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(pair)})
+        async with host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+            with pytest.raises(SwarmException):
+                await host.connect(info_from_p2p_addr(Multiaddr(transport.addresses()[0])))
+            with pytest.raises(Unreachable):
+                await transport.dial([str(host.get_addrs()[0])])
+
+    async with running(ours):
+        await on_trio(ours, speak_plaintext)
+        assert await ours.peers() == []
+
+
+async def test_the_limits_are_ours_and_no_default():
+    peer = made()
+
+    async def limits(transport) -> tuple[int, ...]:
+        network = transport._host.get_network()
+        most = network._resource_manager.limits
+        return most.max_streams, network.connection_config.max_connections_per_peer, transport._most
+
+    async with running(peer):
+        streams = libp2p.STREAMS_PER_CONNECTION * CONNECTIONS
+        assert await on_trio(peer, limits) == (streams, 1, CONNECTIONS + libp2p.OWN_DIALS)
+
+
+async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused():
+    heard: list[bytes] = []
+    begun, all_heard = asyncio.Event(), asyncio.Event()
+    burst = {b"%d" % number for number in range(15)}  # upstream drops what is above 10 a second
+
+    async def hear(peer: str, data: bytes) -> bool:
+        heard.append(data)
+        begun.set()
+        if burst <= set(heard):
+            all_heard.set()
+        return True
+
+    a, b = made(), made()
+    b.subscribe("heads", hear)
+    async with running(a, b):
+        await publish_until(begun, a)
+        for data in sorted(burst):
+            await a.publish("heads", data)
+        async with asyncio.timeout(60):
+            await all_heard.wait()
+        with pytest.raises(LocalFault, match=f"exceeds {GOSSIP_LIMIT}"):
+            await a.publish("heads", bytes(GOSSIP_LIMIT + 1))
+
+
+async def test_gossip_goes_its_rounds_every_second():
+    peer = made()
+
+    async def heartbeat(transport) -> int:
+        return transport._router.heartbeat_interval
+
+    async with running(peer):
+        assert await on_trio(peer, heartbeat) == 1
+
+
+def test_keys_on_p_256_are_read_with_the_fastecdsa_that_has_wheels():
+    """All that upstream does with such a key of a foreign peer; 4.0.0 cannot."""
+    assert importlib.metadata.version("fastecdsa") == "3.0.1"
+    packed = ECCPrivateKey.new("P-256").get_public_key().to_bytes()
+    assert ECCPublicKey.from_bytes(packed, "P-256").to_bytes() == packed
+
+
+def test_no_name_that_upstream_installs_is_one_of_ours():
+    theirs = {path.parts[0] for path in importlib.metadata.files("libp2p") or []}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert {"libp2p", "examples"} <= theirs
+    assert not theirs & {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}

@@ -1,0 +1,94 @@
+"""Where requests come from: what keys alone cannot multiply."""
+
+from p2p.https.client_limits import Limits
+from p2p.https.combined_network import PeerAndHttps
+from p2p.identity import generate_key
+from p2p.libp2p.threaded_network import ThreadedPeer
+from p2p.limits import origin
+from p2p.limits.origin import Origin, Origins, origin_over_https, over_https
+from p2p.limits.subnets import PeerLimits, subnet_of
+from tests.p2p.libp2p.test_transport import LOOPBACK, running
+from tests.support.https import client_of, served
+
+
+def test_the_party_of_a_direct_connection_is_its_subnet_and_at_home_the_connection() -> None:
+    origins = Origins(subnet_of)
+    origins.came("eve", 1, "8.8.8.8", "")
+    origins.came("mallory", 2, "8.8.8.9", "")
+    origins.came("alice", 3, "192.168.1.7", "")
+    assert origins.of("eve") == Origin("eve", "8.8.8.0/24")
+    assert origins.of("mallory").party == origins.of("eve").party
+    assert origins.of("alice") == Origin("alice", "alice")
+    assert origins.of("nobody") == Origin("nobody", "nobody")
+
+
+def test_a_relayed_peer_counts_for_the_address_that_was_seen_and_else_for_relay_and_key() -> None:
+    origins = Origins(subnet_of)
+    origins.came("bob", 1, None, "relay")
+    assert origins.of("bob") == Origin("bob", "relay/bob")
+    origins.came("bob", 2, "8.8.8.8", "")
+    assert origins.of("bob").party == "8.8.8.0/24"
+    origins.went("bob", 2)
+    assert origins.of("bob").party == "8.8.8.0/24", "the relayed connection that is left belongs to whom we saw"
+    origins.went("bob", 1)
+    origins.came("bob", 3, None, "relay")
+    assert origins.of("bob").party == "8.8.8.0/24"
+
+
+def test_the_last_request_of_a_peer_that_hung_up_counts_for_its_party_and_memory_stays_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(origin, "KEPT", 3)
+    origins = Origins(subnet_of)
+    origins.came("stays", 0, "8.8.4.4", "")
+    for number in range(6):
+        origins.came(f"p{number}", number, "8.8.8.8", "")
+        origins.went(f"p{number}", number)
+    assert origins.of("p5").party == "8.8.8.0/24"
+    assert origins.of("p2") == Origin("p2", "p2")
+    assert origins.of("stays").party == "8.8.4.0/24"
+    assert len(origins._known) <= 4
+
+
+def test_over_https_machines_behind_one_public_address_are_one_and_those_at_home_are_told_apart() -> None:
+    public = over_https("8.8.8.8", 5000, subnet_of)
+    assert origin_over_https(public, subnet_of) == Origin("https/8.8.8.8", "8.8.8.0/24")
+    home = over_https("127.0.0.1", 5000, subnet_of)
+    assert origin_over_https(home, subnet_of) == Origin("https/127.0.0.1/5000", "https/127.0.0.1/5000")
+    assert over_https("127.0.0.1", 5001, subnet_of) != home
+
+
+def loopback_is_foreign(ip: str) -> str:
+    return ip.rpartition(".")[0] + ".0/24"
+
+
+async def test_over_libp2p_a_handler_learns_the_party_of_the_asker_and_loopback_may_be_taken_for_foreign() -> None:
+    found: list[Origin] = []
+    coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(subnet_of=loopback_is_foreign))
+    node = ThreadedPeer(generate_key(), [])
+
+    async def note(peer: str, data: bytes) -> bytes:
+        found.append(coordinator.origin(peer))
+        return b""
+
+    coordinator.serve("note", note, limit=1)
+    async with running(coordinator, node):
+        await node.request(coordinator.peer_id, "note", b"", timeout=60)
+        assert node.origin(coordinator.peer_id).party == coordinator.peer_id
+    assert found == [Origin(node.peer_id, "127.0.0.0/24")]
+    assert coordinator.origin(node.peer_id) == found[0], "also when it has gone"
+
+
+async def test_over_https_a_handler_learns_the_party_of_the_asker() -> None:
+    found: list[Origin] = []
+    servers: list[PeerAndHttps] = []
+
+    async def note(peer: str, data: bytes) -> bytes:
+        found.append(servers[-1].origin(peer))
+        return b""
+
+    for limits in (Limits(subnet_of=loopback_is_foreign), Limits()):
+        async with served(note=note, limits=limits) as server, client_of(server) as client:
+            servers.append(server)
+            await client.request("coordinator", "note", b"", timeout=60)
+    assert found[0] == Origin("https/127.0.0.1", "127.0.0.0/24")
+    assert found[1].connection.startswith("https/127.0.0.1/")
+    assert found[1].party == found[1].connection

@@ -1,0 +1,88 @@
+"""Slots of requests: counted by peer, party and class, and given back."""
+
+import anyio
+import pytest
+
+from p2p.errors import Busy, Unreachable
+from p2p.limits.origin import Origin
+from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, Slots
+from p2p.memory.transport import MemoryNetwork
+from p2p.peer import rpc
+from p2p.peer.peer import Peer
+from tests.p2p.peer.test_floods import FLOOD, answered, echo, flooded, serving, stuck
+from tests.support.clock import run_fake
+from tests.support.peers import running
+
+
+def test_free_keys_of_one_subnet_leave_slots_of_every_class_to_others() -> None:
+    shares = dict.fromkeys(("lease", "verdicts", "documents"), 0.0)
+
+    async def main(method: str) -> None:
+        network = MemoryNetwork(1)
+        network.origins |= {f"eve{number}": Origin(f"eve{number}", "8.8.8.0/24") for number in range(FLOOD)}
+
+        async def work(peer: str, request: bytes) -> bytes:
+            return await (stuck if peer.startswith("eve") else echo)(peer, request)
+
+        async def honest(nodes: list[Peer]) -> None:
+            shares[method] = await answered(nodes, method, each=5)
+
+        await flooded(network, serving(network, **{method: work}), method, b"", honest)
+
+    for method in shares:
+        run_fake(lambda method=method: main(method))
+    assert set(shares.values()) == {1.0}
+
+
+def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> None:
+    ends: list[float] = []
+
+    async def main() -> None:
+        network = MemoryNetwork(1, patience=600)
+        server, slow = serving(network, submit=echo), Peer(network.transport("slow"), seed=1)
+        async with running(server, slow):
+            for frames in ((), (b"submit",)):
+                stream = await slow._transport.open("server", rpc.PROTOCOL)
+                began = anyio.current_time()
+                for frame in frames:
+                    await stream.send(frame)
+                with pytest.raises(Unreachable):
+                    await stream.receive(1 << 10)
+                ends.append(anyio.current_time() - began)
+
+    run_fake(main)
+    assert ends == [pytest.approx(rpc.NAME), pytest.approx(rpc.GRACE + (1 << 16) / rpc.SLOWEST)]
+
+
+def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
+    slots = Slots()
+    eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(PER_PARTY + 1)]
+    held = [slots.at_work("submit", one) for one in eve[:PER_PARTY]]
+    for one in held:
+        one.__enter__()
+    with pytest.raises(Busy), slots.at_work("submit", eve[-1]):
+        pass
+    with slots.at_work("lease", eve[-1]), slots.at_work("submit", Origin("alice", "8.8.4.0/24")):
+        pass
+    held.pop().__exit__(None, None, None)
+    with slots.at_work("submit", eve[-1]):
+        pass
+    with slots.at_work("plan", eve[0]), pytest.raises(Busy), slots.at_work("plan", eve[0]):
+        pass
+    assert sum(CLASSES.values()) == ALL
+    assert min(CLASSES.values()) > PER_PARTY
+
+
+def test_streams_whose_method_is_not_known_are_few_for_a_peer_and_for_a_party() -> None:
+    slots, open_streams = Slots(), []
+    eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(5)]
+    for one in eve[: STREAMS_PER_PARTY // PER_PEER]:
+        for _ in range(PER_PEER):
+            open_streams.append(slots.stream(one))
+            open_streams[-1].__enter__()
+    with pytest.raises(Busy), slots.stream(eve[0]):
+        pass
+    with pytest.raises(Busy), slots.stream(eve[-1]):
+        pass
+    with slots.stream(Origin("alice", "alice")):
+        pass

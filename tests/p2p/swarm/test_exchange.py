@@ -1,0 +1,469 @@
+"""Payloads through a network of peers: stories on the in-memory transport and a fake clock."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from p2p.errors import LocalFault, Unreachable
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.network import Manifest
+from p2p.peer.peer import Peer
+from p2p.swarm import messages as wire
+from p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
+from p2p.swarm.payload_file import Payload
+from p2p.swarm.upload import Held
+from tests.support.clock import run_fake, run_fake_trio
+from tests.support.peers import payload_file, peers, running
+
+MB = 1_000_000
+
+
+class Poisoner(Payload):
+    """A payload whose holder sends other bytes, with the true proofs."""
+
+    def read(self, index, *, block=True):
+        found = super().read(index)
+        assert found is not None
+        data, proof = found
+        return bytes(byte ^ 1 for byte in data[:1]) + data[1:], proof
+
+
+def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
+    peer._broadcast._hold(Held(Poisoner.open(manifest, path)))
+
+
+async def join(*fetches) -> list[float]:
+    """Run these coroutine functions together; when each ended, in seconds from now."""
+    start, ends = anyio.current_time(), [0.0] * len(fetches)
+
+    async def one(number, fetch) -> None:
+        await fetch()
+        ends[number] = anyio.current_time() - start
+
+    async with anyio.create_task_group() as tasks:
+        for number, fetch in enumerate(fetches):
+            tasks.start_soon(one, number, fetch)
+    return ends
+
+
+def test_a_fetched_payload_is_whole_and_served_on(tmp_path):
+    manifest = payload_file(tmp_path / "a", 3 * MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b", "c") as (a, b, c):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b")
+            await a.unshare(manifest.hash)
+            await c.fetch(manifest, tmp_path / "c")
+            assert (await c.traffic()).received_by_peer == {"b": 3 * MB}
+            assert (await b.traffic()).sent_by_peer == {"c": 3 * MB}
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+def test_an_empty_payload_needs_nobody(tmp_path):
+    manifest = payload_file(tmp_path / "a", 0)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "b") as (b,):
+            await b.fetch(manifest, tmp_path / "b")
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == b""
+
+
+def test_a_file_that_is_already_there_is_not_fetched(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "b", MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "b") as (b,):
+            await b.fetch(manifest, tmp_path / "b")
+            await b.fetch(manifest, tmp_path / "b")
+            assert (await b.traffic()).received == 0
+
+    run_fake(main)
+
+
+def test_a_wrong_file_in_the_way_is_replaced(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "b", MB, seed=9)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b")
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_file_that_is_not_the_payload_cannot_be_shared(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+    payload_file(tmp_path / "a", MB, seed=9)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a") as (a,):
+            with pytest.raises(LocalFault, match="is not the payload"):
+                await a.share(manifest, tmp_path / "a")
+
+    run_fake(main)
+
+
+def test_a_fetch_that_begins_before_anybody_has_the_payload_ends_soon_after_somebody_does(tmp_path):
+    manifest = payload_file(tmp_path / "a", MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b") as (a, b):
+
+            async def share_late() -> None:
+                await anyio.sleep(300)
+                await a.share(manifest, tmp_path / "a")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), share_late)
+            assert ends[0] - 300 < 0.5
+
+    run_fake(main)
+
+
+@pytest.mark.parametrize("run", [run_fake, run_fake_trio])
+def test_a_middle_peer_forwards_before_it_has_the_whole(tmp_path, run):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB, delay=0.02))
+        async with peers(network, *"abcd", connect=False) as (a, b, c, d):
+            for one, two in ((a, b), (b, c), (c, d)):
+                await one.dial(await two.addresses())
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c, d)))
+            # Whole after whole would take 10, 20 and 30 s.
+            assert ends[0] < 11
+            assert ends[2] < 12
+
+    run(main)
+    assert (tmp_path / "d").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_the_coordinator_is_asked_last(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(delay=0.02))
+        names = [f"node{i}" for i in range(8)]
+        for name in ("a", *names):
+            network.set_uplink(name, MB)
+        async with peers(network, "a", *names) as (a, *nodes):
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id, last="a") for p in nodes))
+            sent = (await a.traffic()).sent
+            return max(ends), sent / (10 * MB)
+
+    seconds, copies = run_fake(main)
+    # A star would send 8 copies in 80 s. No scheme beats max(W/U, 8 W / 9 U) = 10 s.
+    assert copies < 1.6
+    assert seconds < 18
+
+
+def test_a_late_joiner_does_not_burden_the_coordinator(tmp_path):
+    manifest = payload_file(tmp_path / "a", 5 * MB)
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "b", "c") as (a, b, c):
+            await a.share(manifest, tmp_path / "a")
+            await b.fetch(manifest, tmp_path / "b", last="a")
+            await c.fetch(manifest, tmp_path / "c", last="a")
+            assert (await c.traffic()).received_by_peer == {"b": 5 * MB}
+
+    run_fake(main)
+
+
+def test_a_poisoner_is_dropped_after_two_chunks_and_nothing_bad_is_stored_or_forwarded(tmp_path):
+    manifest = payload_file(tmp_path / "a", 5 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "evil", "good", "b", "c", connect=False) as (evil, good, b, c):
+            for one, two in ((evil, b), (good, b), (b, c)):
+                await one.dial(await two.addresses())
+            poison(evil, manifest, tmp_path / "a")
+            await good.share(manifest, tmp_path / "a")
+            await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c)))
+            assert await evil.peers() == []
+            assert (await b.traffic()).received_by_peer == {"good": 5 * MB}
+            assert (await c.traffic()).received_by_peer == {"b": 5 * MB}
+
+    run_fake(main)
+    assert (tmp_path / "c").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_holder_whose_disk_decays_sends_no_bad_chunk(tmp_path):
+    manifest = payload_file(tmp_path / "a", 3 * MB)
+    (tmp_path / "good").write_bytes((tmp_path / "a").read_bytes())
+
+    async def main():
+        async with peers(MemoryNetwork(1), "a", "good", "b") as (a, good, b):
+            await a.share(manifest, tmp_path / "a")
+            with (tmp_path / "a").open("r+b") as file:
+                file.write(bytes(MB))
+            await good.share(manifest, tmp_path / "good")
+            await b.fetch(manifest, tmp_path / "b")
+            assert set(await b.peers()) == {"a", "good"}
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "good").read_bytes()
+
+
+def test_a_partition_delays_a_fetch_and_does_not_end_it(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+
+            async def part() -> None:
+                await anyio.sleep(5)
+                network.partition(["a"], ["b"])
+                await anyio.sleep(100)
+                network.heal()
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), part)
+            assert 105 < ends[0] < 150
+            # What had arrived before was kept; only what was under way came twice.
+            assert (await b.traffic()).received < 10.1 * MB
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_frozen_holder_costs_a_stall_and_no_more(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "frozen", "b") as (a, frozen, b):
+            await a.share(manifest, tmp_path / "a")
+            await frozen.share(manifest, tmp_path / "a")
+
+            async def freeze() -> None:
+                await anyio.sleep(2)
+                network.freeze("frozen")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b", last="a"), freeze)
+            # 2 s from `frozen`, up to 5 s until it counts as stalled, 8 s from `a`.
+            assert ends[0] < 17
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_the_death_of_a_holder_moves_its_chunks_to_others_at_once(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "x", "b") as (a, x, b):
+            await a.share(manifest, tmp_path / "a")
+            await x.share(manifest, tmp_path / "a")
+
+            async def kill() -> None:
+                await anyio.sleep(2)
+                network.kill("x")
+
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b"), kill)
+            assert ends[0] < 9
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_downloader_killed_in_mid_transfer_resumes_from_its_part(tmp_path):
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main():
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a") as (a,):
+            await a.share(manifest, tmp_path / "a")
+            first = Peer(network.transport("b"), seed=1)
+            with anyio.move_on_after(6):
+                async with running(first):
+                    await first.dial(await a.addresses())
+                    await first.fetch(manifest, tmp_path / "b")
+            assert (tmp_path / "b.part").exists()
+            assert not (tmp_path / "b").exists()
+            got = (await first.traffic()).received
+            second = Peer(network.transport("b"), seed=2)
+            async with running(second):
+                await second.dial(await a.addresses())
+                await second.fetch(manifest, tmp_path / "b")
+                assert (await second.traffic()).received == 10 * MB - got
+            assert got > 5 * MB
+
+    run_fake(main)
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_the_owners_uplink_limit_holds_over_all_peers_together(tmp_path):
+    manifest = payload_file(tmp_path / "a", 4 * MB)
+
+    async def main():
+        network = MemoryNetwork(1)
+        a = Peer(network.transport("a"), seed=0, uplink=MB)
+        async with running(a), peers(network, "b", "c", connect=False) as (b, c):
+            for peer in (b, c):
+                await peer.dial(await a.addresses())
+            await a.share(manifest, tmp_path / "a")
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id) for p in (b, c)))
+            assert max(ends) == pytest.approx(8, rel=0.05)
+
+    run_fake(main)
+
+
+def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
+    manifest = payload_file(tmp_path / "a", 2 * MB)
+
+    def once(folder: Path):
+        folder.mkdir()
+
+        async def main():
+            network = MemoryNetwork(5, link=Link(bandwidth=MB, delay=0.01, loss=0.1))
+            async with peers(network, *"abcde", connect=False) as (a, *others):
+                for peer in others:
+                    for other in (a, *others):
+                        if other is not peer:
+                            with anyio.move_on_after(1):
+                                await peer.dial((await other.addresses()) * 5)
+                await a.share(manifest, tmp_path / "a")
+                ends = await join(*(lambda p=p: p.fetch(manifest, folder / p.peer_id, last="a") for p in others))
+                return ends, [await peer.traffic() for peer in (a, *others)]
+
+        return run_fake(main)
+
+    assert once(tmp_path / "one") == once(tmp_path / "two")
+
+
+async def against(handler, tmp_path: Path, story) -> None:
+    """A raw peer `evil` whose chunk streams `handler` answers, an honest `good` one, and `b` who fetches."""
+    manifest = payload_file(tmp_path / "a", 5 * MB)
+    network = MemoryNetwork(1, link=Link(bandwidth=MB))
+    evil = network.transport("evil")
+    evil.handle(PROTOCOL, handler)
+    async with peers(network, "good", "b") as (good, b), anyio.create_task_group() as tasks:
+        await tasks.start(lambda task_status: evil.run(task_status.started))
+        await evil.dial(await b.addresses())
+        await good.share(manifest, tmp_path / "a")
+        await story(evil, b, manifest)
+        tasks.cancel_scope.cancel()
+
+
+def saying(*messages):
+    """A holder that answers Ask with these frames, and then says nothing."""
+
+    async def handler(stream) -> None:
+        await stream.receive(1000)
+        for message in messages:
+            await stream.send(message if isinstance(message, bytes) else wire.encode(message))
+        await drain(stream)
+
+    return handler
+
+
+async def drain(stream) -> None:
+    while await stream.receive(wire.HOLDER_LIMIT) is not None:
+        pass
+
+
+FAULTY_HOLDERS = {
+    "sends garbage": [b"garbage"],
+    "sends a request": [wire.Want((1,))],
+    "has a bitmap too long": [wire.Have(bytes(1000))],
+    "has a bit beyond the end": [wire.Have(b"\xff" * 33)],
+    "has chunks beyond the end": [wire.New((5000,))],
+    "sends what was not asked for": [wire.Chunk(0, (), b"x")],
+    "sends a frame too long": [bytes(wire.HOLDER_LIMIT + 1)],
+}
+
+
+@pytest.mark.parametrize("messages", FAULTY_HOLDERS.values(), ids=FAULTY_HOLDERS.keys())
+def test_a_holder_that_breaks_the_protocol_is_dropped_and_the_fetch_goes_on(messages, tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        assert "b" not in evil.peers()
+        assert (await b.traffic()).received_by_peer == {"good": 5 * MB}
+
+    run_fake(lambda: against(saying(*messages), tmp_path, story))
+
+
+LAME_HOLDERS = {
+    "has everything and sends nothing": [wire.Have(b"\xff" * 32)],
+    "takes back what it said": [wire.Have(b"\xff" * 32), *(wire.Gone(i) for i in range(256))],
+    "has nothing": [wire.Have(bytes(32))],
+    "says nothing": [],
+}
+
+
+@pytest.mark.parametrize("messages", LAME_HOLDERS.values(), ids=LAME_HOLDERS.keys())
+def test_a_holder_that_is_no_use_does_not_stop_a_fetch(messages, tmp_path):
+    async def story(evil, b, manifest) -> None:
+        start = anyio.current_time()
+        await b.fetch(manifest, tmp_path / "b")
+        assert anyio.current_time() - start < 12
+        assert "b" in evil.peers()
+
+    run_fake(lambda: against(saying(*messages), tmp_path, story))
+
+
+FAULTY_DOWNLOADERS = {
+    "says nothing sensible": [b"garbage"],
+    "does not begin with Ask": [wire.Want((1,))],
+    "asks for a chunk a thousand times": [wire.Ask, wire.Want((1,) * 1000)],
+    "asks for another payload on the same stream": [wire.Ask, wire.Ask(bytes(32))],
+    "sends chunks": [wire.Ask, wire.Gone(1)],
+    "sends a frame too long": [wire.Ask, bytes(wire.DOWNLOADER_LIMIT + 1)],
+}
+
+
+@pytest.mark.parametrize("messages", FAULTY_DOWNLOADERS.values(), ids=FAULTY_DOWNLOADERS.keys())
+def test_a_downloader_that_breaks_the_protocol_is_reset(messages, tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        stream = await evil.open("b", PROTOCOL)
+        for message in messages:
+            message = wire.Ask(manifest.hash) if message is wire.Ask else message
+            await stream.send(message if isinstance(message, bytes) else wire.encode(message))
+        with pytest.raises(Unreachable):
+            await drain(stream)
+
+    run_fake(lambda: against(saying(), tmp_path, story))
+
+
+def test_a_downloader_that_asks_for_what_is_not_there_is_told_so(tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        stream = await evil.open("b", PROTOCOL)
+        await stream.send(wire.encode(wire.Ask(manifest.hash)))
+        await stream.send(wire.encode(wire.Want((256, 1000))))
+        frames = [wire.decode_from_holder(await stream.receive(wire.HOLDER_LIMIT)) for _ in range(3)]
+        assert isinstance(frames[0], wire.Have)
+        assert frames[1:] == [wire.Gone(256), wire.Gone(1000)]
+
+    run_fake(lambda: against(saying(), tmp_path, story))
+
+
+def test_one_peer_cannot_hold_endless_chunk_streams_open(tmp_path):
+    async def story(evil, b, manifest) -> None:
+        await b.fetch(manifest, tmp_path / "b")
+        for _ in range(STREAMS_PER_PEER):
+            stream = await evil.open("b", PROTOCOL)
+            await stream.send(wire.encode(wire.Ask(bytes(32))))
+        await anyio.sleep(1)
+        stream = await evil.open("b", PROTOCOL)
+        with pytest.raises(Unreachable):
+            await stream.receive(100)
+
+    run_fake(lambda: against(saying(), tmp_path, story))

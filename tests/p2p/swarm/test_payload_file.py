@@ -1,0 +1,436 @@
+"""Chunks, manifests and payloads on disk."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from p2p.errors import BadChunk, LocalFault, Malformed
+from p2p.network import Manifest
+from p2p.swarm import merkle, messages
+from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
+from p2p.swarm.open_files import OpenPayloads
+from p2p.swarm.payload_file import PartialPayload, Payload
+from tests.support import paths
+from tests.support.cuts import cuts
+from tests.support.peers import payload_file
+from tests.support.quick_disk import quick_folder
+
+VECTORS = json.loads((paths.VECTORS / "chunks.json").read_text())
+KIB = 1 << 10
+LENGTH = 100 * KIB + 5
+
+
+@pytest.fixture
+def whole(tmp_path) -> Payload:
+    return Payload.open(payload_file(tmp_path / "whole", LENGTH), tmp_path / "whole")
+
+
+def started(whole: Payload, path: Path, *indices: int) -> PartialPayload:
+    partial = PartialPayload(whole.manifest, path)
+    for index in indices:
+        assert partial.put(index, *whole.read(index))
+    return partial
+
+
+@pytest.mark.parametrize(
+    ("length", "size"),
+    {
+        "an empty payload": (0, 16 * KIB),
+        "a small payload": (1, 16 * KIB),
+        "the largest with the smallest chunks": (4096 * KIB, 16 * KIB),
+        "one byte more": (4096 * KIB + 1, 16 * KIB + 1),
+        "the smallest with the largest chunks": (256 * 1024 * KIB, 1024 * KIB),
+        "a large payload": (1 << 40, 1024 * KIB),
+    }.values(),
+)
+def test_a_chunk_is_a_256th_within_bounds(length, size):
+    assert chunk_size(length) == size
+
+
+def test_manifests_are_the_golden_ones(tmp_path):
+    for vector in VECTORS["manifests"]:
+        (tmp_path / "p").write_bytes(bytes(i * 31 % 251 for i in range(vector["length"])))
+        manifest = manifest_of(tmp_path / "p")
+        assert (manifest.hash.hex(), manifest.chunk_size, manifest.chunk_root.hex()) == (
+            vector["hash"],
+            vector["chunk_size"],
+            vector["chunk_root"],
+        )
+
+
+def test_the_spans_of_the_chunks_cover_the_payload():
+    manifest = Manifest(hash=bytes(32), length=LENGTH, chunk_size=16 * KIB, chunk_root=bytes(32))
+    spans = [chunk_span(manifest, index) for index in range(chunk_count(manifest))]
+    assert spans[-1] == (96 * KIB, 4 * KIB + 5)
+    assert sum(length for _, length in spans) == LENGTH
+
+
+def test_a_manifest_of_a_missing_file_is_a_local_fault(tmp_path):
+    with pytest.raises(LocalFault, match="No such file"):
+        manifest_of(tmp_path / "none")
+
+
+GOOD = {"hash": bytes(32), "length": 1 << 20, "chunk_size": 16 * KIB, "chunk_root": bytes(32)}
+
+
+@pytest.mark.parametrize(
+    "field",
+    {
+        "a short hash": {"hash": bytes(31)},
+        "a long root": {"chunk_root": bytes(33)},
+        "a chunk too small": {"chunk_size": 16 * KIB - 1},
+        "a chunk too large": {"chunk_size": 1024 * KIB + 1},
+        "no chunk size": {"chunk_size": 0},
+        "a negative length": {"length": -1},
+        "too many chunks": {"length": (16 * KIB << 20) + 1},
+    }.values(),
+)
+def test_a_manifest_out_of_bounds_is_malformed(field, tmp_path):
+    check(Manifest(**GOOD))
+    with pytest.raises(Malformed):
+        check(Manifest(**GOOD | field))
+    with pytest.raises(Malformed):
+        PartialPayload(Manifest(**GOOD | field), tmp_path / "p")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_filled_payload_is_renamed_and_still_read(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", *range(whole.chunks))
+    assert partial.complete
+    assert not (tmp_path / "p").exists()
+    partial.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+    assert partial.read(3) == whole.read(3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "whole"]
+
+
+def test_a_partial_payload_proves_what_it_has_and_no_more(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", 2, 6)
+    for index in range(whole.chunks):
+        assert partial.read(index) == (whole.read(index) if index in (2, 6) else None)
+    data, proof = partial.read(6)
+    assert merkle.verify(whole.manifest.chunk_root, data, 6, whole.chunks, proof, digest)
+
+
+def test_a_chunk_twice_is_stored_once(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", 2)
+    assert not partial.put(2, *whole.read(2))
+
+
+def bad_chunks(whole: Payload):
+    data, proof = whole.read(2)
+    return {
+        "other bytes": (2, data[:-1] + b"?", proof),
+        "another index": (3, data, proof),
+        "an index beyond the end": (7, data, proof),
+        "a negative index": (-1, data, proof),
+        "a proof too short": (2, data, proof[:-1]),
+        "another proof": (2, data, whole.read(3)[1]),
+        "a chunk too short": (2, data[:-1], proof),
+        "no bytes": (2, b"", proof),
+    }
+
+
+def test_a_bad_chunk_is_never_stored(whole, tmp_path):
+    partial = started(whole, tmp_path / "p")
+    for sentence, (index, data, proof) in bad_chunks(whole).items():
+        with pytest.raises(BadChunk):
+            partial.put(index, data, proof)
+        assert partial.have == 0, sentence
+    assert (tmp_path / "p.part").read_bytes() == bytes(LENGTH)
+
+
+def test_a_download_resumes_with_the_chunks_that_still_verify(whole, tmp_path):
+    started(whole, tmp_path / "p", 0, 2, 5).close()
+    again = PartialPayload(whole.manifest, tmp_path / "p")
+    assert again.have == 0b100101
+    assert again.read(5) == whole.read(5)
+
+
+def test_cut_at_any_moment_a_download_goes_on_from_chunks_that_verify_or_is_whole(whole):
+    with quick_folder() as folder:
+        path = folder / "p"
+
+        def life():
+            yield None
+            partial = PartialPayload(whole.manifest, path)
+            for index in range(whole.chunks):
+                partial.put(index, *whole.read(index))
+            yield None
+            partial.finish()
+            partial.close()
+            yield "whole"
+
+        for cut in cuts(life(), folder):
+            if path.exists():
+                assert cut.after == "whole", cut.where
+            else:
+                assert cut.before is None, cut.where
+                partial = PartialPayload(whole.manifest, path)
+                for index in range(whole.chunks):
+                    if not partial.have >> index & 1:
+                        assert partial.put(index, *whole.read(index))
+                partial.finish()
+                partial.close()
+            Payload.open(whole.manifest, path).close()
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+DAMAGE = {
+    "a torn chunk": (lambda p: overwrite(Path(f"{p}.part"), 2 * 16 * KIB + 9, b"torn"), 0b100001),
+    "a torn proof": (lambda p: overwrite(Path(f"{p}.part.proofs"), 2 * 97 + 40, b"torn"), 0b100001),
+    "an absurd proof length": (lambda p: overwrite(Path(f"{p}.part.proofs"), 2 * 97, b"\xff"), 0b100001),
+    "no proofs": (lambda p: Path(f"{p}.part.proofs").unlink(), 0),
+    "proofs cut short": (lambda p: overwrite_short(Path(f"{p}.part.proofs"), 100), 1),
+    "no part": (lambda p: Path(f"{p}.part").unlink(), 0),
+    "a part cut short": (lambda p: overwrite_short(Path(f"{p}.part"), 50 * KIB), 0b000101),
+    "a part too long": (lambda p: overwrite(Path(f"{p}.part"), 200 * KIB, b"x"), 0b100101),
+}
+
+
+def overwrite_short(path: Path, length: int) -> None:
+    path.write_bytes(path.read_bytes()[:length])
+
+
+@pytest.mark.parametrize(("damage", "have"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_what_a_crash_damaged_is_fetched_again_and_the_rest_is_kept(whole, tmp_path, damage, have):
+    started(whole, tmp_path / "p", 0, 2, 5).close()
+    damage(tmp_path / "p")
+    again = PartialPayload(whole.manifest, tmp_path / "p")
+    assert again.have == have
+    for index in range(whole.chunks):
+        again.put(index, *whole.read(index))
+    again.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+
+
+def test_the_part_of_another_payload_counts_for_nothing(whole, tmp_path):
+    started(whole, tmp_path / "p", 0, 2, 5).close()
+    other = payload_file(tmp_path / "other", LENGTH, seed=2)
+    assert PartialPayload(other, tmp_path / "p").have == 0
+
+
+def test_a_chunk_that_the_disk_changed_is_not_sent(whole):
+    overwrite(whole.path, 16 * KIB, b"changed")
+    assert whole.read(1) is None
+    assert whole.read(0) is not None
+
+
+def test_a_closed_payload_neither_reads_nor_writes(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", 0)
+    partial.close()
+    partial.close()
+    assert partial.read(0) is None
+    with pytest.raises(LocalFault, match="closed"):
+        partial.put(1, *whole.read(1))
+
+
+def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
+    with pytest.raises(LocalFault, match="No such file"):
+        PartialPayload(whole.manifest, tmp_path / "missing" / "p")
+
+
+MESSAGES = {
+    "ask": messages.Ask(bytes(range(32))),
+    "want": messages.Want((0, 7, 1048575)),
+    "want nothing": messages.Want(),
+    "cancel": messages.Cancel((7, 300)),
+    "have": messages.Have(b"\x05\x80"),
+    "new": messages.New((3,)),
+    "chunk": messages.Chunk(300, (bytes(32), bytes(range(32))), b"data"),
+    "gone": messages.Gone(9),
+}
+
+
+def decode(frame: bytes) -> object:
+    try:
+        return messages.decode_from_downloader(frame)
+    except Malformed:
+        return messages.decode_from_holder(frame)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_wire_frames_are_the_golden_ones(name):
+    assert messages.encode(MESSAGES[name]).hex() == VECTORS["frames"][name]
+    assert decode(bytes.fromhex(VECTORS["frames"][name])) == MESSAGES[name]
+
+
+MALFORMED = {
+    "nothing": b"",
+    "not MessagePack": b"\xc1",
+    "an unknown message": b"\x92\xa1z\x00",
+    "a short hash": b"\x92\xa1a\xc4\x1f" + bytes(31),
+    "an index too large": b"\x92\xa1w\x91\xce\x00\x10\x00\x00",
+    "a negative index": b"\x92\xa1g\xff",
+    "too many indices": messages.encode(messages.Want((1,) * (messages.INDICES_MAX + 1))),
+    "a proof too long": messages.encode(messages.Chunk(0, (bytes(32),) * 21, b"")),
+    "a chunk too long": messages.encode(messages.Chunk(0, (), bytes(messages.CHUNK_SIZE_MAX + 1))),
+    "a frame cut short": messages.encode(messages.Have(b"abc"))[:-1],
+    "a frame with a tail": messages.encode(messages.Gone(1)) + b"x",
+    "nested a thousand deep": b"\x91" * 1000,
+}
+
+
+@pytest.mark.parametrize("frame", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_frame_that_breaks_a_bound_is_malformed(frame):
+    with pytest.raises(Malformed):
+        decode(frame)
+
+
+def test_the_longest_messages_fit_into_their_limits():
+    most = (messages.CHUNKS_MAX - 1,) * messages.INDICES_MAX
+    assert len(messages.encode(messages.Want(most))) <= messages.DOWNLOADER_LIMIT
+    for message in (
+        messages.New(most),
+        messages.Have(bytes(messages.CHUNKS_MAX // 8)),
+        messages.Chunk(messages.CHUNKS_MAX - 1, (bytes(32),) * 20, bytes(messages.CHUNK_SIZE_MAX)),
+    ):
+        assert len(messages.encode(message)) <= messages.HOLDER_LIMIT
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 65535, 65536, messages.CHUNK_SIZE_MAX])
+def test_a_chunk_in_pieces_is_the_same_frame(length):
+    data, proof = memoryview(bytes(length)), (bytes(32), bytes(range(32)))
+    assert b"".join(messages.encode_chunk(300, proof, data)) == messages.encode(messages.Chunk(300, proof, data))
+
+
+def test_a_message_with_a_later_field_is_still_understood():
+    assert messages.decode_from_holder(b"\x93\xa1g\x09\xa5later") == messages.Gone(9)
+
+
+@pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\xff\xff\xff", b"\xff\x04"])
+def test_a_bitmap_of_the_wrong_size_is_malformed(bitmap):
+    assert messages.unpack_bitmap(b"\xff\x03", 10) == 0x3FF
+    assert messages.pack_bitmap(0x3FF, 10) == b"\xff\x03"
+    with pytest.raises(Malformed):
+        messages.unpack_bitmap(bitmap, 10)
+
+
+def test_what_the_system_has_in_memory_is_read_without_the_disk_or_not_at_all(whole):
+    try:
+        assert whole.read(3, block=False) == whole.read(3)
+    except BlockingIOError:  # a file system that cannot say what is in memory
+        assert whole.read(3) is not None
+
+
+def test_where_the_system_has_less_than_a_chunk_in_memory_a_read_does_not_wait(whole, monkeypatch):
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
+    monkeypatch.setattr(os, "preadv", lambda *_: 100)
+    with pytest.raises(BlockingIOError):
+        whole.read(3, block=False)
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 0)
+    with pytest.raises(BlockingIOError):
+        whole.read(3, block=False)
+    assert whole.read(3) is not None
+
+
+def test_a_disk_that_fails_makes_a_chunk_gone_in_memory_too(whole, monkeypatch):
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr("p2p.swarm.payload_file.RWF_NOWAIT", 8)
+    monkeypatch.setattr(os, "preadv", fail)
+    assert whole.read(3, block=False) is None
+
+
+def test_a_leaf_is_hashed_as_the_tree_does():
+    assert leaf_digest(b"chunk") == merkle.leaf_hash(b"chunk", digest)
+
+
+ORDERS = {
+    "in order": (range(7), ()),
+    "the last first": (range(6, -1, -1), ()),
+    "in stripes": ((0, 2, 4, 6, 1, 3, 5), ()),
+    "resumed in the middle": ((0, 1, 2), (6, 5, 4, 3)),
+    "resumed with a gap": ((0, 2, 5), (1, 6, 4, 3)),
+    "resumed with all": (range(7), ()),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), ORDERS.values(), ids=ORDERS.keys())
+def test_a_payload_is_whole_in_whatever_order_the_chunks_come(whole, tmp_path, before, after):
+    started(whole, tmp_path / "p", *before).close()
+    partial = PartialPayload(whole.manifest, tmp_path / "p")
+    for index in after:
+        assert partial.put(index, *whole.read(index))
+    partial.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+
+
+def test_a_payload_that_lacks_chunks_is_not_finished(whole, tmp_path):
+    partial = started(whole, tmp_path / "p", *range(6))
+    with pytest.raises(ValueError, match="missing"):
+        partial.finish()
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_manifest_that_contradicts_itself_is_found_when_the_file_is_opened_anew(whole, tmp_path):
+    """The chunk root vouches for what comes; name and bytes are compared when a file is found on the disk."""
+    lie = msgspec.structs.replace(whole.manifest, hash=bytes(32))
+    chunks = [whole.read(index) for index in range(whole.chunks)]
+    partial = PartialPayload(lie, tmp_path / "p")
+    for index in range(whole.chunks):
+        partial.put(index, *chunks[index])
+    partial.finish()
+    assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
+    with pytest.raises(LocalFault, match="is not the payload"):
+        Payload.open(lie, tmp_path / "p")
+
+
+def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
+    taken = [whole.read(index) for index in range(whole.chunks)]
+    nbytes = []
+    monkeypatch.setattr(
+        "p2p.swarm.payload_file.leaf_digest", lambda data: nbytes.append(len(data)) or leaf_digest(data)
+    )
+    monkeypatch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
+    partial = PartialPayload(whole.manifest, tmp_path / "p")
+    for index, (data, proof) in enumerate(taken):
+        partial.put(index, data, proof)
+    partial.finish()
+    assert sum(nbytes) == LENGTH
+
+
+def test_what_this_program_has_hashed_as_it_wrote_it_is_offered_without_a_look(tmp_path, monkeypatch):
+    payload_file(tmp_path / "p", LENGTH)
+    known, files = hashed(tmp_path / "p"), OpenPayloads()
+    assert hashed(tmp_path / "p", known.hash) == known
+    with monkeypatch.context() as patch:
+        patch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
+        payload = Payload.open(known, tmp_path / "p", files)
+    assert payload.manifest == manifest_of(tmp_path / "p")
+    assert type(payload.manifest) is Manifest
+    assert payload.read(3) == Payload.open(payload.manifest, tmp_path / "p", OpenPayloads()).read(3)
+    payload.close()
+
+
+SPOILED = {
+    "other digests": lambda known: msgspec.structs.replace(known, leaves=[bytes(32)] * len(known.leaves)),
+    "another length": lambda known: msgspec.structs.replace(known, length=known.length - 1),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
+def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_path, spoil):
+    payload_file(tmp_path / "p", LENGTH)
+    with pytest.raises(LocalFault, match="is not the payload"):
+        Payload.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
+
+
+def test_a_file_that_was_closed_is_read_again_whatever_was_known_of_it(tmp_path):
+    payload_file(tmp_path / "p", LENGTH)
+    files = OpenPayloads()
+    payload = Payload.open(hashed(tmp_path / "p"), tmp_path / "p", files)
+    files.close((payload.manifest.hash, tmp_path / "p"))
+    overwrite(tmp_path / "p", 16 * KIB, b"changed")
+    assert payload.read(0) is None
+    assert payload.lost

@@ -1,0 +1,84 @@
+"""Who fed whom: what a fetch tells about the peers that sent it."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from p2p.memory.transport import Link, MemoryNetwork
+from p2p.network import Feed, Fetched
+from p2p.swarm.exchange import FEEDS_KEPT
+from p2p.swarm.transfer_log import Feeds
+from tests.support.clock import run_fake
+from tests.support.peers import payload_file, peers
+
+MB = 1_000_000
+
+
+def test_a_peer_that_sent_nothing_is_no_feeder_and_the_others_stand_in_the_order_in_which_they_began() -> None:
+    feeds = Feeds(10.0)
+    feeds.asked("silent", 10.0)
+    feeds.asked("second", 11.0)
+    feeds.asked("first", 10.5)
+    feeds.came("second", 5, 12.0)
+    feeds.came("first", 7, 11.0)
+    feeds.asked("second", 13.0)
+    feeds.came("second", 5, 14.0)
+    assert feeds.fetched(14.5) == Fetched(
+        seconds=4.5,
+        feeds=(
+            Feed(peer="first", nbytes=7, began=0.5, ended=1.0),
+            Feed(peer="second", nbytes=10, began=1.0, ended=4.0),
+        ),
+    )
+
+
+def test_a_fetch_tells_who_sent_how_much_and_when(tmp_path: Path) -> None:
+    manifest = payload_file(tmp_path / "a", 8 * MB)
+
+    async def main() -> None:
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "b", "c") as (a, b, c):
+            await a.share(manifest, tmp_path / "a")
+            one = await b.fetch(manifest, tmp_path / "b")
+            (feed,) = one.feeds
+            assert (feed.peer, feed.nbytes) == ("a", 8 * MB)
+            assert 0 <= feed.began < 1
+            assert feed.ended == pytest.approx(one.seconds, abs=0.1)
+            assert one.seconds == pytest.approx(8, rel=0.1)
+            two = await c.fetch(manifest, tmp_path / "c")
+            assert {feed.peer for feed in two.feeds} == {"a", "b"}
+            assert sum(feed.nbytes for feed in two.feeds) == 8 * MB
+            assert two.seconds < 6
+            again = await c.fetch(manifest, tmp_path / "c")
+            assert again == Fetched()
+
+    run_fake(main)
+
+
+def test_a_fetch_that_was_cancelled_and_goes_on_tells_of_both_parts(tmp_path: Path) -> None:
+    manifest = payload_file(tmp_path / "a", 10 * MB)
+
+    async def main() -> None:
+        network = MemoryNetwork(1, link=Link(bandwidth=MB))
+        async with peers(network, "a", "b") as (a, b):
+            await a.share(manifest, tmp_path / "a")
+            with anyio.move_on_after(4):
+                await b.fetch(manifest, tmp_path / "b")
+            await anyio.sleep(3)
+            whole = await b.fetch(manifest, tmp_path / "b")
+            assert [(feed.peer, feed.nbytes) for feed in whole.feeds] == [("a", 10 * MB)]
+            assert whole.seconds == pytest.approx(13, rel=0.1)
+
+    run_fake(main)
+
+
+def test_what_is_remembered_of_fetches_that_never_end_is_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with peers(MemoryNetwork(1), "b") as (b,):
+            for seed in range(FEEDS_KEPT + 3):
+                with anyio.move_on_after(0.01):
+                    await b.fetch(payload_file(tmp_path / "lost", 1000, seed), tmp_path / f"{seed}")
+            assert len(b._broadcast._feeds) == FEEDS_KEPT
+
+    run_fake(main)

@@ -1,0 +1,420 @@
+"""A small honest coordinator on the in-memory network, and the ways in which a dishonest one lies.
+
+It signs with real keys, publishes real snapshots through weights, leases groups of a bigram policy, and scores them
+with the same policy. A lie is a method that a variant replaces; each says in its name what it does.
+"""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from engines.engine import Job
+from engines.messages import Probed
+from engines.process import EngineProcess
+from node.config import NodeConfig
+from node.daemon import NodeDaemon
+from p2p.discovery.invite import Invite
+from p2p.envelope import document_hash, open_sealed, peek, seal
+from p2p.identity import generate_key, peer_id, public_bytes
+from p2p.memory.transport import MemoryNetwork
+from p2p.messages import (
+    Acknowledgement,
+    Answer,
+    Asset,
+    Documents,
+    DocumentsAsk,
+    Head,
+    HeadAnswer,
+    Hello,
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Received,
+    Refusal,
+    Request,
+    RoleKeys,
+    Root,
+    RunSpec,
+    Submission,
+    SubmitAnswer,
+    TaskReference,
+    Verdicts,
+    VerdictsAsk,
+    Welcome,
+    decode,
+    encode,
+)  # fmt: skip
+from p2p.network import Network
+from p2p.peer.peer import Peer
+from p2p.swarm.manifest import manifest_of
+from runtime.child import ChildDied, ChildError
+from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
+from weights.diff import encode as encode_diff
+from weights.documents import Edge, EdgeIndex, Version
+from weights.errors import WeightsError
+from weights.snapshot import Snapshot
+
+T = TypeVar("T")
+START = 1_700_000_000_000
+"""The world's wall clock when its loop's clock stands at the fake clock's beginning, in ms."""
+HEAD_LIFE = 60_000
+YEAR = 365 * 24 * 3600_000
+
+
+def wall() -> int:
+    """Milliseconds since the Unix epoch, on the loop's (fake) clock."""
+    return START + int((anyio.current_time() - 1_000_000.0) * 1000)
+
+
+@dataclass
+class Keys:
+    root: Ed25519PrivateKey = field(default_factory=generate_key)
+    policy: Ed25519PrivateKey = field(default_factory=generate_key)
+    channel: Ed25519PrivateKey = field(default_factory=generate_key)
+    ledger: Ed25519PrivateKey = field(default_factory=generate_key)
+
+    def roles(self) -> dict[str, RoleKeys]:
+        names = ("root", "policy", "channel", "ledger")
+        return {name: RoleKeys(keys=[public_bytes(getattr(self, name))], threshold=1) for name in names}
+
+
+class FakeCoordinator:
+    """Honest. `published`: Versions by number. `decided`: Receipts by lease. `asked`: requests by method."""
+
+    def __init__(self, folder: Path, *, run: bytes = b"r" * 32, group: int = 2, now: Callable[[], int] = wall) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.run, self.keys, self.now, self.group = folder, run, Keys(), now, group
+        self.identity = generate_key()
+        self.roots = [self.sealed_root(0, self.keys, self.keys.root)]
+        self.documents: dict[bytes, bytes] = {}
+        self.snapshots: dict[int, Snapshot] = {}
+        self.edges: list[tuple[bytes, Edge, Path]] = []
+        self.published: dict[int, Version] = {}
+        self.head: bytes | None = None
+        self.sequence = 0
+        self.era = 1
+        self.leases: dict[bytes, Lease] = {}
+        self.submitted: dict[bytes, bytes] = {}
+        self.decided: dict[bytes, bytes] = {}
+        self.confirmed: set[bytes] = set()
+        self.acknowledged: list[tuple[bytes, Acknowledgement]] = []
+        self.asked: dict[str, int] = {}
+        self.refusals: dict[str, Refusal] = {}
+        self.finished = False
+        self.known_nodes: list[bytes] = []
+        self.assets: list[tuple[Asset, Path]] = []
+        self.add_asset("config.json", b'{"model_type": "bigram"}')
+        self.runspec = self.sealed_runspec()
+        self.peer: Peer | None = None
+
+    # --- documents ---------------------------------------------------------------------------------------------------
+
+    def sealed_root(self, serial: int, keys: Keys, *signers: Ed25519PrivateKey, expires: int = START + YEAR) -> bytes:
+        root = Root(run=self.run, serial=serial, roles=keys.roles(), expires=expires)
+        return seal("root", self.run, encode(root), *signers)
+
+    def sealed_runspec(self, **changes: Any) -> bytes:
+        fields: dict[str, Any] = {
+            "run": self.run, "name": "a run", "model": "bigram", "assets": [asset for asset, _ in self.assets],
+            "eos": 1, "vocabulary": VOCABULARY, "tasks": [TaskReference(name="reverse", version=1)], "staleness": 4,
+            "group_size": self.group, "limit": 8, "compute_dtype": "float32", "engines": ["bigram"],
+            "sampling": "gumbel-1", "price_mode": "points",
+        }  # fmt: skip
+        return seal("runspec", self.run, encode(RunSpec(**fields | changes)), self.keys.root)
+
+    def add_asset(self, name: str, data: bytes) -> None:
+        path = self.folder / f"asset-{len(self.assets)}"
+        path.write_bytes(data)
+        self.assets.append((Asset(name=name, manifest=manifest_of(path)), path))
+
+    def invite(self, *addresses: str) -> Invite:
+        where = list(addresses) or [f"/memory/0/p2p/{self.peer_id}"]
+        return Invite(run=self.run, root_hash=hashlib.sha256(self.roots[0]).digest(), addresses=where)
+
+    @property
+    def peer_id(self) -> str:
+        return peer_id(public_bytes(self.identity))
+
+    def keep(self, data: bytes) -> bytes:
+        digest = document_hash(data)
+        self.documents[digest] = data
+        return digest
+
+    # --- publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(self, version: int, table_seed: int | None = None, **lies: Any) -> None:
+        """Make, sign and announce a version: a full edge for the first, else one from the version before."""
+        previous = self.snapshots[max(self.snapshots)] if self.snapshots else None
+        base = max(self.snapshots) if self.snapshots else None
+        table = random_table(0) if table_seed is None else random_table(table_seed)
+        if previous is not None and table_seed is None:
+            from tests.support.bigram import read_table
+
+            table = nudged(read_table(previous), version)
+        snapshot = write_table(self.folder / f"{self.era}-{version}.safetensors", table)
+        self.snapshots[version] = snapshot
+        await self.add_edge(base, version, previous, snapshot)
+        self.published[version] = Version(
+            era=self.era, version=version, root=snapshot.root, tensors=snapshot.tensors, aliases=snapshot.aliases
+        )
+        await self.announce(version, **lies)
+
+    async def add_edge(self, base: int | None, version: int, old: Snapshot | None, new: Snapshot) -> None:
+        path = self.folder / f"{self.era}-{base}-{version}.edge"
+        made = encode_diff(old, new, path)
+        manifest = manifest_of(path)
+        edge = Edge(
+            era=self.era, base=base, base_root=old.root if old else None, version=version, root=new.root,
+            codec=made.codec, payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
+            chunk_root=manifest.chunk_root,
+        )  # fmt: skip
+        digest = self.keep(self.sealed_edge(edge))
+        self.edges.append((digest, edge, path))
+        if self.peer is not None:
+            await self.peer.share(manifest, path)
+
+    def sealed_edge(self, edge: Edge) -> bytes:
+        return seal("edge", self.run, edge.to_bytes(), self.keys.policy)
+
+    def sealed_version(self, version: Version) -> bytes:
+        return seal("version", self.run, version.to_bytes(), self.keys.policy)
+
+    async def announce(self, number: int | None = None, /, **lies: Any) -> None:
+        """Sign a Head for a version (default: the newest) and gossip it."""
+        number = max(self.published) if number is None else number
+        self.head = self.sealed_head(number, **lies)
+        if self.peer is not None:
+            await self.peer.publish(f"echo2/{self.run.hex()}/head", self.head)
+
+    def sealed_head(self, number: int, /, *, key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
+        self.sequence += 1
+        index = EdgeIndex(era=self.era, version=number, edges=[digest for digest, _, _ in self.edges]).to_bytes()
+        fields: dict[str, Any] = {
+            "era": self.era, "version": number, "version_hash": self.keep(self.sealed_version(self.published[number])),
+            "index_hash": self.keep(index), "step": number, "sequence": self.sequence,
+            "addresses": [f"/memory/0/p2p/{self.peer_id}"], "root_serial": 0, "issued": self.now(),
+            "expires": self.now() + HEAD_LIFE, "finished": self.finished,
+        }  # fmt: skip
+        return seal("head", self.run, encode(Head(**fields | changes)), key or self.keys.channel)
+
+    # --- serving -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def serving(self, network: MemoryNetwork) -> AsyncIterator[Peer]:
+        """On the network until the block ends."""
+        self.peer = peer = Peer(network.transport(self.peer_id), seed=0)
+        for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
+            peer.serve(method, self._handler(method), limit=1 << 20)
+        peer.serve("head", self.answer_head, limit=4096)
+        peer.serve("documents", self.answer_documents, limit=4096)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(peer.run)
+            await peer.ready()
+            for asset, path in self.assets:
+                await peer.share(asset.manifest, path)
+            for _, _, path in self.edges:
+                await peer.share(manifest_of(path), path)
+            tasks.start_soon(self._renew)
+            try:
+                yield peer
+            finally:
+                self.peer = None
+                tasks.cancel_scope.cancel()
+
+    async def _renew(self) -> None:
+        while True:
+            await anyio.sleep(HEAD_LIFE / 3000)
+            if self.head is not None and self.published:
+                await self.announce()
+
+    def _handler(self, method: str) -> Callable[[str, bytes], Any]:
+        async def handle(peer: str, data: bytes) -> bytes:
+            self.asked[method] = self.asked.get(method, 0) + 1
+            sealed = peek(data)
+            node = sealed.signatures[0].key
+            request = decode(open_sealed(data, "request", self.run, {node}), Request)
+            if method in self.refusals:
+                return encode(Answer(refusal=self.refusals[method]))
+            answer = getattr(self, method)(node, request.body)
+            return encode(Answer(refusal=answer) if isinstance(answer, Refusal) else Answer(body=answer))
+
+        return handle
+
+    async def answer_head(self, peer: str, data: bytes) -> bytes:
+        return encode(HeadAnswer(head=self.head))
+
+    async def answer_documents(self, peer: str, data: bytes) -> bytes:
+        hashes = decode(data, DocumentsAsk).hashes
+        return encode(Documents(documents=[self.documents.get(wanted) for wanted in hashes]))
+
+    def hello(self, node: bytes, body: bytes) -> bytes | Refusal:
+        self.known_nodes.append(decode(body, Hello).record)
+        return encode(
+            Welcome(roots=self.roots, runspec=self.runspec, head=self.head, peers=self.known_nodes[-8:], now=self.now())
+        )
+
+    def lease(self, node: bytes, body: bytes) -> bytes | Refusal:
+        ask = decode(body, LeaseAsk)
+        newest = max(self.published)
+        if self.finished:
+            return Refusal(code="finished", sentence="The run is finished: no more leases.")
+        if ask.version < newest - 4:
+            return Refusal(code="stale-version", sentence=f"hold version {newest}", retry_after=1000)
+        lease = self.make_lease(node, ask)
+        self.leases[lease.id] = lease
+        return self.sealed_lease(lease)
+
+    def make_lease(self, node: bytes, ask: LeaseAsk, /, **changes: Any) -> Lease:
+        fields: dict[str, Any] = {
+            "id": os.urandom(16), "node": node, "nonce": ask.nonce, "task": "reverse", "task_version": 1,
+            "index": len(self.leases), "prompt": [2, 3, 4], "seeds": [os.urandom(16) for _ in range(self.group)],
+            "limit": 8, "era": ask.era, "version": ask.version, "root": ask.root, "sent": self.now(),
+            "expires": self.now() + 60_000,
+        }  # fmt: skip
+        return Lease(**fields | changes)
+
+    def sealed_lease(self, lease: Lease) -> bytes:
+        return seal("lease", self.run, encode(lease), self.keys.channel)
+
+    def submit(self, node: bytes, body: bytes) -> bytes | Refusal:
+        submission = decode(body, Submission)
+        lease = self.leases.get(submission.lease)
+        if lease is None:
+            return Refusal(code="unknown-lease", sentence="There is no such lease.")
+        if self.submitted.setdefault(lease.id, body) != body:
+            return Refusal(code="other-bytes", sentence="Other bytes were submitted for this lease before.")
+        return encode(SubmitAnswer(received=self.sealed_received(lease, body), receipt=self.decided.get(lease.id)))
+
+    def sealed_received(self, lease: Lease, body: bytes) -> bytes:
+        received = Received(lease=lease.id, submission_hash=document_hash(body), at=self.now())
+        return seal("received", self.run, encode(received), self.keys.ledger)
+
+    def verdicts(self, node: bytes, body: bytes) -> bytes | Refusal:
+        ask = decode(body, VerdictsAsk)
+        self.confirmed.update(ask.confirmed)
+        for lease in ask.leases:
+            if lease in self.submitted and lease not in self.decided:
+                self.decided[lease] = self.judge(self.leases[lease], self.submitted[lease])
+        unknown = [lease for lease in ask.leases if lease not in self.submitted]
+        return encode(Verdicts(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown))
+
+    def acknowledge(self, node: bytes, body: bytes) -> bytes | Refusal:
+        self.acknowledged.append((node, decode(body, Acknowledgement)))
+        return b""
+
+    def judge(self, lease: Lease, body: bytes) -> bytes:
+        """Generate the group again under the lease's version: with seeded sampling there is one right answer."""
+        engine = BigramEngine()
+        engine.load(self.folder, self.snapshots[lease.version].path)
+        job = Job(
+            prompt=lease.prompt, seeds=lease.seeds, limit=lease.limit, eos=1, task=lease.task,
+            task_version=lease.task_version, split="train", index=lease.index,
+        )  # fmt: skip
+        right = [sample.tokens for sample in engine.generate(job)]
+        submission = decode(body, Submission)
+        good = [rollout.tokens for rollout in submission.rollouts] == right and submission.root == lease.root
+        return self.sealed_receipt(lease, body, "accepted" if good else "refused")
+
+    def sealed_receipt(self, lease: Lease, body: bytes, verdict: str, **changes: Any) -> bytes:
+        fields: dict[str, Any] = {
+            "run": self.run, "node": lease.node, "lease": lease.id, "era": lease.era, "version": lease.version,
+            "submission_hash": document_hash(body), "verdict": verdict,
+            "code": "ok" if verdict == "accepted" else "seeded-choice",
+            "reason": "", "trainable": True, "weight": 1000, "entry": len(self.decided), "entry_hash": bytes(32),
+            "at": self.now(),
+        }  # fmt: skip
+        return seal("receipt", self.run, encode(Receipt(**fields | changes)), self.keys.ledger)
+
+
+class InProcessEngine(EngineProcess):
+    """An engine's process without a process, over `BigramEngine`; it may be started again and again. `seconds`: what a
+    group takes on the loop's clock. `crashes`: how many of the next generations end in a crash. `log`: what was done,
+    in order."""
+
+    def __init__(self, *, seconds: float = 1.0, gpu: str = "bigram/fp32/cpu") -> None:
+        super().__init__()
+        self.seconds, self.crashes, self._class = seconds, 0, gpu
+        self.engine: BigramEngine | None = None
+        self.log: list[str] = []
+        self.generated = 0
+
+    async def start(self) -> None:
+        self.engine, self.probed, self.loaded = BigramEngine(), None, None
+
+    async def call(self, method: str, body: Any, type_: type[T], *, timeout: float | None = None) -> T:
+        engine = self._running()
+        self.log.append(f"start {body.dtype}" if method == "probe" else method)
+        answer: Any = None
+        if method == "probe":
+            answer = Probed(kind="cpu", name="a table", why="it is a test", engine_class=self._class)
+            return answer  # type: ignore[no-any-return]
+        if method == "generate":
+            await self._generating(engine)
+        try:
+            answer = body.run(engine)
+        except WeightsError as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        return answer  # type: ignore[no-any-return]
+
+    async def stop(self, grace: float = 5.0) -> int:
+        self.log.append("stop")
+        self.engine = None
+        return 0
+
+    async def _generating(self, engine: BigramEngine) -> None:
+        await anyio.sleep(self.seconds)
+        if self.crashes:
+            self.crashes -= 1
+            self.engine = None
+        if self.engine is not engine:
+            raise ChildDied("engine", -9, "killed")
+        self.generated += 1
+
+    def _running(self) -> BigramEngine:
+        if self.engine is None:
+            raise ChildDied("engine", -9, "the engine does not run")
+        return self.engine
+
+
+@dataclass
+class Node:
+    """A daemon on the in-memory network, and what it was made of."""
+
+    daemon: NodeDaemon
+    engine: InProcessEngine
+    peer_id: str
+    home: Path
+
+
+def make_node(
+    network: MemoryNetwork,
+    home: Path,
+    invite: Invite,
+    *,
+    key: Ed25519PrivateKey | None = None,
+    engine: InProcessEngine | None = None,
+    local: Callable[[], int] = wall,
+    **config: Any,
+) -> Node:
+    """A node with its own key and folder; run it with `node.daemon.run()`."""
+    key, engine = key or generate_key(), engine or InProcessEngine()
+    own = peer_id(public_bytes(key))
+    peer = Peer(network.transport(own), seed=1)
+    settings = NodeConfig(home=home, **config)
+    home.mkdir(parents=True, exist_ok=True)
+    daemon = NodeDaemon(settings, invite, key, Network.of(peer), lambda: engine, local=local, seed=7)
+    return Node(daemon, engine, own, home)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
+    """Wait on the loop's clock until something holds; fails after `seconds`."""
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 (what is waited for has no event)
+            await anyio.sleep(0.05)

@@ -1,0 +1,155 @@
+"""A whole coordinator with a real learner in this process: what volunteers do is made up, a scorer believes it all.
+
+Model, learner, buffer, publisher, store, leases and verdicts are what ships; on the in-memory network, on a fake clock.
+"""
+
+import itertools
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.learner.call_handlers import Handlers
+from coordinator.learner.messages import Batch, Open, Opened, Stepped
+from coordinator.run import setup
+from coordinator.run.setup import Run
+from coordinator.training.model_processes import Learner
+from engines.engine import Job, Loaded, Sample, SampleScore
+from engines.messages import PackedSample
+from p2p.envelope import peek
+from p2p.memory.transport import MemoryNetwork
+from p2p.messages import Lease, LeaseAsk, Rollout, Segment, Submission, decode, encode
+from p2p.network import Network
+from p2p.peer.peer import Peer
+from runtime.child import ChildError
+from tests.support.fake_coordinator import until
+from weights.store import Store
+
+NODE = b"N" * 32
+
+
+def wall() -> float:
+    """The loop's clock, fake or not, as seconds since the epoch."""
+    return 1_000_000 + anyio.current_time()
+
+
+class OwnLearner:
+    """coordinator.training.model_processes.Learner in this process: a real session, without the pipe."""
+
+    def __init__(self) -> None:
+        self.handlers = Handlers()
+        self.asked: list[bytes] = []
+        """Every group that a step was made with."""
+
+    async def open(self, order: Open) -> Opened:
+        return self.handlers.open(msgspec.msgpack.decode(msgspec.msgpack.encode(order), type=Open))
+
+    async def step(self, batch: Batch, *more: Any) -> Stepped:
+        await anyio.sleep(0.5)
+        try:
+            stepped = self.handlers.step(msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=Batch))
+        except ValueError as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        self.asked += [getattr(group, "id", group) for group in batch.groups]
+        return stepped
+
+    async def renew(self) -> None:
+        self.handlers = Handlers()
+
+
+class Believer:
+    """coordinator.training.model_processes.Scorer that finds every group as it claims to be."""
+
+    loaded: Loaded | None = Loaded(root=bytes(32), parameters=0, nbytes=0)
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        return self._at(b"")
+
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        return self._at(root)
+
+    async def step_to(self, root: bytes) -> Loaded:
+        return self._at(root)
+
+    def _at(self, root: bytes) -> Loaded:
+        raise NotImplementedError("its weights are never asked for")
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        claimed = [one.sample().logprobs for one in samples]
+        return [SampleScore(logprobs=list(one), margins=[0.0] * len(one)) for one in claimed]
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        return [[Sample(tokens=[1], turns=[1], logprobs=[-0.5]) for _ in job.seeds] for job in jobs]
+
+    async def renew(self) -> None:
+        pass
+
+
+def make_run(folder: Path, model: Path, *, learner: dict[str, Any] | None = None, **run: Any) -> Run:
+    """A run of a tiny model. `learner`, `run`: settings of these sections."""
+    settings = {"task": "reverse", "group_size": 4, "batch_groups": 2, "limit": 6, "heldout": 2, "evaluate_every": 100}
+    flags = {"run": settings | run, "https": {"listen": []}, "learner": {"warmup_steps": 2} | (learner or {})}
+    config = setup.settings_for(str(model), flags, env={})
+    return setup.init(folder, str(model), config, now=1_000_000_000)
+
+
+@asynccontextmanager
+async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool = True) -> AsyncIterator[Coordinator]:
+    """The coordinator and one volunteer, up for the length of the block; what they leave is found by the next.
+    `opens`: wait until the learner is open."""
+    run = setup.load_run(run.folder.path, now=int(wall() * 1000), env={})
+    network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
+    with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
+        made = Coordinator(
+            run, network, learner or OwnLearner(), Believer(), store=store, database=database, clock=wall,
+            entropy=np.random.default_rng(int(wall() * 1000)).bytes,
+        )  # fmt: skip
+        _believe(made)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(made.run)
+            await until(lambda: made.publisher.sealed_head and (made.books.progress or not opens))
+            tasks.start_soon(_volunteer, made)
+            yield made
+            tasks.cancel_scope.cancel()
+
+
+def _believe(made: Coordinator) -> None:
+    async def hold(*_: object) -> bool:
+        return True
+
+    made.learning.scoring.weights.hold = hold  # type: ignore[method-assign]
+
+
+async def _volunteer(coordinator: Coordinator) -> None:
+    """Ask for a lease of the newest version, and bring a group for it whose answers differ, until cancelled."""
+    nonces = (number.to_bytes(16, "big") for number in itertools.count(int(wall() * 1000)))
+    chance = np.random.default_rng(0)
+    while True:
+        latest, now = coordinator.publisher.latest, int(wall() * 1000)
+        assert latest is not None
+        engine = f"{coordinator.rollouts.group_service.terms.engines[0]}/cpu"
+        ask = LeaseAsk(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
+        answer = coordinator.books.lease(NODE, ask, now)
+        if isinstance(answer, bytes):
+            lease = decode(peek(answer).payload, Lease)
+            coordinator.books.intake.submit(NODE, encode(made_up(lease, chance)), now + 1)
+            coordinator.learning.arrived.set()
+        await anyio.sleep(0.1)
+
+
+def made_up(lease: Lease, chance: np.random.Generator) -> Submission:
+    """A group for a lease: random answers that end as they must, so that rewards differ."""
+    segments = [Segment(version=lease.version, root=lease.root, first=0)]
+    rollouts = []
+    for _ in lease.seeds:
+        tokens = [*(int(token) for token in chance.integers(4, 12, lease.limit - 1)), 1]
+        logprobs = struct.pack(f"<{len(tokens)}f", *[-2.0] * len(tokens))
+        rollouts.append(Rollout(tokens=tokens, turns=[len(tokens)], logprobs=logprobs, segments=segments))
+    return Submission(lease=lease.id, era=lease.era, version=lease.version, root=lease.root, rollouts=rollouts)

@@ -1,0 +1,286 @@
+"""A whole network in one process: the real coordinator and real nodes, on the in-memory transport under a fake clock.
+
+Only the model is small: a bigram table (tests.support.bigram) stands for the policy, its learner nudges the table.
+Keys, documents, diffs, leases, seeded sampling, re-scoring, verdicts, ledger and buffer are what ships.
+"""
+
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import numpy as np
+
+from coordinator.daemon import Coordinator
+from coordinator.database import Database
+from coordinator.learner.batch_groups import TrainBatch, described, read
+from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
+from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
+from coordinator.run import setup
+from coordinator.run.setup import Run
+from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
+from engines.messages import PackedSample
+from p2p.discovery.invite import Invite
+from p2p.memory.transport import MemoryNetwork
+from p2p.network import Network
+from p2p.peer.peer import Peer
+from runtime.child import ChildDied, ChildError
+from runtime.errors import DiskFull
+from tasks.tokenizer import char_tokenizer
+from tests.support.bigram import BigramEngine, nudged, random_table, read_table, write_table
+from tests.support.fake_coordinator import Node, make_node, until
+from weights.diff import encode, encode_full
+from weights.errors import WeightsError
+from weights.snapshot import Snapshot
+from weights.store import Store
+
+VOCABULARY = 64
+
+
+def wall() -> float:
+    """The fake loop's clock as seconds since the epoch."""
+    return anyio.current_time()
+
+
+def model_folder(folder: Path) -> Path:
+    """A model folder as a hub has it, with a table for weights."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "bigram", "vocab_size": VOCABULARY, "eos_token_id": 1})
+    )
+    char_tokenizer().save(str(folder / "tokenizer.json"))
+    write_table(folder / "model.safetensors", random_table(0, VOCABULARY))
+    return folder
+
+
+class Kept(NamedTuple):
+    """A checkpoint. `before`: the version published before its export."""
+
+    era: int
+    step: int
+    drawn: list[bytes]
+    export: Export
+    before: Known | None
+
+    @property
+    def made(self) -> Known:
+        return Known(self.export.version, self.export.root)
+
+
+class BigramLearner:
+    """coordinator.training.model_processes.Learner without a process. Its checkpoints are in this object: it outlives
+    coordinators.
+
+    `crashes`: how many of the next steps die half-way. `seconds`: what a step takes. `kept`: the newest checkpoints,
+    the newest last."""
+
+    def __init__(self, folder: Path, *, seconds: float = 0.5) -> None:
+        self._folder, self.seconds = folder, seconds
+        self.crashes = 0
+        self.batches: list[Batch] = []
+        self.kept: list[Kept] = []
+        self._database = Path()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def step_number(self) -> int:
+        return self.kept[-1].step if self.kept else 0
+
+    @property
+    def drawn(self) -> list[bytes]:
+        return self.kept[-1].drawn if self.kept else []
+
+    def stand(self, step: int, drawn: list[bytes]) -> None:
+        """Be at `step` of the first era, whose snapshot lies in the folder and is published."""
+        snapshot = Snapshot(self._folder / f"v{step}.safetensors")
+        export = Export(version=step, root=snapshot.root, snapshot=str(snapshot.path), edges=[], seconds=0.0)
+        self.kept = [Kept(FIRST_ERA, step, drawn, export, None)]
+
+    def lose(self) -> None:
+        """Its folder is gone."""
+        self.kept.clear()
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
+
+    async def open(self, order: Open) -> Opened:
+        self._database = Path(order.database)
+        last = Known(order.published_version, order.published_root) if order.published else None
+        at = self.kept[-1] if self.kept else None
+        undone = ""
+        if at is None and last is None:
+            at = Kept(order.era, 0, [], self._first(0, Path(order.model) / "model.safetensors", None), None)
+            self.kept.append(at)
+        elif at is None or not covers(last, at.made, at.before):
+            version = first_version([last, at and at.made, at and at.before])
+            start = Path(at.export.snapshot if at else order.published)
+            export = self._first(version, start, Path(order.published))
+            at, undone = Kept(order.next_era, version, [], export, last), "steps were undone"
+            self.kept.append(at)
+        pending = at.export if last is None or at.export.version > last.version else None
+        return Opened(era=at.era, step=at.step, drawn=at.drawn, parameters=VOCABULARY**2, export=pending, undone=undone)
+
+    async def step(self, batch: Batch) -> Stepped:
+        await anyio.sleep(self.seconds)
+        if self.crashes:
+            self.crashes -= 1
+            raise ChildDied("learner", -9, "killed")
+        assert batch.step == self.step_number + 1
+        ids = batch.groups
+        assert not set(ids) & set(self.drawn), "a group is drawn twice"
+        metrics = described(TrainBatch(step=batch.step, groups=read(self._database, ids)))
+        self.batches.append(batch)
+        at, export = self.kept[-1], self._write(batch.step)
+        self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.made)]
+        return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=export)
+
+    def _first(self, version: int, weights: Path, published: Path | None) -> Export:
+        """The first version of an era: `weights` whole, and as a diff from what is `published`."""
+        target, full = self._folder / f"v{version}.safetensors", self._folder / f"v{version}-full.edge"
+        shutil.copyfile(weights, target)
+        snapshot, edges = Snapshot(target), list[ExportedEdge]()
+        encode_full(snapshot, full)
+        if published is not None:
+            old, diff = Snapshot(published), self._folder / f"v{version}.edge"
+            encode(old, snapshot, diff)
+            edges.append(ExportedEdge(base=version - 1, base_root=old.root, payload=str(diff)))
+        edges.append(ExportedEdge(base=None, base_root=None, payload=str(full)))
+        return Export(version=version, root=snapshot.root, snapshot=str(target), edges=edges, seconds=0.0)
+
+    def _write(self, version: int) -> Export:
+        old = Snapshot(self._folder / f"v{version - 1}.safetensors")
+        new = write_table(self._folder / f"v{version}.safetensors", nudged(read_table(old), version))
+        payload = self._folder / f"v{version}.edge"
+        encode(old, new, payload)
+        edge = ExportedEdge(base=version - 1, base_root=old.root, payload=str(payload))
+        return Export(version=version, root=new.root, snapshot=str(new.path), edges=[edge], seconds=0.0)
+
+
+class BigramScorer:
+    """coordinator.training.model_processes.Scorer without a process. `crashes`: how many of the next scorings die.
+    `poisoned`: indices of prompts at which it fails."""
+
+    def __init__(self, *, seconds: float = 0.01) -> None:
+        self.engine, self.seconds, self.crashes = BigramEngine(), seconds, 0
+        self.poisoned: set[int] = set()
+        self.renewed = 0
+        self._loaded: Loaded | None = None
+
+    @property
+    def loaded(self) -> Loaded | None:
+        return self._loaded
+
+    async def load(self, model: Path, weights: Path) -> Loaded:
+        return self._moved(lambda: self.engine.load(model, weights))
+
+    async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
+        return self._moved(lambda: self.engine.step_by(payload, root, keep))
+
+    async def step_to(self, root: bytes) -> Loaded:
+        return self._moved(lambda: self.engine.step_to(root))
+
+    async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
+        await anyio.sleep(self.seconds)
+        if self.crashes:
+            self.crashes -= 1
+            self._loaded = None
+            raise ChildDied("scorer", -9, "killed")
+        if job.index in self.poisoned:
+            raise ChildError("EngineError", "this prompt breaks it")
+        return self.engine.score(job, [one.sample() for one in samples])
+
+    async def generate_many(self, jobs: list[Job], *, greedy: bool) -> list[list[Sample]]:
+        return self.engine.generate_many(jobs, greedy=greedy)
+
+    async def renew(self) -> None:
+        self.renewed += 1
+        self._loaded = None
+
+    def _moved(self, call: Callable[[], Loaded]) -> Loaded:
+        """As the pipe has it: errors but a full disk come as `ChildError`, and what is then held is to be found out."""
+        self._loaded = None
+        try:
+            self._loaded = call()
+        except DiskFull:
+            raise
+        except (EngineError, WeightsError, FileNotFoundError) as error:
+            raise ChildError(type(error).__name__, str(error)) from error
+        return self._loaded
+
+
+@dataclass
+class Swarm:
+    """One run and its peers. `coordinator` is None while it is down."""
+
+    folder: Path
+    network: MemoryNetwork
+    learner: BigramLearner
+    scorer: BigramScorer
+    coordinator: Coordinator | None = None
+    nodes: list[Node] = field(default_factory=list)
+    _life: anyio.CancelScope | None = None
+
+    @property
+    def run(self) -> Run:
+        return setup.load_run(self.folder / "run", now=int(wall() * 1000), env={})
+
+    def invite(self) -> Invite:
+        return Invite.from_text(self.run.invite([f"/memory/{self.run.peer_id}"]))
+
+    @asynccontextmanager
+    async def coordinating(self) -> AsyncIterator[Coordinator]:
+        """The coordinator, up for the length of the block; what it leaves on disk is found by the next."""
+        run = self.run
+        network = Network.of(Peer(self.network.transport(run.peer_id), seed=0))
+        async with AsyncExitStack() as stack:
+            store = stack.enter_context(Store(run.folder.store))
+            database = stack.enter_context(Database.open(run.folder.database))
+            made = Coordinator(
+                run, network, self.learner, self.scorer, store=store, database=database, clock=wall,
+                entropy=np.random.default_rng(int(wall())).bytes,
+            )  # fmt: skip
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(made.run)
+                await until(lambda: made.publisher.sealed_head)
+                self.coordinator = made
+                yield made
+                self.coordinator = None
+                tasks.cancel_scope.cancel()
+
+    def node(self, name: str, **config: Any) -> Node:
+        made = make_node(self.network, self.folder / name, self.invite(), local=lambda: int(wall() * 1000), **config)
+        self.nodes.append(made)
+        return made
+
+
+@asynccontextmanager
+async def working(*nodes: Node) -> AsyncIterator[None]:
+    """Run these daemons until the block ends."""
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(node.daemon.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def make_swarm(folder: Path, seed: int = 0, **run: Any) -> Swarm:
+    """A run that is ready to start. `run`: settings of its [run] section."""
+    model = model_folder(folder / "bigram")
+    settings = {"task": "reverse", "group_size": 2, "batch_groups": 2, "limit": 6, "heldout": 4, "evaluate_every": 5}
+    flags = {
+        "run": settings | {"engines": ("bigram",)} | run,
+        "https": {"listen": []},
+        "leases": {"minimum_seconds": 20.0, "maximum_seconds": 60.0},
+    }
+    config = setup.settings_for(str(model), flags, env={})
+    setup.init(folder / "run", str(model), config, now=1_000_000_000)
+    learner = BigramLearner(folder / "learner")
+    return Swarm(folder, MemoryNetwork(seed), learner, BigramScorer())
+
+
+def accepted(node: Node) -> int:
+    """Groups for which this node holds an accepting receipt."""
+    return node.daemon.outbox.counts().get("accepted", 0)
