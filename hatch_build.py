@@ -28,7 +28,7 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        built = compile_levels(Path(self.root) / "weights" / "native")
+        built = compile_levels(Path(self.root) / "weights" / "codec" / "native")
         for path in built:
             build_data["force_include"][str(path)] = f"weights/codec/native/{path.name}"
         if built:

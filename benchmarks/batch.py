@@ -21,7 +21,8 @@ import numpy as np
 from coordinator.database import Database
 from coordinator.learner.messages import Batch
 from coordinator.rollouts.replay_buffer import Buffer
-from p2p.messages import Lease, Rollout, Segment, Submission, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, Rollout, Segment, Submission
 from tasks.task import Score
 
 GROUPS: Final = 128

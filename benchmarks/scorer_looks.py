@@ -19,7 +19,7 @@ from coordinator.rollouts.submitted_group import Claimed, Rollout
 from coordinator.rollouts.verification import EXACT, judge, proof
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
-from p2p.messages import Segment
+from protocol.leases import Segment
 
 TURNS: Final = 5
 FIRST: Final = 3

@@ -33,9 +33,10 @@ from p2p.discovery.dialer import Strangers
 from p2p.discovery.invite import Invite
 from p2p.discovery.peer_records import Own
 from p2p.envelope import PROTOCOL
-from p2p.messages import Hello, Refusal, RunSpec, TaskReference, Welcome
 from p2p.network import Network
 from protocol import refusals
+from protocol.authority import RunSpec, TaskReference
+from protocol.requests import Hello, Refusal, Welcome
 from runtime.units import MBIT
 from tasks.registry import known
 

@@ -42,9 +42,9 @@ from node.versions.payload_fetcher import Payloads
 from p2p.discovery.invite import Invite
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
-from p2p.messages import Acknowledgement
 from p2p.network import Network
 from protocol.authority import WrongRoot
+from protocol.broadcast_messages import Acknowledgement
 from protocol.methods import ACKNOWLEDGE
 from runtime.errors import DiskFull, LocalFault
 from runtime.exception_groups import foremost

@@ -12,12 +12,75 @@ Rules
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from p2p.envelope import ROLES as ROLE_OF
 from p2p.envelope import open_sealed, peek
 from p2p.errors import BadSignature
-from p2p.messages import Receipt, Received, Root, decode
+from p2p.network import Manifest
+from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
+from protocol.leases import Receipt, Received
+
+MOST_ROOTS = 64
+
+
+"""Roots of a run in all."""
+
+
+class RoleKeys(Wire, frozen=True):
+    keys: Annotated[list[Key], Meta(min_length=1, max_length=32)]
+    threshold: Annotated[int, Meta(ge=1, le=32)]
+
+
+class Root(Wire, frozen=True):
+    """operator, offline -> everyone. Keys and thresholds of root, policy, channel and ledger. `issued`: when it was
+    written; None: by a program that did not say. `revoked`: key -> the time of the run from which on its signatures
+    count no more, in any role."""
+
+    run: Hash
+    serial: Count
+    roles: Annotated[dict[Name, RoleKeys], Meta(max_length=16)]
+    expires: Milliseconds
+    issued: Milliseconds | None = None
+    revoked: Annotated[dict[Key, Milliseconds], Meta(max_length=256)] = {}
+
+
+class Asset(Wire, frozen=True):
+    """A file that belongs to the model and never changes: config.json, tokenizer.json."""
+
+    name: Name
+    manifest: Manifest
+
+
+class TaskReference(Wire, frozen=True):
+    name: Name
+    version: Count
+
+
+class RunSpec(Wire, frozen=True):
+    """operator (root) -> everyone. What the run is. `model` names its base for people; weights come by edges.
+
+    `limit`: most sampled tokens a rollout. `vocabulary`: number of token ids. `engines`: engine classes admitted,
+    each a prefix of "<engine>/<dtype>/<device>". `protocols`: lowest and highest protocol version spoken."""
+
+    run: Hash
+    name: Name
+    model: Name
+    assets: Annotated[list[Asset], Meta(max_length=16)]
+    eos: Token
+    vocabulary: Count
+    tasks: Annotated[list[TaskReference], Meta(min_length=1, max_length=64)]
+    staleness: Count
+    group_size: Annotated[int, Meta(ge=1, le=1024)]
+    limit: Annotated[int, Meta(ge=1, le=1 << 20)]
+    compute_dtype: Name
+    engines: Annotated[list[Name], Meta(min_length=1, max_length=16)]
+    sampling: Name
+    price_mode: Name
+    protocols: tuple[int, int] = (1, 1)
+
 
 ROLES: Final = frozenset({"root", "policy", "channel", "ledger"})
 

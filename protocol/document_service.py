@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from p2p.errors import Malformed
-from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk, decode
+from p2p.wire_types import decode
+from protocol.requests import Documents, DocumentsAsk
+from protocol.versions import HeadAnswer, HeadAsk
 
 ANSWER_BYTES: Final = 48 << 20
 

@@ -20,30 +20,16 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from p2p.discovery import dial_back
+from p2p.discovery.messages import Reachable, ReachableAsk
 from p2p.handlers import Handlers
 from p2p.limits.request_slots import CLASS_OF, OTHER
-from p2p.messages import (
-    Acknowledgement,
-    Documents,
-    DocumentsAsk,
-    HeadAnswer,
-    Hello,
-    Lease,
-    LeaseAsk,
-    PlanAnswer,
-    PlanAsk,
-    Reachable,
-    ReachableAsk,
-    Submission,
-    SubmitAnswer,
-    Verdicts,
-    VerdictsAsk,
-    Welcome,
-    decode,
-    encode,
-)
 from p2p.network import Rpc
+from p2p.wire_types import decode, encode
+from protocol.broadcast_messages import Acknowledgement, PlanAnswer, PlanAsk
 from protocol.document_service import head_ask
+from protocol.leases import Lease, LeaseAsk, Submission, SubmitAnswer, Verdicts, VerdictsAsk
+from protocol.requests import Documents, DocumentsAsk, Hello, Welcome
+from protocol.versions import HeadAnswer
 
 SMALL: Final = 64 << 10
 """Bytes of a sealed request, beside the submission that it carries."""

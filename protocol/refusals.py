@@ -10,7 +10,7 @@
 from numbers import Integral, Real
 from typing import Literal, NamedTuple
 
-from p2p.messages import Refusal
+from protocol.requests import Refusal
 from runtime.figures import apart
 
 Fault = Literal["node", "operator", "nobody"]

@@ -1,7 +1,48 @@
 """What both sides read out of a version's documents."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from p2p.network import Manifest
+from p2p.wire_types import Address, Count, Hash, Milliseconds, Wire
+from protocol.authority import MOST_ROOTS
 from weights.documents import Edge
+
+
+def head_topic(run: bytes) -> str:
+    """The gossip topic of a run's Heads. `run`: its id."""
+    return f"echo2/{run.hex()}/head"
+
+
+class Head(Wire, frozen=True):
+    """coordinator (channel) -> everyone, by gossip and on request. Ordered by (era, version, sequence)."""
+
+    era: Count
+    version: Count
+    version_hash: Hash
+    index_hash: Hash
+    step: Count
+    sequence: Count
+    addresses: Annotated[list[Address], Meta(max_length=16)]
+    root_serial: Count
+    issued: Milliseconds
+    expires: Milliseconds
+    finished: bool = False
+
+
+class HeadAsk(Wire, frozen=True):
+    """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds. `root_serial`: of the
+    newest Root that the asker holds; None: it asks for no Roots."""
+
+    root_serial: Count | None = None
+
+
+class HeadAnswer(Wire, frozen=True):
+    """`roots`: the sealed Roots behind `root_serial` of the question, in order."""
+
+    head: bytes | None
+    roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
 
 
 def manifest_of_edge(edge: Edge) -> Manifest:

@@ -17,7 +17,9 @@ import anyio
 from benchmarks.flood.engine import honest, made_up, nothing
 from benchmarks.flood.keys import Key
 from benchmarks.flood.place import Place
-from p2p.messages import Lease, Refusal, decode
+from p2p.wire_types import decode
+from protocol.leases import Lease
+from protocol.requests import Refusal
 
 RATE: Final = 8.0
 SETTLED: Final = 180.0

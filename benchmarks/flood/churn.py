@@ -42,7 +42,7 @@ from benchmarks.load.host import give_back  # noqa: E402
 from benchmarks.load.versions import slope  # noqa: E402
 from coordinator import daemon  # noqa: E402
 from coordinator.publishing import broadcast_planner  # noqa: E402
-from p2p.messages import Refusal  # noqa: E402
+from protocol.requests import Refusal  # noqa: E402
 
 SETTING: Final = Setting(nodes=(60.0, 90.0), step=20.0, before=0.0, batch_groups=2)
 SAMPLES: Final = 24

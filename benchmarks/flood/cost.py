@@ -25,7 +25,9 @@ from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened
 from coordinator.rollouts.verification import submission_limit
-from p2p.messages import DocumentsAsk, Lease, Rollout, Segment, Submission, VerdictsAsk, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsAsk
+from protocol.requests import DocumentsAsk
 
 AT_ONCE: Final = 16
 NODES: Final = 16

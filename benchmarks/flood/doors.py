@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode, lease_of, opened
 from benchmarks.load.station import Station, station
+from p2p.discovery.messages import ReachableAsk
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport
-from p2p.messages import HeadAsk, ReachableAsk, encode
 from p2p.peer.peer import Peer
+from p2p.wire_types import encode
+from protocol.versions import HeadAsk
 
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"group_size": 2, "limit": 6, "batch_groups": 1, "staleness": 4, "heldout": 4, "evaluate_every": 1000},

@@ -16,7 +16,7 @@ from benchmarks.load.stub_learner import StubLearner
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
-from p2p.messages import Lease, Rollout, Segment, Submission
+from protocol.leases import Lease, Rollout, Segment, Submission
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 

@@ -18,7 +18,7 @@ from benchmarks.flood.keys import Key
 from benchmarks.flood.world import Setting, World, running
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample
-from p2p.messages import Lease, Rollout, Segment, Submission
+from protocol.leases import Lease, Rollout, Segment, Submission
 from tasks.tokenizer import CHAR_SIZE, EOS, char_tokenizer
 from weights.snapshot import Snapshot
 

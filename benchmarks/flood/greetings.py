@@ -15,10 +15,13 @@ from benchmarks.flood.engine import StandInScorer, honest
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened
+from p2p.discovery.messages import PeerRecord
 from p2p.envelope import peek, seal
 from p2p.identity import peer_id, public_bytes
-from p2p.messages import Hello, PeerRecord, TaskReference, Welcome, decode, encode
 from p2p.multiaddr import address_of
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.requests import Hello, Welcome
 
 HELLOS: Final = 300
 

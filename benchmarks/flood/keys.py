@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.load.light import LightNode, Terms, lease_of
 from p2p.errors import P2PError
 from p2p.identity import public_bytes
-from p2p.messages import Answer, Lease, Refusal, Submission, Verdicts, VerdictsAsk, decode, encode
 from p2p.network import Links, Rpc
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, Submission, Verdicts, VerdictsAsk
+from protocol.requests import Answer, Refusal
 
 _TIMEOUT = 30.0
 _AGAIN = 1.0

@@ -10,7 +10,8 @@ import anyio
 from benchmarks.flood.engine import honest
 from benchmarks.flood.keys import Key, Line
 from benchmarks.load.light import Terms
-from p2p.messages import Lease, Refusal
+from protocol.leases import Lease
+from protocol.requests import Refusal
 
 LONGEST: Final = 60.0
 """Seconds that an honest node waits at the most before it asks again."""

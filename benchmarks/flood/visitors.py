@@ -22,8 +22,9 @@ from benchmarks.flood.keys import Key
 from benchmarks.flood.place import Place
 from p2p.https import routes
 from p2p.https.certificate import KeyPin
-from p2p.messages import DocumentsAsk, encode
 from p2p.multiaddr import address_of
+from p2p.wire_types import encode
+from protocol.requests import DocumentsAsk
 
 SOURCE: ContextVar[str] = ContextVar("source")
 """The address from which connections of a task and those that it starts begin."""

@@ -51,9 +51,11 @@ from engines.supervisor import SupervisedEngine
 from p2p.envelope import ROLES, seal
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import dialable
-from p2p.messages import LeaseAsk, Refusal, Submission, SubmitAnswer, VerdictsAsk, decode
-from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.wire_types import decode
+from protocol.leases import LeaseAsk, Submission, SubmitAnswer, VerdictsAsk
+from protocol.leases import Verdicts as VerdictsAnswer
 from protocol.refusals import refusal
+from protocol.requests import Refusal
 from weights.diff import encode_full
 from weights.snapshot import Snapshot
 from weights.store import Store

@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened, submission
-from p2p.messages import Answer, Lease, VerdictsAsk, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, VerdictsAsk
+from protocol.requests import Answer
 
 ROUNDS: Final = 5
 AT_ONCE: Final = 16

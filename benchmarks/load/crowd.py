@@ -27,22 +27,12 @@ from benchmarks.load.light import LightNode, Terms, lease_of, opened, result
 from p2p.envelope import peek
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport
-from p2p.messages import (
-    Answer,
-    Documents,
-    DocumentsAsk,
-    Head,
-    HeadAnswer,
-    HeadAsk,
-    Lease,
-    Refusal,
-    Verdicts,
-    VerdictsAsk,
-    decode,
-    encode,
-)
 from p2p.peer.peer import Peer
+from p2p.wire_types import decode, encode
 from protocol import refusals
+from protocol.leases import Lease, Verdicts, VerdictsAsk
+from protocol.requests import Answer, Documents, DocumentsAsk, Refusal
+from protocol.versions import Head, HeadAnswer, HeadAsk
 from weights.documents import Version
 
 PERIOD: Final = 8.0

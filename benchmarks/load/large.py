@@ -30,9 +30,10 @@ from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.schema import SCHEMA_1
+from p2p.discovery.messages import PeerRecord
 from p2p.envelope import Sealed, Signature
 from p2p.identity import peer_id, public_bytes
-from p2p.messages import PeerRecord, encode
+from p2p.wire_types import encode
 
 _AT_ONCE: Final = 20_000
 _COLUMNS: Final = {

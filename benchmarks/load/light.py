@@ -12,24 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.load.folder import ENGINE
 from benchmarks.load.rows import ERA
 from coordinator.run.setup import Run
+from p2p.discovery.messages import PeerRecord
 from p2p.envelope import peek, seal
 from p2p.identity import public_bytes
-from p2p.messages import (
-    Answer,
-    Hello,
-    Lease,
-    LeaseAsk,
-    PeerRecord,
-    Refusal,
-    Request,
-    Rollout,
-    Segment,
-    Submission,
-    TaskReference,
-    VerdictsAsk,
-    decode,
-    encode,
-)
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission, VerdictsAsk
+from protocol.requests import Answer, Hello, Refusal, Request
 from tasks.tokenizer import EOS
 
 

@@ -22,7 +22,8 @@ from coordinator.rollouts.prompts import Prompts
 from coordinator.rollouts.verdicts import LeaseEnd, weight
 from p2p.envelope import Sealed, Signature
 from p2p.identity import peer_id
-from p2p.messages import Lease, Receipt, Received, Rollout, Segment, Submission, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
 from tasks.task import Score
 
 ERA: Final = 1

@@ -22,8 +22,8 @@ from p2p.discovery.peer_records import Known, over, trusted
 from p2p.errors import P2PError
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
-from p2p.messages import Hello
 from p2p.multiaddr import address_of
+from protocol.requests import Hello
 from runtime.units import DAY
 
 AWAY = 60_000

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from coordinator.database import Database
 from coordinator.learner.age import age
 from p2p.errors import Malformed
-from p2p.messages import Lease, Submission, decode
+from p2p.wire_types import decode
+from protocol.leases import Lease, Submission
 from tasks.task import Score
 
 Tokens = NDArray[np.int32]

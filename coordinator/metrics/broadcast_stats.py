@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from coordinator.metrics.statistics import quantile
 from coordinator.metrics.views import BroadcastView, FeedView, TakeView
-from p2p.messages import Acknowledgement, Sender
+from protocol.broadcast_messages import Acknowledgement, Sender
 
 VERSIONS = 8
 MOST_TAKES = 48

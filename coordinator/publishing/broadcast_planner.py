@@ -31,11 +31,11 @@ import structlog
 from p2p.discovery.peer_records import Known
 from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
-from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of, way_of_asker
 from p2p.network import Links, PayloadExchange, Rpc
 from p2p.plan.repair import Planner
 from p2p.plan.trees import LATENCY, UPLINK, Line, Load
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
 from protocol.methods import FOLLOW, PLAN
 
 SETTLE = 1.0

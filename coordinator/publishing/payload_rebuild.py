@@ -16,8 +16,8 @@ import anyio.to_thread
 import structlog
 
 from p2p.handlers import Handlers
-from p2p.messages import DocumentsAsk
 from protocol.methods import REMAKE
+from protocol.requests import DocumentsAsk
 from runtime.errors import DiskFull
 from weights.documents import Edge
 from weights.edges import remake

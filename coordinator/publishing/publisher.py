@@ -37,14 +37,15 @@ from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature, PeerFault
 from p2p.handlers import Handlers
 from p2p.identity import public_bytes
-from p2p.messages import Documents, DocumentsAsk, Head, HeadAnswer, HeadAsk, decode, encode, head_topic
 from p2p.network import Gossip, Manifest, PayloadExchange
 from p2p.plan.trees import Load
 from p2p.swarm import manifest as chunks
 from p2p.swarm.manifest import bare
+from p2p.wire_types import decode, encode
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
-from protocol.versions import manifest_of_edge
+from protocol.requests import Documents, DocumentsAsk
+from protocol.versions import Head, HeadAnswer, HeadAsk, head_topic, manifest_of_edge
 from runtime.errors import LocalFault
 from runtime.files import writing
 from weights.codec import frames

@@ -30,8 +30,11 @@ from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from p2p.identity import peer_id
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.messages import Acknowledgement, LeaseAsk, Refusal, RunSpec
+from protocol.authority import RunSpec
+from protocol.broadcast_messages import Acknowledgement
+from protocol.leases import LeaseAsk
 from protocol.refusals import sentence
+from protocol.requests import Refusal
 from tasks.task import Task, Text
 
 

@@ -30,8 +30,10 @@ from coordinator.rollouts.prompts import Prompts
 from coordinator.rollouts.retry_times import Retries
 from coordinator.rollouts.share_facts import Ask, Sharing
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.messages import Lease, LeaseAsk, Refusal, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, LeaseAsk
 from protocol.refusals import refusal
+from protocol.requests import Refusal
 from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]

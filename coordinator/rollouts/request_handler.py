@@ -45,23 +45,14 @@ from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.messages import (
-    Acknowledgement,
-    Answer,
-    Hello,
-    LeaseAsk,
-    Refusal,
-    Request,
-    SubmitAnswer,
-    VerdictsAsk,
-    Welcome,
-    decode,
-    encode,
-)
-from p2p.messages import Verdicts as VerdictsAnswer
 from p2p.multiaddr import Way, way_of_asker
+from p2p.wire_types import decode, encode
+from protocol.broadcast_messages import Acknowledgement
+from protocol.leases import LeaseAsk, SubmitAnswer, VerdictsAsk
+from protocol.leases import Verdicts as VerdictsAnswer
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
+from protocol.requests import Answer, Hello, Refusal, Request, Welcome
 
 SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""

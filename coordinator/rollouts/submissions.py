@@ -26,9 +26,12 @@ from coordinator.rollouts.verdicts import Verdicts
 from coordinator.rollouts.verification import Fault, check, rewards, submission_limit
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
-from p2p.messages import Lease, Received, Refusal, RunSpec, SubmitAnswer, VerdictsAsk, encode
-from p2p.messages import Verdicts as VerdictsAnswer
+from p2p.wire_types import encode
+from protocol.authority import RunSpec
+from protocol.leases import Lease, Received, SubmitAnswer, VerdictsAsk
+from protocol.leases import Verdicts as VerdictsAnswer
 from protocol.refusals import refusal, sentence
+from protocol.requests import Refusal
 from tasks.task import Task, Text
 
 log = structlog.get_logger("coordinator")

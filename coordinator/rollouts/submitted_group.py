@@ -18,17 +18,18 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from p2p.errors import Malformed
-from p2p.messages import Count, Hash, Id, Segment, Tokens, decode
+from p2p.wire_types import Count, Hash, Id, Tokens, decode
+from protocol.leases import Segment
 
 Ids = NDArray[np.int32]
 MOST: Final = 1 << 20
-"""Token ids of a rollout, as `p2p.messages.Tokens` bounds them."""
+"""Token ids of a rollout, as `p2p.wire_types.Tokens` bounds them."""
 _HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
 _ids = msgspec.msgpack.Decoder(Tokens).decode
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """`p2p.messages.Rollout`, its token ids unread."""
+    """`protocol.leases.Rollout`, its token ids unread."""
 
     tokens: msgspec.Raw
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -37,7 +38,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """`p2p.messages.Submission` of such rollouts."""
+    """`protocol.leases.Submission` of such rollouts."""
 
     lease: Id
     era: Count

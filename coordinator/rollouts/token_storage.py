@@ -21,7 +21,8 @@ import msgspec
 
 from coordinator.database import Database
 from coordinator.learner.age import oldest_fresh
-from p2p.messages import Lease, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease
 from runtime.units import DAY
 
 WINDOW: Final = DAY

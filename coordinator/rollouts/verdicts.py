@@ -31,7 +31,8 @@ from coordinator.rollouts.submitted_group import Claimed
 from coordinator.rollouts.token_storage import Tokens
 from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
 from p2p.identity import peer_id
-from p2p.messages import Lease, Receipt, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from tasks.task import Score
 

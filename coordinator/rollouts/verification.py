@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from coordinator.rollouts.submitted_group import Claimed, Group
 from engines.engine import SampleScore
 from engines.messages import float_bytes, floats
-from p2p.messages import Lease, Rollout, RunSpec, Submission
+from protocol.authority import RunSpec
+from protocol.leases import Lease, Rollout, Submission
 from protocol.refusals import sentence
 from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, begun, replay
 

@@ -17,7 +17,8 @@ from coordinator.database import Database
 from coordinator.rollouts.fair_order import FairOrder, Head
 from coordinator.rollouts.scoring_order import Waiting
 from coordinator.rollouts.submitted_group import Group, stored
-from p2p.messages import Lease, decode
+from p2p.wire_types import decode
+from protocol.leases import Lease
 
 _UNDER: Final = "SELECT party, at, lease, tokens FROM undecided WHERE era = ? AND version = ?"
 MOST_BYTES: Final = 32 << 20

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.run.run_folder import RunFolder
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from p2p.messages import RoleKeys, Root
+from protocol.authority import RoleKeys, Root
 from runtime.errors import LocalFault
 
 PASSPHRASE_VARIABLE: Final = "ECHO2_KEY_PASSPHRASE"

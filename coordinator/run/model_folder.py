@@ -20,8 +20,8 @@ import msgspec
 from coordinator.learner.launch import learner_process
 from coordinator.learner.messages import Import, WarmedUp, WarmUp
 from engines.context import context_of
-from p2p.messages import Asset
 from p2p.swarm.manifest import manifest_of
+from protocol.authority import Asset
 from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from tasks import registry

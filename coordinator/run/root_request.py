@@ -24,7 +24,8 @@ from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import peek, seal
 from p2p.errors import Malformed
 from p2p.identity import public_bytes
-from p2p.messages import RoleKeys, Root, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import RoleKeys, Root
 from runtime.errors import LocalFault
 
 MOST_BYTES: Final = 4 << 20

@@ -26,8 +26,8 @@ from coordinator.run.run_folder import RunFolder
 from coordinator.run.signing import Untrusted
 from p2p.discovery.invite import Invite
 from p2p.identity import peer_id, public_bytes
-from p2p.messages import Root, RunSpec
 from p2p.swarm.manifest import manifest_of
+from protocol.authority import Root, RunSpec
 from runtime.errors import LocalFault
 from runtime.files import sync_folder, writing
 from runtime.settings import SettingsFault

@@ -22,8 +22,8 @@ from coordinator.run.model_folder import ModelFacts
 from engines import registry
 from p2p.envelope import PROTOCOL, open_sealed, seal
 from p2p.errors import PeerFault
-from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, decode, encode
-from protocol.authority import verify_root
+from p2p.wire_types import decode, encode
+from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
 from runtime.errors import LocalFault
 from runtime.units import DAY
 from tasks.task import Task

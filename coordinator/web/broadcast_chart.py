@@ -151,7 +151,8 @@ class _Sketch:
             segments=tuple(self.segments(take, began)),
             load=self.span(take.complete, take.applied),
             end=self.x(take.complete),
-            hint=f"{name}: heard of it after {formatting.moment(take.heard)}, had it after {formatting.moment(take.complete)},"
+            hint=f"{name}: heard of it after {formatting.moment(take.heard)},"
+            f" had it after {formatting.moment(take.complete)},"
             f" used it after {formatting.moment(take.applied)}",
         )
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from p2p.messages import Reachable
+from p2p.discovery.messages import Reachable
 from p2p.multiaddr import address_of
 from runtime.exit_codes import Exit
 from runtime.figures import apart, figure

@@ -20,16 +20,18 @@ from node.control import doctor_checks
 from node.control.doctor_checks import Attempt, Row
 from p2p.discovery.dial_back import ports_of
 from p2p.discovery.invite import Invite
+from p2p.discovery.messages import ReachableAsk
 from p2p.envelope import peek
 from p2p.errors import P2PError
 from p2p.https.client import HttpsClient
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import listenable, machine_addresses
-from p2p.messages import Head, HeadAsk, ReachableAsk, decode
 from p2p.multiaddr import peer_of, way_of
 from p2p.network import Host, Links, Rpc
+from p2p.wire_types import decode
 from protocol.methods import HEAD, REACHABLE
+from protocol.versions import Head, HeadAsk
 from runtime.errors import LocalFault
 from runtime.units import unix_milliseconds
 

@@ -31,12 +31,14 @@ from node.trust.trust_store import Records
 from node.trust.trusted_set import RootExpired
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
-from p2p.messages import Answer, Hello, Refusal, Request, Verdicts, VerdictsAsk, Welcome, decode, encode
 from p2p.multiaddr import WAYS, Way, peer_of, way_of
 from p2p.network import Links, Rpc
+from p2p.wire_types import decode, encode
 from protocol import refusals
 from protocol.authority import WrongRoot
+from protocol.leases import Verdicts, VerdictsAsk
 from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
+from protocol.requests import Answer, Hello, Refusal, Request, Welcome
 from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0

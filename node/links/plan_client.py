@@ -19,9 +19,9 @@ import structlog
 from p2p.discovery.dialer import Strangers
 from p2p.errors import Malformed, P2PError
 from p2p.handlers import Handlers
-from p2p.messages import PlanAnswer, PlanAsk
 from p2p.multiaddr import way_of
 from p2p.network import Links, PayloadExchange, Rpc
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
 from protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0

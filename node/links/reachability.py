@@ -19,10 +19,10 @@ from typing import Final
 import structlog
 
 from p2p.discovery.dial_back import ports_of
+from p2p.discovery.messages import ReachableAsk
 from p2p.discovery.peer_records import Own
 from p2p.errors import Busy, P2PError, Unreachable
 from p2p.local_addresses import dialable
-from p2p.messages import ReachableAsk
 from p2p.multiaddr import peer_of, tcp, way_of
 from p2p.network import Inbound, Links, Rpc
 from protocol.methods import REACHABLE

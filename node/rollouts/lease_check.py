@@ -17,7 +17,9 @@ from engines.versioned import LoadedVersion
 from node.trust.trusted_set import Mixed
 from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
-from p2p.messages import Lease, LeaseAsk, Rollout, RunSpec, Segment, Submission, encode
+from p2p.wire_types import encode
+from protocol.authority import RunSpec
+from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission
 
 
 class BadLease(PeerFault):

@@ -21,7 +21,9 @@ import msgspec
 from node.errors import BadConfig, TryLater
 from node.trust.trusted_set import Mixed
 from p2p.envelope import document_hash
-from p2p.messages import Receipt, Received, Refusal, decode
+from p2p.wire_types import decode
+from protocol.leases import Receipt, Received
+from protocol.requests import Refusal
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS submissions (

@@ -25,8 +25,8 @@ from node.links.coordinator_client import CoordinatorLink, Refused
 from node.rollouts.outbox import Open, Outbox
 from node.trust.trust_store import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
-from p2p.messages import Root, SubmitAnswer, Verdicts, VerdictsAsk
-from protocol.authority import open_kept
+from protocol.authority import Root, open_kept
+from protocol.leases import SubmitAnswer, Verdicts, VerdictsAsk
 from protocol.methods import SUBMIT, VERDICTS
 from runtime.backoff import Backoff
 

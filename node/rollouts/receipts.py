@@ -13,8 +13,9 @@ from node.rollouts.outbox import Outbox, Row
 from node.trust.trust_store import Records
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
-from p2p.messages import Receipt, decode
+from p2p.wire_types import decode
 from protocol.authority import open_kept
+from protocol.leases import Receipt
 from runtime.figures import figure
 from runtime.units import unix_milliseconds
 

@@ -37,9 +37,10 @@ from node.trust.run_clock import RunClock
 from node.trust.trust_store import Records
 from node.versions.follower import Follower
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
-from p2p.messages import Lease, LeaseAsk, Refusal
 from protocol import refusals
+from protocol.leases import Lease, LeaseAsk
 from protocol.methods import LEASE
+from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 
 MOST_WAIT: Final = 1800.0

@@ -17,7 +17,8 @@ import structlog
 from node.trust.trusted_set import TrustedSet
 from p2p.envelope import Verified, document_hash
 from p2p.errors import P2PError
-from p2p.messages import Head, RunSpec
+from protocol.authority import RunSpec
+from protocol.versions import Head
 from runtime.files import writing
 from weights.documents import Version
 

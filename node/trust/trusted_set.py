@@ -29,8 +29,9 @@ from typing import Final, TypeVar
 
 from p2p.envelope import ROLES, Verified, document_hash, verify, verify_named
 from p2p.errors import BadSignature, Malformed, Stale
-from p2p.messages import Head, Root, RunSpec, decode
-from protocol.authority import WrongRoot, open_kept, verify_root
+from p2p.wire_types import decode
+from protocol.authority import Root, RunSpec, WrongRoot, open_kept, verify_root
+from protocol.versions import Head
 from runtime.figures import apart, figure
 from weights.documents import MAX_EDGES, Edge, EdgeIndex, Version
 from weights.errors import BadPayload

@@ -18,8 +18,8 @@ import structlog
 
 from node.links.coordinator_client import Refused
 from p2p.errors import P2PError
-from p2p.messages import Acknowledgement, Sender, Taken
 from p2p.network import Fetched
+from protocol.broadcast_messages import Acknowledgement, Sender, Taken
 
 PAYLOADS: Final = 8
 """Payloads of one acknowledgement, the last ones."""

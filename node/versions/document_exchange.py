@@ -23,10 +23,11 @@ from node.trust.trust_store import Records
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.handlers import Handlers
-from p2p.messages import Documents, DocumentsAsk, HeadAnswer, HeadAsk
 from p2p.network import Links, Rpc
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
+from protocol.requests import Documents, DocumentsAsk
+from protocol.versions import HeadAnswer, HeadAsk
 from weights.store import Store
 
 _AT_ONCE: Final = 64

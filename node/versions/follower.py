@@ -39,8 +39,9 @@ from node.versions.local_weights import BadChain, HeldWeights
 from node.versions.payload_fetcher import Payloads, Stalled
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
-from p2p.messages import Asset, Head, head_topic
 from p2p.network import Gossip, PayloadExchange
+from protocol.authority import Asset
+from protocol.versions import Head, head_topic
 from runtime.backoff import Backoff
 from runtime.child import ChildError
 from weights.documents import Edge, Version

@@ -24,9 +24,9 @@ import structlog
 from node.versions.acknowledgements import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
-from p2p.messages import DocumentsAsk
 from p2p.network import Fetched, Links, PayloadExchange, Rpc
 from protocol.methods import REMAKE
+from protocol.requests import DocumentsAsk
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
 from weights.documents import Edge

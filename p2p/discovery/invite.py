@@ -25,8 +25,8 @@ from msgspec import Meta
 
 from p2p.errors import LocalFault, Malformed
 from p2p.identity import peer_id, public_key
-from p2p.messages import Address, Hash
 from p2p.multiaddr import address_of, pack, peer_of, unpack
+from p2p.wire_types import Address, Hash
 
 PREFIX: Final = "echo2-"
 FORMAT: Final = 2

@@ -21,11 +21,12 @@ from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from p2p.discovery.messages import PeerRecord
 from p2p.envelope import open_sealed, peek, seal
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id, public_bytes
-from p2p.messages import PeerRecord, decode, encode
 from p2p.multiaddr import Address, address_of
+from p2p.wire_types import decode, encode
 from runtime.figures import figure
 
 KIND: Final = "peer"

@@ -9,7 +9,8 @@ from benchmarks.flood.engine import honest, made_up, scored
 from benchmarks.flood.world import Setting, went
 from coordinator.rollouts.submitted_group import read
 from coordinator.rollouts.verification import judge
-from p2p.messages import Lease, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease
 
 SHORT = Setting(nodes=(4.0, 5.0, 6.0), before=60.0, seconds=60.0)
 

@@ -9,7 +9,8 @@ from benchmarks.load.large import make_large, shape_of
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.node_registry import Roster
 from coordinator.database import Database
-from p2p.messages import Lease, Submission, decode
+from p2p.wire_types import decode
+from protocol.leases import Lease, Submission
 from weights.store import Store
 
 NOW = 1_700_000_000_000

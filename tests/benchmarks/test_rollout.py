@@ -11,7 +11,9 @@ from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import Asked
 from p2p.limits.origin import NOWHERE
-from p2p.messages import Lease, Refusal, VerdictsAsk, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, VerdictsAsk
+from protocol.requests import Refusal
 from tests.support.group_world import ALICE, World, control_of, group, honest_scores, opened
 
 

@@ -1,15 +1,35 @@
-"""A world for each story, closed when it ends."""
+"""A world and a run folder for each story, closed when it ends."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.group_world import World
+from tests.support.run_folders import make_run, write_model
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.close()
+    opened = World(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture(scope="session")
+def _made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("made")
+    return make_run(place / "run", write_model(place / "model")).folder.path
+
+
+@pytest.fixture
+def home(_made_once: Path, tmp_path: Path) -> Path:
+    """Return a run folder of this test's own, and whole."""
+    copy: Path = shutil.copytree(_made_once, tmp_path / "run")
+    return copy

@@ -11,7 +11,7 @@ from coordinator import config, config_docs
 from coordinator.config import CoordinatorConfig, LearnerSection, RunSection
 from coordinator.learner import advantages, loss
 from coordinator.learner.messages import Hyper
-from p2p.messages import RunSpec
+from protocol.authority import RunSpec
 from runtime.settings import SettingsFault
 
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator import schema
 from coordinator.database import Database, WrongSchema
 from engines.engine import SampleScore
-from p2p.messages import VerdictsAsk
+from protocol.leases import VerdictsAsk
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
 

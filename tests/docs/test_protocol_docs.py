@@ -34,8 +34,9 @@ from coordinator.schema import SCRIPT as RUN_SCHEMA
 from engines import sampling_reference as noise
 from node.config import NodeConfig
 from node.rollouts import outbox
-from p2p import envelope, handlers, identity, messages, network
+from p2p import envelope, handlers, identity, network
 from p2p.discovery import invite, mdns, peer_records
+from p2p.discovery import messages as discovery_messages
 from p2p.https import client, routes
 from p2p.https.client_limits import Limits
 from p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
@@ -46,8 +47,11 @@ from p2p.swarm import manifest, merkle
 from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL as CHUNK_PROTOCOL
 from p2p.swarm.exchange import STREAMS_PER_PEER
-from protocol import methods
+from p2p.wire_types import encode
+from protocol import authority, broadcast_messages, leases, methods, requests, versions
 from protocol.refusals import REASONS
+from protocol.requests import Answer, Refusal
+from protocol.versions import Head
 from tasks import registry, tokenizer
 from tests.support.paths import ROOT
 from weights import documents, snapshot, store
@@ -95,12 +99,13 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
     ]  # fmt: skip
 
 
+WIRE_MODULES = (authority, broadcast_messages, leases, requests, versions, discovery_messages)
 BASES = {"Wire", "Document"}
 LOCAL = {"Traffic", "Feed", "Fetched"}
 """Structs of these modules that never leave the process."""
 DESCRIBED = {
     type_.__name__: type_
-    for module in (messages, documents, wire, network, envelope, invite)
+    for module in (*WIRE_MODULES, documents, wire, network, envelope, invite)
     for type_ in structs(module)
     if type_.__name__ not in BASES | LOCAL
 } | {"State": checkpoint.State, "Base": checkpoint.Base, "LeaseEnd": verdicts.LeaseEnd}
@@ -304,7 +309,8 @@ CONSTANTS: dict[str, str] = {
     "peer.md: streams": f"{mux.STREAMS_MAX} of the other side's open on a connection",
     "peer.md: unread bytes": f"{yamux.UNREAD_MAX >> 20} MiB on a connection",
     "peer.md: silence": f"| {transport.PATIENCE:g} s | the stream is reset |",
-    "peer.md: requests at work": f"| requests at work | {request_slots.PER_PEER}; of a subnet {request_slots.STREAMS_PER_PARTY}",
+    "peer.md: requests at work": f"| requests at work | {request_slots.PER_PEER};"
+    f" of a subnet {request_slots.STREAMS_PER_PARTY}",
     "peer.md: requests": f"{subnets.ASKS_BURST:g} at once, then {subnets.ASKS_RATE:g} a second",
     "peer.md: chunk streams": f"| chunk streams | {STREAMS_PER_PEER} |",
     "peer.md: gossip": f"{transport.GOSSIP_LIMIT >> 10} KiB; {transport.GOSSIP_RPC_LIMIT >> 10} KiB a packet",
@@ -356,7 +362,8 @@ CONSTANTS: dict[str, str] = {
     "leases-and-rollouts.md: given tokens": f"{verification.MOST_GIVEN} tokens",
     "documents.md: edges of an index": f"the newest {publisher.REACH}; readers take up to {documents.MAX_EDGES}",
     "leases-and-rollouts.md: open leases of a node": f"open leases, {LeasesSection().per_node} by default",
-    "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED} of these requests have been unanswered",
+    "requests.md: asks that wait": f"more than {request_priority.MOST_UNANSWERED}"
+    " of these requests have been unanswered",
     "requests.md: expired requests": f"until {request_handler.SKEW // 60_000} minutes\n   *past* its `expires`",
     "documents.md: chunks of an edge": f"{wire.CHUNK_SIZE_MIN >> 10} KiB to {wire.CHUNK_SIZE_MAX >> 20} MiB",
     "ledger.md: points issued": f"{ledger.POINTS_ISSUED:,}".replace(",", " "),
@@ -411,8 +418,8 @@ def record_example() -> dict[str, str]:
 
 
 def refusal_example() -> dict[str, str]:
-    refusal = messages.Refusal(code="finished", sentence=REASONS["finished"].sentence)
-    return {"answer": messages.encode(messages.Answer(refusal=refusal)).hex()}
+    refusal = Refusal(code="finished", sentence=REASONS["finished"].sentence)
+    return {"answer": encode(Answer(refusal=refusal)).hex()}
 
 
 def sampling_example() -> dict[str, str]:
@@ -530,7 +537,7 @@ def cost_example() -> dict[str, str]:
     peer = identity.peer_id(identity.public_bytes(key))
     addresses = [f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", f"/ip4/192.0.2.7/tcp/4311/https/p2p/{peer}"]
     now = 1_700_000_000_000
-    head = messages.Head(
+    head = Head(
         era=1, version=2000, version_hash=some, index_hash=some, step=2000, sequence=now, addresses=addresses,
         root_serial=1, issued=now, expires=now + 180_000,
     )  # fmt: skip
@@ -540,7 +547,7 @@ def cost_example() -> dict[str, str]:
     )  # fmt: skip
     index = documents.EdgeIndex(era=1, version=2000, edges=[bytes([number]) * 32 for number in range(130)])
     return {
-        "head with two addresses": f"{len(envelope.seal('head', run, messages.encode(head), key))} bytes",
+        "head with two addresses": f"{len(envelope.seal('head', run, encode(head), key))} bytes",
         "edge": f"{len(envelope.seal('edge', run, edge.to_bytes(), key))} bytes",
         "index of 130 edges": f"{len(index.to_bytes())} bytes",
     }

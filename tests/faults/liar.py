@@ -25,27 +25,11 @@ from p2p.envelope import Sealed, Signature, peek, seal
 from p2p.errors import P2PError
 from p2p.identity import generate_key, public_bytes
 from p2p.libp2p.threaded_network import ThreadedPeer
-from p2p.messages import (
-    Answer,
-    Head,
-    HeadAnswer,
-    HeadAsk,
-    Hello,
-    Lease,
-    LeaseAsk,
-    Receipt,
-    Request,
-    Root,
-    RunSpec,
-    Submission,
-    SubmitAnswer,
-    TaskReference,
-    Verdicts,
-    VerdictsAsk,
-    Welcome,
-    decode,
-    encode,
-)  # fmt: skip
+from p2p.wire_types import decode, encode  # fmt: skip
+from protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
+from protocol.leases import Lease, LeaseAsk, Receipt, Submission, SubmitAnswer, Verdicts, VerdictsAsk  # fmt: skip
+from protocol.requests import Answer, Hello, Request, Welcome  # fmt: skip
+from protocol.versions import Head, HeadAnswer, HeadAsk  # fmt: skip
 from tests.faults.processes import PATIENCE, Coordinator
 from tests.support.bigram import nudged
 from weights.snapshot import Snapshot

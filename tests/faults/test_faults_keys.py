@@ -9,7 +9,9 @@ import pytest
 
 from coordinator.database import Database
 from p2p.envelope import peek
-from p2p.messages import Head, Root, decode
+from p2p.wire_types import decode
+from protocol.authority import Root
+from protocol.versions import Head
 from tests.faults.audit import receipts
 from tests.faults.processes import PATIENCE, ROOT, Run, running, until
 from tests.support.quick_disk import quick_folder

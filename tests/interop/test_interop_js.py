@@ -15,13 +15,15 @@ import trio
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
-from p2p import messages
 from p2p.discovery import peer_records
 from p2p.envelope import open_sealed, seal
 from p2p.errors import Declined, Malformed
 from p2p.identity import generate_key, public_bytes, public_key
 from p2p.libp2p.yamux import ForeignConn
 from p2p.network import Manifest
+from p2p.wire_types import decode, encode
+from protocol.requests import Answer, Hello, Request, Welcome
+from protocol.versions import HeadAnswer
 from tests.interop.test_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.support import stock_peers
 from tests.support.paths import ROOT
@@ -160,7 +162,7 @@ def known(one: Ours, peer: str) -> set[str]:
 async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
-        answer = messages.decode(bytes.fromhex(told["answer"]), messages.HeadAnswer)  # type: ignore[index]
+        answer = decode(bytes.fromhex(told["answer"]), HeadAnswer)  # type: ignore[index]
         assert answer.head == sealed_head(7)
         assert await one.peer.request(name, "reverse", b"abc", timeout=60) == b"cba"
         assert await one.peer.request(name, "reverse", bytes(1 << 20), timeout=60) == bytes(1 << 20)
@@ -182,13 +184,13 @@ async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
 @on_trio
 async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path) -> None:
     async def answer(peer: str, request: bytes) -> bytes:
-        asked = messages.decode(open_sealed(request, "request", RUN, {public_key(peer)}), messages.Request)
+        asked = decode(open_sealed(request, "request", RUN, {public_key(peer)}), Request)
         assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
-        now, greeting = int(time.time() * 1000), messages.decode(asked.body, messages.Hello)
+        now, greeting = int(time.time() * 1000), decode(asked.body, Hello)
         assert greeting.name == "js"
         assert peer_records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
-        welcome = messages.Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
-        return messages.encode(messages.Answer(body=messages.encode(welcome)))
+        welcome = Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
+        return encode(Answer(body=encode(welcome)))
 
     async with met("stock", tmp_path) as (one, other, _):
         one.peer.serve("hello", answer, limit=64 << 10)

@@ -12,7 +12,6 @@ from libp2p import new_host
 from libp2p.abc import IHost
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
-from p2p import messages
 from p2p.envelope import open_sealed, seal
 from p2p.errors import Declined
 from p2p.identity import generate_key, peer_id, public_bytes
@@ -20,6 +19,8 @@ from p2p.libp2p.transport import LibP2PTransport
 from p2p.libp2p.yamux import ForeignConn
 from p2p.network import Manifest
 from p2p.peer.peer import Peer
+from p2p.wire_types import decode, encode
+from protocol.versions import Head, HeadAnswer, HeadAsk
 from tests.support import stock_peers
 from tests.support.peers import payload_file
 from tests.support.stock_peers import Cut, StockPeer
@@ -35,10 +36,10 @@ class Ours:
 
     transport: LibP2PTransport
     peer: Peer
-    heard: list[messages.Head] = field(default_factory=list)
+    heard: list[Head] = field(default_factory=list)
 
     async def hear(self, sender: str, data: bytes) -> bool:
-        self.heard.append(messages.decode(open_sealed(data, "head", RUN, {public_bytes(CHANNEL)}), messages.Head))
+        self.heard.append(decode(open_sealed(data, "head", RUN, {public_bytes(CHANNEL)}), Head))
         return True
 
 
@@ -51,16 +52,16 @@ def ours() -> Ours:
 
 
 async def _answer_head(peer: str, request: bytes) -> bytes:
-    messages.decode(request, messages.HeadAsk)
-    return messages.encode(messages.HeadAnswer(head=sealed_head(7)))
+    decode(request, HeadAsk)
+    return encode(HeadAnswer(head=sealed_head(7)))
 
 
 def sealed_head(version: int) -> bytes:
-    head = messages.Head(
+    head = Head(
         era=0, version=version, version_hash=bytes(32), index_hash=bytes(32), step=version, sequence=version,
         addresses=[], root_serial=1, issued=0, expires=1,
     )  # fmt: skip
-    return seal("head", RUN, messages.encode(head), CHANNEL)
+    return seal("head", RUN, encode(head), CHANNEL)
 
 
 @asynccontextmanager
@@ -143,7 +144,7 @@ async def test_requests_are_answered_both_ways(dialler: str) -> None:
         other.serve("reverse", lambda request: request[::-1])
         answer = await other.ask(one.peer.peer_id, "head", b"\x80")
         assert answer[0] == 0
-        assert messages.decode(answer[1:], messages.HeadAnswer).head == sealed_head(7)
+        assert decode(answer[1:], HeadAnswer).head == sealed_head(7)
         assert await one.peer.request(other.peer_id, "reverse", b"abc", timeout=60) == b"cba"
 
 

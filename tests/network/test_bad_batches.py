@@ -18,7 +18,8 @@ from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.token_storage import WINDOW
 from p2p.envelope import peek
-from p2p.messages import Receipt, decode
+from p2p.wire_types import decode
+from protocol.leases import Receipt
 from runtime.child import ChildDied, ChildError
 from runtime.errors import DiskFull
 from tasks.arithmetic import REVERSE

@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.metrics.views import BroadcastView, TakeView
 from p2p.memory.transport import Link, MemoryNetwork
-from p2p.messages import Refusal
 from p2p.network import Fetched
+from protocol.requests import Refusal
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working

@@ -13,20 +13,10 @@ from p2p.discovery.peer_records import Own
 from p2p.envelope import peek, seal
 from p2p.handlers import RequestHandler
 from p2p.identity import generate_key, public_bytes
-from p2p.messages import (
-    Answer,
-    Hello,
-    Lease,
-    LeaseAsk,
-    Receipt,
-    Request,
-    Rollout,
-    Segment,
-    Submission,
-    TaskReference,
-    decode,
-    encode,
-)
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.leases import Lease, LeaseAsk, Receipt, Rollout, Segment, Submission
+from protocol.requests import Answer, Hello, Request
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramScorer, Swarm, make_swarm, wall

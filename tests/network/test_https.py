@@ -19,9 +19,11 @@ from p2p.https.client import HttpsClient
 from p2p.https.failover import Ways
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import DocumentsAsk, PlanAnswer, PlanAsk, decode, encode
 from p2p.multiaddr import WAYS, Way
 from p2p.peer.peer import Peer
+from p2p.wire_types import decode, encode
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from protocol.requests import DocumentsAsk
 from runtime.backoff import Backoff
 from runtime.control_socket import socket_path
 from tests.support.fake_coordinator import InProcessEngine, Node, until

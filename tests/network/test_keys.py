@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from p2p.discovery.invite import Invite
 from p2p.envelope import peek, seal
 from p2p.identity import generate_key, load_key, public_bytes, write_key
-from p2p.messages import Head, RoleKeys, Root, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import RoleKeys, Root
+from protocol.versions import Head
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, make_node, until
 from tests.support.swarm import Swarm, accepted, make_swarm, wall, working

@@ -20,7 +20,10 @@ from p2p.discovery.peer_records import Own
 from p2p.envelope import seal
 from p2p.handlers import RequestHandler
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.messages import Answer, Hello, LeaseAsk, Request, TaskReference, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.leases import LeaseAsk
+from protocol.requests import Answer, Hello, Request
 from runtime.errors import DiskFull
 from tests.coordinator.test_group_commit import refusing
 from tests.network.test_faults import whole

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from p2p.messages import DocumentsAsk
+from protocol.requests import DocumentsAsk
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working

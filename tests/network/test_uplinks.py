@@ -9,9 +9,9 @@ import pytest
 from coordinator.metrics.broadcast_stats import Broadcasts
 from node.versions.acknowledgements import Acknowledger
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import Acknowledgement
 from p2p.network import Manifest
 from p2p.peer.peer import Peer
+from protocol.broadcast_messages import Acknowledgement
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, peers
 

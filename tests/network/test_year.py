@@ -21,8 +21,9 @@ from node.rollouts.worker import EXPIRED
 from node.trust.trusted_set import TrustedSet
 from p2p.envelope import peek
 from p2p.identity import generate_key, write_key
-from p2p.messages import LeaseAsk, Receipt, decode
+from p2p.wire_types import decode
 from protocol.authority import Unproven
+from protocol.leases import LeaseAsk, Receipt
 from protocol.methods import LEASE
 from runtime.control_socket import socket_path
 from runtime.errors import LocalFault

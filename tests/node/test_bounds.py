@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import Lease, LeaseAsk
+from protocol.leases import Lease, LeaseAsk
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import START, FakeCoordinator, make_node, until, wall
 from tests.support.swarm import working

@@ -32,7 +32,9 @@ from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.errors import BadSignature
 from p2p.identity import generate_key, public_bytes
-from p2p.messages import Receipt, Received, Refusal, encode
+from p2p.wire_types import encode
+from protocol.leases import Receipt, Received
+from protocol.requests import Refusal
 from runtime.exit_codes import Exit
 from runtime.settings import SettingsFault
 from tests.support.paths import ROOT

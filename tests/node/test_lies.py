@@ -11,8 +11,9 @@ import pytest
 from p2p.envelope import open_sealed, seal
 from p2p.identity import generate_key, public_bytes
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import Lease, LeaseAsk, decode, encode
 from p2p.peer.peer import Peer
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, LeaseAsk
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import HEAD_LIFE, FakeCoordinator, Node, make_node, until
@@ -228,7 +229,8 @@ def test_a_false_receipt_is_not_taken_for_an_answer(tmp_path: Path) -> None:
 def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, network):
-            from p2p.messages import Documents, DocumentsAsk, HeadAnswer
+            from protocol.requests import Documents, DocumentsAsk
+            from protocol.versions import HeadAnswer
 
             liar = Peer(network.transport("liar"), seed=3)
             other = write_table(tmp_path / "other.safetensors", random_table(99))

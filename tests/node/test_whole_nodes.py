@@ -14,7 +14,7 @@ from node.daemon import FREED_WITHIN
 from node.errors import NoDevice, RefusedByRun, TrustFailure
 from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import Refusal
+from protocol.requests import Refusal
 from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Keys, Node, make_node, until, wall

@@ -17,10 +17,11 @@ import atheris
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["p2p"]):
+with atheris.instrument_imports(include=["p2p", "protocol"]):
     import msgspec
 
-    from p2p import envelope, messages
+    from p2p import envelope
+    from p2p.discovery import messages as discovery_messages
     from p2p.discovery.invite import Invite
     from p2p.errors import BadChunk, P2PError
     from p2p.https import routes
@@ -30,11 +31,13 @@ with atheris.instrument_imports(include=["p2p"]):
     from p2p.swarm import messages as wire
     from p2p.swarm.manifest import chunk_span, manifest_of
     from p2p.swarm.payload_file import PartialPayload, Payload
+    from p2p.wire_types import Wire, decode, encode
+    from protocol import authority, broadcast_messages, leases, requests, versions
 
 KEY, RUN = generate_key(), bytes(32)
 TYPES = [
-    kind for kind in vars(messages).values()
-    if isinstance(kind, type) and issubclass(kind, messages.Wire) and kind is not messages.Wire
+    kind for module in (authority, broadcast_messages, leases, requests, versions, discovery_messages)
+    for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
 ]  # fmt: skip
 _folder = Path(tempfile.mkdtemp())
 (_folder / "whole").write_bytes(bytes(range(251)) * 300)
@@ -43,10 +46,10 @@ WHOLE = Payload.open(MANIFEST, _folder / "whole")
 PART = PartialPayload(MANIFEST, _folder / "part")
 
 
-def message(kind: type[messages.Wire]) -> Callable[[bytes], None]:
+def message(kind: type[Wire]) -> Callable[[bytes], None]:
     def read(data: bytes) -> None:
-        found = messages.decode(data, kind)
-        assert messages.decode(messages.encode(found), kind) == found
+        found = decode(data, kind)
+        assert decode(encode(found), kind) == found
 
     return read
 

@@ -10,48 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2p.discovery.messages import PeerRecord, Reachable, ReachableAsk
 from p2p.envelope import peek
 from p2p.errors import Malformed
-from p2p.messages import (
-    Acknowledgement,
-    Answer,
-    Asset,
-    Documents,
-    DocumentsAsk,
-    Head,
-    HeadAnswer,
-    HeadAsk,
-    Hello,
-    Lease,
-    LeaseAsk,
-    PeerRecord,
-    PlanAnswer,
-    PlanAsk,
-    Reachable,
-    ReachableAsk,
-    Receipt,
-    Received,
-    Refusal,
-    Request,
-    RoleKeys,
-    Rollout,
-    Root,
-    RunSpec,
-    Segment,
-    Sender,
-    Submission,
-    SubmitAnswer,
-    Taken,
-    TaskReference,
-    Verdicts,
-    VerdictsAsk,
-    Welcome,
-    Wire,
-    decode,
-    encode,
-)
 from p2p.network import Manifest
 from p2p.swarm import messages
+from p2p.wire_types import Wire, decode, encode
+from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
+from protocol.broadcast_messages import Acknowledgement, PlanAnswer, PlanAsk, Sender, Taken
+from protocol.leases import (
+    Lease,
+    LeaseAsk,
+    Receipt,
+    Received,
+    Rollout,
+    Segment,
+    Submission,
+    SubmitAnswer,
+    Verdicts,
+    VerdictsAsk,
+)
+from protocol.requests import Answer, Documents, DocumentsAsk, Hello, Refusal, Request, Welcome
+from protocol.versions import Head, HeadAnswer, HeadAsk
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "messages.json").read_text())

@@ -6,9 +6,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from p2p.envelope import seal
 from p2p.errors import BadSignature, Malformed
 from p2p.identity import generate_key, public_bytes
-from p2p.messages import HeadAsk, Receipt, Received, RoleKeys, Root, decode, encode
+from p2p.wire_types import decode, encode
 from protocol import document_service
-from protocol.authority import Unproven, open_kept
+from protocol.authority import RoleKeys, Root, Unproven, open_kept
+from protocol.leases import Receipt, Received
+from protocol.versions import HeadAsk
 
 RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))

@@ -11,9 +11,11 @@ import pytest
 
 from p2p.errors import Malformed, Unreachable
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import DocumentsAsk, HeadAnswer, HeadAsk, PlanAnswer, PlanAsk
 from p2p.peer.peer import Peer
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
 from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
+from protocol.requests import DocumentsAsk
+from protocol.versions import HeadAnswer, HeadAsk
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2p.messages import Refusal
 from protocol.refusals import REASONS, refusal, sentence, then
+from protocol.requests import Refusal
 
 USED = re.compile(r'(?:refusal|_fault|sentence|Verdict|\bNo)\(\s*"([\w-]+)"|^    \("([\w-]+)", _\w+\),$', re.MULTILINE)
 

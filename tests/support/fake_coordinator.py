@@ -24,36 +24,24 @@ from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, open_sealed, peek, seal
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import (
-    Acknowledgement,
-    Answer,
-    Asset,
-    Documents,
-    DocumentsAsk,
-    Head,
-    HeadAnswer,
-    Hello,
+from p2p.network import Network
+from p2p.peer.peer import Peer
+from p2p.swarm.manifest import manifest_of
+from p2p.wire_types import decode, encode  # fmt: skip
+from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference  # fmt: skip
+from protocol.broadcast_messages import Acknowledgement  # fmt: skip
+from protocol.leases import (  # fmt: skip
     Lease,
     LeaseAsk,
     Receipt,
     Received,
-    Refusal,
-    Request,
-    RoleKeys,
-    Root,
-    RunSpec,
     Submission,
     SubmitAnswer,
-    TaskReference,
     Verdicts,
     VerdictsAsk,
-    Welcome,
-    decode,
-    encode,
-)  # fmt: skip
-from p2p.network import Network
-from p2p.peer.peer import Peer
-from p2p.swarm.manifest import manifest_of
+)
+from protocol.requests import Answer, Documents, DocumentsAsk, Hello, Refusal, Request, Welcome  # fmt: skip
+from protocol.versions import Head, HeadAnswer  # fmt: skip
 from runtime.child import ChildDied, ChildError
 from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from weights.diff import encode as encode_diff

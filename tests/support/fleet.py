@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.rollouts.group_service import Books
-from p2p.messages import Lease, Refusal, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease
+from protocol.requests import Refusal
 from tests.support.group_world import World, group, opened
 
 TAKES_ORIGIN = "origin" in inspect.signature(Books.lease).parameters

@@ -12,7 +12,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from p2p.messages import Lease, Receipt, Received
+from protocol.leases import Lease, Receipt, Received
 from tests.support.group_world import World, group, opened
 
 

@@ -30,22 +30,10 @@ from coordinator.web import node_rows
 from engines.engine import SampleScore
 from p2p.envelope import ROLES, open_sealed, seal
 from p2p.identity import public_bytes
-from p2p.messages import (
-    Lease,
-    LeaseAsk,
-    Receipt,
-    Refusal,
-    RoleKeys,
-    Rollout,
-    Root,
-    RunSpec,
-    Segment,
-    Submission,
-    SubmitAnswer,
-    TaskReference,
-    decode,
-    encode,
-)
+from p2p.wire_types import decode, encode
+from protocol.authority import RoleKeys, Root, RunSpec, TaskReference
+from protocol.leases import Lease, LeaseAsk, Receipt, Rollout, Segment, Submission, SubmitAnswer
+from protocol.requests import Refusal
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
 from tasks.task import Task

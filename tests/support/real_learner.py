@@ -25,9 +25,10 @@ from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
 from p2p.envelope import peek
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import Lease, LeaseAsk, Rollout, Segment, Submission, decode, encode
 from p2p.network import Network
 from p2p.peer.peer import Peer
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission
 from runtime.child import ChildError
 from tests.support.fake_coordinator import until
 from weights.store import Store

@@ -14,7 +14,8 @@ from coordinator.learner.messages import Batch, Export, Hyper, Open, Stepped, Wa
 from coordinator.learner.session import Session
 from coordinator.learner.warmup import warm_up
 from engines.messages import float_bytes
-from p2p.messages import Lease, Rollout, Segment, Submission, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, Rollout, Segment, Submission
 from tasks.task import Score
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}

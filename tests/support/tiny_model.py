@@ -26,7 +26,8 @@ def make(folder: Path, seed: int = 0, eos_bias: float = 0.0) -> OnDisk:
     """Random weights, wide enough that some tokens are likely and some are not. `eos_bias` > 0 makes eos likelier."""
     folder.mkdir(parents=True, exist_ok=True)
     config = Qwen3Config(
-        vocab_size=tokenizer.CHAR_SIZE, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=tokenizer.CHAR_SIZE,
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=128, head_dim=16, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=tokenizer.EOS, pad_token_id=tokenizer.PAD, initializer_range=0.15,
     )  # fmt: skip

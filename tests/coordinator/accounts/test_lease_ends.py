@@ -11,8 +11,10 @@ from coordinator.accounts.ledger import Entry
 from coordinator.accounts.ledger_facts import Ended
 from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import peer_id
-from p2p.messages import Refusal, VerdictsAsk, encode
 from p2p.swarm import merkle
+from p2p.wire_types import encode
+from protocol.leases import VerdictsAsk
+from protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, World, group
 
 

@@ -8,7 +8,7 @@ from coordinator.accounts import node_registry as roster_module
 from coordinator.accounts.node_registry import AWAY, SAVE
 from p2p.discovery.peer_records import LIFE, Known, Own, trusted
 from p2p.identity import peer_id, public_bytes, public_key
-from p2p.messages import Hello
+from protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
 from tests.support.ledger_sums import check_sums
 

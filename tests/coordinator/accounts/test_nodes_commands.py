@@ -23,7 +23,8 @@ from coordinator.operator_socket import OperatorSocket
 from coordinator.run.run_folder import RunFolder
 from coordinator.training.run_watch import Watch
 from p2p.identity import peer_id
-from p2p.messages import Hello, TaskReference
+from protocol.authority import TaskReference
+from protocol.requests import Hello
 from runtime.exit_codes import Exit
 from tests.support.group_world import ALICE, BOB, World, group
 

@@ -16,8 +16,11 @@ from engines.engine import SampleScore
 from p2p.discovery.peer_records import Own
 from p2p.envelope import seal
 from p2p.identity import public_bytes
-from p2p.messages import Answer, Hello, Lease, Refusal, Request, SubmitAnswer, TaskReference, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.leases import Lease, SubmitAnswer
 from protocol.refusals import REASONS
+from protocol.requests import Answer, Hello, Refusal, Request
 from tests.support.group_world import (
     ALICE,
     BOB,

@@ -12,7 +12,8 @@ from coordinator.accounts.node_registry import SAVE
 from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
 from coordinator.metrics.views import BroadcastView
 from p2p.identity import peer_id
-from p2p.messages import Acknowledgement, Hello, Sender, Taken
+from protocol.broadcast_messages import Acknowledgement, Sender, Taken
+from protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, T0, World, group
 
 MB = 1_000_000

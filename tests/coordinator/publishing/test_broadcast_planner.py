@@ -12,10 +12,11 @@ from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, 
 from p2p.discovery.peer_records import Known
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import PlanAnswer, PlanAsk, decode, encode
 from p2p.peer.peer import Peer
 from p2p.plan.trees import Load
 from p2p.swarm.exchange import Broadcast
+from p2p.wire_types import decode, encode
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
 from protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running

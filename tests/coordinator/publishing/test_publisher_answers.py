@@ -8,8 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.publishing.publisher import Publisher, Signing
 from p2p.handlers import Handlers
-from p2p.messages import Documents, DocumentsAsk, decode, encode
+from p2p.wire_types import decode, encode
 from protocol import document_service
+from protocol.requests import Documents, DocumentsAsk
 from weights.store import Store
 
 

@@ -12,7 +12,8 @@ from coordinator.learner.messages import Export
 from coordinator.publishing.publisher import Publisher, Signing
 from p2p.envelope import open_sealed, peek
 from p2p.identity import public_bytes
-from p2p.messages import Head, decode
+from p2p.wire_types import decode
+from protocol.versions import Head
 from tests.coordinator.publishing.test_publisher_threads import Nobody, export, no_addresses
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder

@@ -3,7 +3,7 @@
 from coordinator.accounts.ledger import accrued
 from coordinator.learner.batch_groups import read
 from p2p.identity import peer_id
-from p2p.messages import Received
+from protocol.leases import Received
 from tests.support.group_world import ALICE, TEXT, World, group, opened
 
 

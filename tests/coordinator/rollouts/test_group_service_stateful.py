@@ -13,7 +13,9 @@ from coordinator.accounts.standing import standing
 from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
-from p2p.messages import Lease, Refusal, SubmitAnswer, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, SubmitAnswer
+from protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
 

@@ -13,7 +13,9 @@ from coordinator.metrics import run_metrics
 from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
-from p2p.messages import Hello, VerdictsAsk, encode
+from p2p.wire_types import encode
+from protocol.leases import VerdictsAsk
+from protocol.requests import Hello
 from tests.support.group_world import ALICE, T0, World, group
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")

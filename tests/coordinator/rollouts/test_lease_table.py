@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.lease_table import Load, Progress, Terms, admitted, room
 from coordinator.rollouts.prompts import TaskPrompts, shuffled
-from p2p.messages import Lease
+from protocol.leases import Lease
 from tasks.arithmetic import REVERSE, SINGLE_SUM
 from tasks.guess import Guess
 from tasks.task import TaskFault

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.metrics import run_metrics
-from p2p.messages import Lease, Refusal
+from protocol.leases import Lease
+from protocol.requests import Refusal
 from tests.coordinator.rollouts.test_share_rules import asked
 from tests.support.fleet import Fleet, key
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores

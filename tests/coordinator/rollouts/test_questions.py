@@ -2,7 +2,7 @@
 
 import os
 
-from p2p.messages import VerdictsAsk
+from protocol.leases import VerdictsAsk
 from tests.support.group_world import ALICE, World
 
 

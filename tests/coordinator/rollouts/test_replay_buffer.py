@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.metrics import run_metrics
-from p2p.messages import Receipt
+from protocol.leases import Receipt
 from tests.support.group_world import TEXT, World, group
 
 RIGHT = "the right answer"

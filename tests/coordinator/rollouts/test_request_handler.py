@@ -15,21 +15,11 @@ from p2p.envelope import seal
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import Origin
-from p2p.messages import (
-    Acknowledgement,
-    Answer,
-    Hello,
-    Lease,
-    Refusal,
-    Request,
-    SubmitAnswer,
-    TaskReference,
-    Verdicts,
-    VerdictsAsk,
-    Welcome,
-    decode,
-    encode,
-)
+from p2p.wire_types import decode, encode
+from protocol.authority import TaskReference
+from protocol.broadcast_messages import Acknowledgement
+from protocol.leases import Lease, SubmitAnswer, Verdicts, VerdictsAsk
+from protocol.requests import Answer, Hello, Refusal, Request, Welcome
 from tests.support.group_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)

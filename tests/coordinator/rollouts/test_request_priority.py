@@ -19,7 +19,8 @@ from coordinator.rollouts.request_priority import (
 )
 from p2p.handlers import Handlers
 from p2p.limits.origin import Origin
-from p2p.messages import Answer, decode
+from p2p.wire_types import decode
+from protocol.requests import Answer
 from tests.support.group_world import World, control_of
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, Retries
-from p2p.messages import Refusal
+from protocol.requests import Refusal
 from tests.support.group_world import T0, World
 
 CROWD, MINUTE = 200, 60_000

@@ -14,7 +14,7 @@ from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import PackedSample, packed
-from p2p.messages import Receipt
+from protocol.leases import Receipt
 from runtime.child import ChildDied, ChildError
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened, rollout
 

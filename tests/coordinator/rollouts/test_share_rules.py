@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from p2p.messages import Lease, Refusal
+from protocol.leases import Lease
+from protocol.requests import Refusal
 from tests.support.fleet import Fleet, come_from, key
 from tests.support.group_world import ALICE, World, group, opened
 

@@ -6,7 +6,9 @@ import pytest
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
 from coordinator.rollouts.verdicts import LeaseEnd, weight
 from p2p.identity import peer_id
-from p2p.messages import Receipt, Refusal, Submission, VerdictsAsk, encode
+from p2p.wire_types import encode
+from protocol.leases import Receipt, Submission, VerdictsAsk
+from protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, RUN, World, group, honest_scores, opened, rollout
 
 

@@ -13,7 +13,8 @@ import pytest
 from coordinator.rollouts.submitted_group import read, stored
 from engines.engine import SampleScore
 from p2p.errors import Malformed
-from p2p.messages import Rollout, Segment, Submission, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Rollout, Segment, Submission
 from tasks.tokenizer import EOS
 from tests.support import group_world
 from tests.support.group_world import ALICE, SPEC, TEXT, World

@@ -10,7 +10,7 @@ import pytest
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
-from p2p.messages import Lease
+from protocol.leases import Lease
 from tasks.arithmetic import REVERSE
 from tasks.task import Episode, Score, Split, Task, Text
 from tests.support import group_world

@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2p.messages import Hello, Lease, Refusal, Submission, VerdictsAsk, encode
+from p2p.wire_types import encode
+from protocol.leases import Lease, Submission, VerdictsAsk
+from protocol.requests import Hello, Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, T0, World, group
 
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")

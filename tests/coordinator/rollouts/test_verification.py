@@ -11,7 +11,9 @@ import pytest
 from coordinator.rollouts import verification
 from coordinator.rollouts.verification import EXACT, Fault, close_choices_allowed, judge
 from engines.engine import SampleScore
-from p2p.messages import Lease, Rollout, Segment, Submission, TaskReference, encode
+from p2p.wire_types import encode
+from protocol.authority import TaskReference
+from protocol.leases import Lease, Rollout, Segment, Submission
 from protocol.refusals import REASONS
 from tests.support.group_world import ALICE, RUN, SPEC, T0, TASKS, TEXT, World, group, honest_scores, rollout, root_of
 

@@ -11,7 +11,8 @@ from coordinator.rollouts import submitted_group
 from coordinator.rollouts.scoring_order import Waiting
 from coordinator.rollouts.waiting_groups import Decoded, Undecided, Visit
 from p2p.limits.origin import Origin
-from p2p.messages import Lease, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.leases import Lease
 from tests.coordinator.rollouts.test_growth import instructions
 from tests.support.group_world import T0, World, group, honest_scores, opened
 

@@ -16,7 +16,8 @@ from coordinator.run.root_request import RootRequest, SignedRoot
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.envelope import peek, seal
 from p2p.identity import generate_key, load_key, public_bytes
-from p2p.messages import MOST_ROOTS, RoleKeys, Root, RunSpec, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.cuts import cuts

@@ -20,7 +20,8 @@ from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
 from p2p.identity import generate_key, load_key, peer_id, public_bytes, write_key
-from p2p.messages import Root, RunSpec, decode, encode
+from p2p.wire_types import decode, encode
+from protocol.authority import Root, RunSpec
 from runtime.errors import LocalFault
 from runtime.settings import SettingsFault
 from tests.support.run_folders import NOW, make_run

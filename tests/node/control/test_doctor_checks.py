@@ -14,11 +14,13 @@ from node.control import doctor_checks
 from node.control.doctor_checks import Attempt
 from node.control.doctor_probes import examine
 from p2p.discovery.invite import Invite
+from p2p.discovery.messages import Reachable
 from p2p.envelope import seal
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
-from p2p.messages import Head, HeadAnswer, Reachable, encode
+from p2p.wire_types import encode
+from protocol.versions import Head, HeadAnswer
 from runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"

@@ -10,8 +10,9 @@ from node.links.plan_client import LOOK, Parents
 from p2p.discovery.dialer import Strangers
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import PlanAnswer, PlanAsk, encode
 from p2p.peer.peer import Peer
+from p2p.wire_types import encode
+from protocol.broadcast_messages import PlanAnswer, PlanAsk
 from protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running

@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from node.links.reachability import Reach
+from p2p.discovery.messages import Reachable
 from p2p.discovery.peer_records import RENEW, Own, trusted
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.messages import Reachable, encode
+from p2p.wire_types import encode
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import wall
 

@@ -7,7 +7,8 @@ import anyio
 
 from node.rollouts.lease_prefetch import Ahead
 from p2p.memory.transport import Link, MemoryNetwork
-from p2p.messages import Lease, Refusal
+from protocol.leases import Lease
+from protocol.requests import Refusal
 from runtime.exit_codes import Exit
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, InProcessEngine, Node, make_node, until, wall

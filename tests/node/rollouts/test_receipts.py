@@ -13,7 +13,8 @@ from node.rollouts.outbox import Outbox
 from node.trust.trust_store import Records
 from p2p.envelope import document_hash, open_sealed, seal
 from p2p.identity import generate_key, public_bytes, write_key
-from p2p.messages import Receipt, encode
+from p2p.wire_types import encode
+from protocol.leases import Receipt
 from runtime.exit_codes import Exit
 from tests.support.fake_coordinator import START, FakeCoordinator, Keys
 

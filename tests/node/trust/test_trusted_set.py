@@ -26,8 +26,9 @@ from node.trust.trusted_set import (
 from p2p.envelope import Verified, document_hash, seal, verify
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import generate_key, public_bytes
-from p2p.messages import Head, RoleKeys, Root, RunSpec, TaskReference, encode
-from protocol.authority import WrongRoot
+from p2p.wire_types import encode
+from protocol.authority import RoleKeys, Root, RunSpec, TaskReference, WrongRoot
+from protocol.versions import Head
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
 from weights.documents import Edge, EdgeIndex, TensorEntry, Version

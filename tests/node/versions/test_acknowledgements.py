@@ -8,8 +8,10 @@ import anyio
 from node.links.coordinator_client import Refused
 from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
 from p2p.errors import Unreachable
-from p2p.messages import Acknowledgement, Refusal, Sender, decode, encode
 from p2p.network import Feed, Fetched
+from p2p.wire_types import decode, encode
+from protocol.broadcast_messages import Acknowledgement, Sender
+from protocol.requests import Refusal
 from tests.support.clock import run_fake
 
 

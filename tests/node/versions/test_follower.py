@@ -7,8 +7,9 @@ import pytest
 
 from node.versions.payload_fetcher import FETCH_PATIENCE, Payloads
 from p2p.memory.transport import MemoryNetwork
-from p2p.messages import DocumentsAsk, decode
 from p2p.network import Manifest
+from p2p.wire_types import decode
+from protocol.requests import DocumentsAsk
 from protocol.versions import manifest_of_edge
 from tests.support import bigram
 from tests.support.clock import run_fake

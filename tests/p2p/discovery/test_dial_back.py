@@ -6,9 +6,10 @@ import socket
 import pytest
 
 from p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
+from p2p.discovery.messages import Reachable, ReachableAsk
 from p2p.errors import Busy, Unreachable
-from p2p.messages import Reachable, ReachableAsk, decode, encode
 from p2p.multiaddr import tcp
+from p2p.wire_types import decode, encode
 from tests.p2p.libp2p.test_transport import made, running
 from tests.support.clock import run_fake
 from tests.support.peers import IP6

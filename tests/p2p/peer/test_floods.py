@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from p2p.discovery.messages import ReachableAsk
 from p2p.errors import P2PError, Unreachable
 from p2p.memory.transport import MemoryNetwork, MemoryTransport
-from p2p.messages import ReachableAsk, encode
 from p2p.peer.peer import Peer
+from p2p.wire_types import encode
 from tests.support.clock import run_fake
 from tests.support.peers import running
 

@@ -1,0 +1,77 @@
+"""Wire types that frame each request between node and coordinator, and those of hello and documents."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
+from protocol.authority import MOST_ROOTS, TaskReference
+from protocol.leases import Verdicts, VerdictsAsk
+
+
+class Request(Wire, frozen=True):
+    """node -> coordinator, sealed by the node's key. The same id within its life gets the same answer again.
+    `recipient`: the run's channel key, so that a request cannot be replayed to another run or coordinator. `verdicts`:
+    beside what the method asks; the Answer's `verdicts` then answers it."""
+
+    recipient: Key
+    id: Id
+    method: Name
+    expires: Milliseconds
+    body: bytes
+    verdicts: VerdictsAsk | None = None
+
+
+class Refusal(Wire, frozen=True):
+    """coordinator -> node. Data, not an exception: `code` is one of protocol/refusals.py, `sentence` is for people.
+    `retry_after`: milliseconds after which asking again makes sense; None: this very request never will. `roots`: of
+    the code `wrong-recipient`, where the recipient is a former channel key of the run: every sealed Root, in order."""
+
+    code: Name
+    sentence: Sentence
+    retry_after: Milliseconds | None = None
+    roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
+
+
+class Answer(Wire, frozen=True):
+    """coordinator -> node. Exactly one of `body` and `refusal` is there. `verdicts`: to those of the Request; None:
+    there were none, or the coordinator is older than this field."""
+
+    body: bytes | None = None
+    refusal: Refusal | None = None
+    verdicts: Verdicts | None = None
+
+
+class Hello(Wire, frozen=True):
+    """node -> coordinator, method "hello". First message of every connection. `record`: its sealed PeerRecord."""
+
+    protocols: tuple[int, int]
+    software: Name
+    name: Annotated[str, Meta(max_length=40)]
+    engine: Name
+    device: Name
+    tasks: Annotated[list[TaskReference], Meta(max_length=64)]
+    record: SealedRecord
+
+
+class Welcome(Wire, frozen=True):
+    """coordinator -> node. `roots`: every sealed Root since the first, in order. `peers`: sealed PeerRecords, as they
+    came, of nodes worth dialling."""
+
+    roots: Annotated[list[bytes], Meta(min_length=1, max_length=MOST_ROOTS)]
+    runspec: bytes
+    head: bytes | None
+    peers: Annotated[list[SealedRecord], Meta(max_length=64)]
+    now: Milliseconds
+
+
+class DocumentsAsk(Wire, frozen=True):
+    """anyone -> anyone, method "documents", unsealed. Sealed documents by hash."""
+
+    hashes: Annotated[list[Hash], Meta(max_length=64)]
+
+
+class Documents(Wire, frozen=True):
+    """In the order asked; None where the peer has not got it."""
+
+    documents: Annotated[list[bytes | None], Meta(max_length=64)]
