@@ -40,8 +40,6 @@ LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 MOST_LINES = 500
-HALF_MOVED = {"coordinator"}
-"""Packages with sub-folders for a part of their modules only: between such rooms no order holds yet."""
 
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
@@ -152,7 +150,7 @@ def _reachable(start: str, targets: Mapping[str, set[str]]) -> set[str]:
 
 
 def test_no_cycle_of_imports_between_rooms() -> None:
-    between = {pair: lines for pair, lines in imports_between_rooms().items() if package_of(pair) not in HALF_MOVED}
+    between = imports_between_rooms()
     wrong = []
     for group in cycles(between):
         wrong += [f"{' <-> '.join(group)}:"]

@@ -323,7 +323,8 @@ def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from coordinator import cli, setup
+from coordinator import cli
+from coordinator.run import setup
 setattr(setup, {where!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 sys.argv = ["echo2-coord", *{words!r}]
 cli.main()

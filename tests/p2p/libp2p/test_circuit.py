@@ -23,7 +23,7 @@ MB = 1_000_000
 
 @pytest.fixture(autouse=True)
 def no_upgrade(monkeypatch):
-    """On loopback a direct connection would take over at once (test_p2p_punch.py)."""
+    """On loopback a direct connection would take over at once (test_hole_punch.py)."""
 
     async def lead(self, peer: str) -> bool:
         return False

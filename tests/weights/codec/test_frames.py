@@ -307,7 +307,8 @@ def test_a_change_beyond_the_frame_is_not_written(build: codec.Build) -> None:
 SMALL = """
 import sys
 import numpy as np
-from weights import codec, diff
+from weights import diff
+from weights.codec import frames as codec
 with codec.using(None):
     old = np.arange(1000, dtype=np.uint16)
     kind, body = codec.encode("BF16", old, old ^ (old == 7))
