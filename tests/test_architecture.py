@@ -123,10 +123,6 @@ def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
     return between
 
 
-def package_of(pair: tuple[str, str]) -> str:
-    return pair[0].partition("/")[0]
-
-
 def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
     """The groups of nodes of a directed graph in which each can be reached from each other, sorted."""
     targets: dict[str, set[str]] = {}
