@@ -135,7 +135,7 @@ async def _volunteer(coordinator: Coordinator) -> None:
     while True:
         latest, now = coordinator.publisher.latest, int(wall() * 1000)
         assert latest is not None
-        engine = f"{coordinator.rollouts.group_service.terms.engines[0]}/cpu"
+        engine = f"{coordinator.books.terms.engines[0]}/cpu"
         ask = LeaseAsk(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
         answer = coordinator.books.lease(NODE, ask, now)
         if isinstance(answer, bytes):
