@@ -21,30 +21,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.documents import FENCE, SPAN, code_lines, current_documents, documents
 from tests.support.paths import ROOT
 
 CLIS = {"echo2-node": "node.cli", "echo2-coord": "coordinator.cli"}
 CONFIGS = {"Node key": ("node.config", "NodeConfig"), "Coordinator key": ("coordinator.config", "CoordinatorConfig")}
 SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
-FENCE = re.compile(r"^( *)(```+|~~~+)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
-SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
-
-
-def documents() -> list[Path]:
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def current_documents() -> list[Path]:
-    """Those that describe the code as it is today."""
-    return [path for path in documents() if "adr" not in path.parts and path.name != "log.md"]
-
-
-def code_lines(text: str) -> Iterator[str]:
-    """Each line of each fenced block (a trailing backslash joins lines, a prompt is dropped), then each inline span."""
-    for match in FENCE.finditer(text):
-        yield from (line.strip().removeprefix("$ ") for line in match[3].replace("\\\n", " ").splitlines())
-    yield from (match[1].strip() for match in SPAN.finditer(FENCE.sub("", text)))
 
 
 def commands(line: str) -> Iterator[list[str]]:

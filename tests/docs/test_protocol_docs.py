@@ -15,7 +15,7 @@ import json
 import re
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, get_args
 
@@ -53,6 +53,7 @@ from protocol.refusals import REASONS
 from protocol.requests import Answer, Refusal
 from protocol.versions import Head
 from tasks import registry, tokenizer
+from tests.support.documents import code, tables
 from tests.support.paths import ROOT
 from weights import documents, snapshot, store
 
@@ -64,13 +65,6 @@ ALL = "\n".join(PAGES.values())
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def tables(text: str) -> Iterator[list[list[str]]]:
-    """Each Markdown table as rows of cells, the header first, without the line of dashes."""
-    for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
-        rows = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in block.strip().splitlines()]
-        yield [rows[0], *rows[2:]]
-
-
 def headed(words: str) -> dict[str, list[list[str]]]:
     """The rows of each table of which the first header is `words X`, by X."""
     found: dict[str, list[list[str]]] = {}
@@ -80,10 +74,6 @@ def headed(words: str) -> dict[str, list[list[str]]]:
             assert match[1] not in found, f"two tables of {match[1]}"
             found[match[1]] = rows
     return found
-
-
-def code(cell: str) -> str:
-    return cell.strip("`")
 
 
 # --- structs ---------------------------------------------------------------------------------------------------------
