@@ -55,11 +55,11 @@ def main() -> int:
             drawn = buffer.draw(0, 1, GROUPS)
             assert drawn is not None
             frame = msgspec.msgpack.encode(Batch(step=1, groups=[group.id for group in drawn]))
-            held = time.perf_counter() - began
+            decode_seconds = time.perf_counter() - began
             read = learner(path, [group.id for group in drawn])
             theirs = anchor(database, [group.id for group in drawn])
-    report(tokens, held, len(frame), read, theirs)
-    short = held > MOST_HELD or len(frame) > 200 + 20 * GROUPS
+    report(tokens, decode_seconds, len(frame), read, theirs)
+    short = decode_seconds > MOST_HELD or len(frame) > 200 + 20 * GROUPS
     print("short of the bar" if short else "good")
     return int(short)
 
@@ -75,14 +75,14 @@ def fill(database: Database, tokens: int) -> None:
                 " VALUES (?, x'01', ?, ?, 1, 0, 0, 0, 'decided', ?, x'')",
                 (name, name, place, encode(lease(name, tokens))),
             )
-            made = [rollout(chance, tokens) for _ in range(SAMPLES)]
+            rollouts = [rollout(chance, tokens) for _ in range(SAMPLES)]
             scores = [Score(reward=float(n % 2), success=bool(n % 2)) for n in range(SAMPLES)]
-            group = Submission(lease=name, era=1, version=0, root=bytes(32), rollouts=made)
+            group = Submission(lease=name, era=1, version=0, root=bytes(32), rollouts=rollouts)
             database.do(
                 "INSERT INTO submissions (lease, hash, at, payload, scores) VALUES (?, x'', 0, ?, ?)",
                 (name, encode(group), msgspec.msgpack.encode(scores)),
             )
-            behaviour = msgspec.msgpack.encode([one.logprobs for one in made])
+            behaviour = msgspec.msgpack.encode([one.logprobs for one in rollouts])
             database.do(
                 "INSERT INTO buffer (lease, era, version, at, varied, behaviour) VALUES (?, 1, 0, 0, 1, ?)",
                 (name, behaviour),
@@ -109,8 +109,8 @@ def learner(path: Path, names: list[bytes]) -> tuple[int, float, int]:
     command = [sys.executable, "-c", READ, str(path)]
     given = "\n".join(name.hex() for name in names)
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
-    found, seconds, memory = done.stdout.split()
-    return int(found), float(seconds), int(memory)
+    count, seconds, memory = done.stdout.split()
+    return int(count), float(seconds), int(memory)
 
 
 def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
@@ -121,8 +121,8 @@ def anchor(database: Database, names: list[bytes]) -> tuple[int, float, int]:
         query = "SELECT s.payload, b.behaviour FROM submissions s JOIN buffer b ON b.lease = s.lease WHERE s.lease = ?"
         payload, behaviour = database.one(query, (name,)) or (b"", b"")
         values = [np.frombuffer(one, "<f4").tolist() for one in msgspec.msgpack.decode(behaviour)]
-        made = decode(payload, Submission).rollouts
-        groups.append([(one.tokens, one.turns, value) for one, value in zip(made, values, strict=True)])
+        rollouts = decode(payload, Submission).rollouts
+        groups.append([(one.tokens, one.turns, value) for one, value in zip(rollouts, values, strict=True)])
     frame = len(msgspec.msgpack.encode(groups))
     return frame, time.perf_counter() - began, resident() - before
 
@@ -132,11 +132,13 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def report(tokens: int, held: float, frame: int, read: tuple[int, float, int], theirs: tuple[int, float, int]) -> None:
-    found, seconds, memory = read
-    print(f"{GROUPS} groups of {SAMPLES} rollouts of {tokens:,} tokens: {found:,} tokens\n")
+def report(
+    tokens: int, decode_seconds: float, frame: int, read: tuple[int, float, int], theirs: tuple[int, float, int]
+) -> None:
+    count, seconds, memory = read
+    print(f"{GROUPS} groups of {SAMPLES} rollouts of {tokens:,} tokens: {count:,} tokens\n")
     print("| | main is held, s | frame, bytes | memory, MiB |\n|---|---|---|---|")
-    print(f"| ids alone, main | {held:.4f} | {frame:,} | |")
+    print(f"| ids alone, main | {decode_seconds:.4f} | {frame:,} | |")
     print(f"| ids alone, learner reads | ({seconds:.2f} in its process) | | {memory / 2**20:.0f} |")
     print(f"| tokens through the pipe, main | {theirs[1]:.2f} | {theirs[0]:,} | {theirs[2] / 2**20:.0f} |\n")
     print(f"a frame is {theirs[0] / frame:,.0f} times smaller; 256 MiB is the most that one may have")

@@ -65,13 +65,13 @@ async def serve(places: int) -> None:
         await peer.ready()
         print(json.dumps(transport.addresses()), flush=True)
         while await trio.to_thread.run_sync(sys.stdin.readline):
-            found = {
+            counts = {
                 "descriptors": psutil.Process().num_fds(),
                 "connected": len(transport.peers()),
                 "tasks": trio.lowlevel.current_statistics().tasks_living,
                 "refused": sum(transport.turned_away().values()),
             }
-            print(json.dumps(found), flush=True)
+            print(json.dumps(counts), flush=True)
         nursery.cancel_scope.cancel()
 
 
@@ -81,15 +81,15 @@ class Host:
     def __init__(self, places: int) -> None:
         argv = [sys.executable, "-m", "benchmarks.connections", "--serve", str(places)]
         self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.address = str(self._line()[0])
+        self.address = str(self._next_report()[0])
         self.cpu = psutil.Process(self._child.pid).cpu_times
 
     def look(self) -> dict[str, int]:
         assert self._child.stdin is not None
         self._child.stdin.write("look\n")
         self._child.stdin.flush()
-        found: dict[str, int] = self._line()
-        return found
+        counts: dict[str, int] = self._next_report()
+        return counts
 
     async def emptied(self) -> dict[str, int]:
         """How it stands once nobody is connected, or after a while."""
@@ -103,7 +103,7 @@ class Host:
         self._child.stdin.close()
         self._child.wait(30)
 
-    def _line(self) -> Any:
+    def _next_report(self) -> Any:
         assert self._child.stdout is not None
         return json.loads(self._child.stdout.readline())
 
@@ -133,13 +133,13 @@ async def peer_running() -> AsyncIterator[LibP2PTransport]:
 
 
 async def closed(host: Host, count: int) -> list[Claim]:
-    made, failed = 0, 0
+    attempts, failed = 0, 0
 
     async def visit(until: int) -> None:
-        nonlocal made, failed
+        nonlocal attempts, failed
         async with peer_running() as transport:
-            while made < until:
-                made += 1
+            while attempts < until:
+                attempts += 1
                 try:
                     await transport.drop(await transport.dial([host.address]))
                 except Unreachable:
@@ -150,17 +150,19 @@ async def closed(host: Host, count: int) -> list[Claim]:
         async with trio.open_nursery() as nursery:
             for _ in range(VISITORS):
                 nursery.start_soon(visit, share * part or VISITORS)
-        rows.append((made, *(await host.emptied()).values(), time.perf_counter() - began))
+        rows.append((attempts, *(await host.emptied()).values(), time.perf_counter() - began))
     async with peer_running() as newcomer:
         await newcomer.dial([host.address])
     bench.table(["made", "descriptors", "connected", "tasks", "refused", "seconds"], rows)
     first, last = rows[0], rows[-1]
-    print(f"{failed} of {made} failed; a newcomer got in afterwards\n")
+    print(f"{failed} of {attempts} failed; a newcomer got in afterwards\n")
     return [
-        Claim(f"descriptors after {made:,} connections", last[1] / first[1], f"after {first[0]}", 1.05, at_most=True),
-        Claim(f"tasks after {made:,} connections", last[3] / first[3], f"after {first[0]}", 1.05, at_most=True),
+        Claim(
+            f"descriptors after {attempts:,} connections", last[1] / first[1], f"after {first[0]}", 1.05, at_most=True
+        ),
+        Claim(f"tasks after {attempts:,} connections", last[3] / first[3], f"after {first[0]}", 1.05, at_most=True),
         Claim("seconds for all", last[-1] / LONGEST, "ten minutes", 1.0, at_most=True),
-        Claim("connections made", 1 - failed / made, "all", 0.999),
+        Claim("connections made", 1 - failed / attempts, "all", 0.999),
     ]
 
 
@@ -171,19 +173,19 @@ def attack(port: int, subnets: int) -> NoReturn:
     """Connect without a word from an address in each of so many subnets, until killed. Those that were opened first are
     let go."""
     descriptors.raise_limit()
-    held: deque[socket.socket] = deque()
-    began, made = time.monotonic(), 0
+    sockets: deque[socket.socket] = deque()
+    began, attempts = time.monotonic(), 0
     while True:
-        while made < (time.monotonic() - began) * RATE:
+        while attempts < (time.monotonic() - began) * RATE:
             one = socket.socket()
             one.setblocking(False)
-            one.bind((f"127.{66 + made % subnets // 200}.{made % subnets % 200}.66", 0))
+            one.bind((f"127.{66 + attempts % subnets // 200}.{attempts % subnets % 200}.66", 0))
             with contextlib.suppress(BlockingIOError):
                 one.connect(("127.0.0.1", port))
-            held.append(one)
-            made += 1
-            if len(held) > KEPT:
-                held.popleft().close()
+            sockets.append(one)
+            attempts += 1
+            if len(sockets) > KEPT:
+                sockets.popleft().close()
         time.sleep(1 / RATE)
 
 
@@ -203,16 +205,16 @@ async def came(address: str, source: str) -> float | None:
 
 
 async def newcomers(host: Host, seconds: float, first: int) -> list[float | None]:
-    found: list[float | None] = []
+    waits: list[float | None] = []
 
     async def one(number: int) -> None:
-        found.append(await came(host.address, f"127.{first + number // 200}.{number % 200}.7"))
+        waits.append(await came(host.address, f"127.{first + number // 200}.{number % 200}.7"))
 
     async with trio.open_nursery() as nursery:
         for number in range(round(seconds / EVERY)):
             nursery.start_soon(one, number)
             await trio.sleep(EVERY)
-    return found
+    return waits
 
 
 async def silent(host: Host, seconds: float) -> list[Claim]:
@@ -226,18 +228,18 @@ async def silent(host: Host, seconds: float) -> list[Claim]:
             await trio.sleep(3)
         before, refused = host.cpu(), host.look()["refused"]
         began = time.perf_counter()
-        found = await newcomers(host, seconds, first)
+        waits = await newcomers(host, seconds, first)
         used, lasted = host.cpu(), time.perf_counter() - began
         stands = host.look()
         if attacker is not None:
             attacker.kill()
             attacker.wait()
-        came_in = sorted(time for time in found if time is not None)
-        shares.append(len(came_in) / len(found))
+        came_in = sorted(time for time in waits if time is not None)
+        shares.append(len(came_in) / len(waits))
         cpu = used.user + used.system - before.user - before.system
         middle = came_in[len(came_in) // 2] if came_in else float("nan")
         turned_away = (stands["refused"] - refused) / lasted
-        rows.append((name, len(found), shares[-1], middle, cpu / lasted, turned_away, stands["descriptors"]))
+        rows.append((name, len(waits), shares[-1], middle, cpu / lasted, turned_away, stands["descriptors"]))
     bench.table(
         [
             "300 silent ones a second",

@@ -73,12 +73,12 @@ class Tab:
     slowest: float = 0.0
     failures: list[str] = field(default_factory=list)
 
-    def run(self, over: threading.Event) -> None:
+    def run(self, stopping: threading.Event) -> None:
         """The page once, then what the page asks for every 2 s, and the API every 5th time."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        turn = 0
-        while not over.is_set():
-            paths = ("/",) if turn == 0 else ("/live", "/api/v1/run") if turn % 5 == 0 else ("/live",)
+        number = 0
+        while not stopping.is_set():
+            paths = ("/",) if number == 0 else ("/live", "/api/v1/run") if number % 5 == 0 else ("/live",)
             for path in paths:
                 began = time.monotonic()
                 request = urllib.request.Request(self.url + path, headers={"Accept-Encoding": "gzip"})
@@ -87,11 +87,11 @@ class Tab:
                         answer.read()
                     self.answers += 1
                 except OSError as error:
-                    if not over.is_set():
+                    if not stopping.is_set():
                         self.failures.append(f"{path}: {error}")
                 self.slowest = max(self.slowest, time.monotonic() - began)
-            turn += 1
-            over.wait(2.0)
+            number += 1
+            stopping.wait(2.0)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Outcome:
 
 
 @dataclass
-class Play:
+class EnduranceRun:
     """One run. `descriptors`: the limit of each process; `steps`: of the run, None: until `seconds` are over."""
 
     folder: Path
@@ -124,10 +124,10 @@ class Play:
             path.mkdir(parents=True)
         make_run(self.folder / "run", self.steps)
         self._crew = Crew(logs, environment(os.environ, self.folder))
-        port, over = free_port(), threading.Event()
+        port, stopping = free_port(), threading.Event()
         self._url = f"http://127.0.0.1:{port}"
         tab = Tab(self._url)
-        thread = threading.Thread(target=tab.run, args=(over,))
+        thread = threading.Thread(target=tab.run, args=(stopping,))
         fault = None
         try:
             self._start(COORDINATOR, "coordinator.cli", "run", "--home", str(self.folder / "run"), "--port", str(port))
@@ -140,12 +140,12 @@ class Play:
             try:
                 state = self._watched(state, began)
                 seconds = time.monotonic() - began
-                over.set()
+                stopping.set()
                 state = self._end(state)
             except CrewFault as error:
                 fault, seconds = str(error), time.monotonic() - began
         finally:
-            over.set()
+            stopping.set()
             if thread.ident:
                 thread.join()
             self._crew.stop()
@@ -165,8 +165,8 @@ class Play:
                 break
             if self.steps is not None and now >= 3 * self.seconds + _START:
                 raise CrewFault(f"step {state.step} of {self.steps} after {now:.0f} s")
-            found = self._look()
-            state, answered = (found, time.monotonic()) if found else (state, answered)
+            look = self._look()
+            state, answered = (look, time.monotonic()) if look else (state, answered)
             if time.monotonic() - answered > _SILENCE:
                 raise CrewFault(f"the coordinator has not answered for {_SILENCE:.0f} s", [COORDINATOR])
             self._crew.check(may_end=NODES if state.phase in ("finishing", "finished") else ())
@@ -237,8 +237,8 @@ def processes(root: int, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
             yield name, process
             for child in process.children(recursive=True):
                 with suppress(psutil.Error):
-                    line = " ".join(child.cmdline())
-                    kind = next((said for part, said in _CHILDREN.items() if part in line), None)
+                    command_line = " ".join(child.cmdline())
+                    kind = next((said for part, said in _CHILDREN.items() if part in command_line), None)
                     if kind is not None:
                         kind = "scorer" if (name, kind) == (COORDINATOR, "engine") else kind
                         yield f"{name} {kind}", child
@@ -291,11 +291,11 @@ def grown(samples: Sequence[Sample], seconds: float) -> int:
     return after - before
 
 
-def report(found: Outcome, steps: int) -> int:
+def report(outcome: Outcome, steps: int) -> int:
     """Table and closing lines; the exit status."""
     rows = []
-    for name, samples in sorted(found.samples.items()):
-        last, late = samples[-1], settled(samples, found.seconds)
+    for name, samples in sorted(outcome.samples.items()):
+        last, late = samples[-1], settled(samples, outcome.seconds)
         rows.append(
             (
                 name,
@@ -309,25 +309,28 @@ def report(found: Outcome, steps: int) -> int:
         )
     columns = ["process", "MiB, first", "MiB, last", "bytes a version", "descriptors", "connections", "most"]
     bench.table(columns, rows)
-    state, tab = found.state, found.tab
-    print(f"{found.seconds:.0f} s, {state.version} versions, {found.accepted} groups accepted, {state.refused} refused")
+    state, tab = outcome.state, outcome.tab
+    print(
+        f"{outcome.seconds:.0f} s, {state.version} versions, "
+        f"{outcome.accepted} groups accepted, {state.refused} refused"
+    )
     print(f"tab: {tab.answers} answers, the slowest after {tab.slowest:.2f} s; {len(tab.failures)} failed")
-    for line in (found.fault, *tab.failures[:5]):
-        if line:
-            print(f"  {line}")
+    for fault in (outcome.fault, *tab.failures[:5]):
+        if fault:
+            print(f"  {fault}")
     print()
-    every = found.samples.values()
-    leaves = max((slope(settled(samples, found.seconds)) for samples in every), default=0.0)
+    every = outcome.samples.values()
+    leaves = max((slope(settled(samples, outcome.seconds)) for samples in every), default=0.0)
     return bench.close(
         [
-            Claim("processes that ended by themselves", float(found.fault is not None), "none", 0, at_most=True),
+            Claim("processes that ended by themselves", float(outcome.fault is not None), "none", 0, at_most=True),
             Claim("steps made", state.step / steps, "those wanted", 1.0),
-            Claim("receipts in outboxes", found.receipts / max(1, found.accepted), "groups accepted", 1.0),
+            Claim("receipts in outboxes", outcome.receipts / max(1, outcome.accepted), "groups accepted", 1.0),
             Claim("answers that the tab missed", len(tab.failures), "none", 0, at_most=True),
             Claim("descriptors beside connections", max(map(beside_connections, every)), "one", 100, at_most=True),
             Claim(
                 "descriptors that came in the last third",
-                max(grown(samples, found.seconds) for samples in every),
+                max(grown(samples, outcome.seconds) for samples in every),
                 "none",
                 2,
                 at_most=True,
@@ -372,22 +375,22 @@ def drawing(samples: Mapping[str, Sequence[Sample]], field_: str, scale: float, 
     for name, some in samples.items():
         style = "c5" if name == COORDINATOR else "c4" if name.startswith(COORDINATOR) else "c1"
         parts.append(
-            picture.line([(across.at(one.at / 60), up.at(getattr(one, field_) / scale)) for one in some], style)
+            picture.polyline([(across.at(one.at / 60), up.at(getattr(one, field_) / scale)) for one in some], style)
         )
     for name, height in picture.apart(ends).items():
         parts.append(picture.text(picture.RIGHT + 8, height + 4, name, "small"))
     return picture.svg(heading, heading, below, parts)
 
 
-def draw(found: Outcome, out: Path, descriptors: int) -> None:
+def draw(outcome: Outcome, out: Path, descriptors: int) -> None:
     """Write both pictures into `out`."""
-    below = f"tiny model, three nodes, ulimit -n {descriptors}, an open tab; {found.state.version} versions"
+    below = f"tiny model, three nodes, ulimit -n {descriptors}, an open tab; {outcome.state.version} versions"
     for name, scale, heading in (
         ("memory", 2.0**20, "Memory of every process, MiB"),
         ("descriptors", 1.0, "Open descriptors of every process"),
     ):
         path = out / f"endurance-{name}.svg"
-        path.write_text(drawing(found.samples, name, scale, heading, below))
+        path.write_text(drawing(outcome.samples, name, scale, heading, below))
         print(f"drawn: {path}")
 
 
@@ -420,12 +423,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with folder_for(options.keep) as folder:
         steps = options.steps
         if steps is None:
-            pilot = Play(folder / "pilot", options.descriptors, None, min(PILOT, options.seconds)).run()
+            pilot = EnduranceRun(folder / "pilot", options.descriptors, None, min(PILOT, options.seconds)).run()
             steps = max(2, round(pilot.state.step / pilot.seconds * options.seconds))
             print(f"pilot: {pilot.state.step} steps in {pilot.seconds:.0f} s, so {steps} steps\n", flush=True)
-        found = Play(folder / "whole", options.descriptors, steps, options.seconds).run()
-        draw(found, options.out, options.descriptors)
-        code = report(found, steps)
+        outcome = EnduranceRun(folder / "whole", options.descriptors, steps, options.seconds).run()
+        draw(outcome, options.out, options.descriptors)
+        code = report(outcome, steps)
         if code and not options.keep:
             kept = options.out / "endurance-logs"
             shutil.copytree(folder / "whole" / "logs", kept, dirs_exist_ok=True)

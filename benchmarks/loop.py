@@ -61,7 +61,7 @@ class Event(NamedTuple):
         return self.fields.get("version")
 
 
-class Way(NamedTuple):
+class Journey(NamedTuple):
     """From the end of a version's step to a node's first token under it. `seconds`: of each of `STAGES`."""
 
     version: int
@@ -75,46 +75,46 @@ class Way(NamedTuple):
 
 def events(lines: Iterable[str]) -> list[Event]:
     """What JSON log lines tell, in their order; other lines are passed over."""
-    found = []
-    for line in lines:
+    events_read = []
+    for text_line in lines:
         try:
-            fields = json.loads(line)
-            found.append(Event(fields["event"], datetime.fromisoformat(fields["timestamp"]).timestamp(), fields))
+            fields = json.loads(text_line)
+            events_read.append(Event(fields["event"], datetime.fromisoformat(fields["timestamp"]).timestamp(), fields))
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return events_read
 
 
 def births(coordinator: Sequence[Event]) -> dict[int, list[float]]:
     """Version -> when its step ended, and its export, the learner's answer, the store, the Head were done."""
     begun: dict[int, float] = {}
-    found: dict[int, list[float]] = {}
+    marks_of: dict[int, list[float]] = {}
     for event in coordinator:
         step = event.fields.get("step")
         if event.name == "step begun" and step is not None:
             begun[step] = event.at
         elif event.name == "step made" and step in begun and event.fields["export_seconds"]:
             ended = begun[step] + event.fields["seconds"]
-            found[step] = [ended, ended + event.fields["export_seconds"], event.at]
+            marks_of[step] = [ended, ended + event.fields["export_seconds"], event.at]
         elif event.name in ("version stored", "head out") and event.version is not None:
-            marks = found.get(event.version, [])
+            marks = marks_of.get(event.version, [])
             if len(marks) == {"version stored": 3, "head out": 4}[event.name]:
                 marks.append(event.at)
-    return {version: marks for version, marks in found.items() if len(marks) == 5}
+    return {version: marks for version, marks in marks_of.items() if len(marks) == 5}
 
 
-def ways(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> list[Way]:
+def journeys(coordinator: Sequence[Event], nodes: Mapping[str, Sequence[Event]]) -> list[Journey]:
     """Every pair of a version and a node that got a lease under it."""
     born = births(coordinator)
-    found = []
+    pairs = []
     for node, own in nodes.items():
         for version, marks in born.items():
             after = _arrival(own, version)
             if after is not None:
                 # Two processes write these lines: a node may be done with something before the other has told of it.
                 in_order = accumulate([*marks, *after], max)
-                found.append(Way(version, node, tuple(later - sooner for sooner, later in pairwise(in_order))))
-    return found
+                pairs.append(Journey(version, node, tuple(later - sooner for sooner, later in pairwise(in_order))))
+    return pairs
 
 
 def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
@@ -132,9 +132,9 @@ def _arrival(own: Sequence[Event], version: int) -> list[float] | None:
     wanted = ("head heard", "way found", "applying", "version held", "lease received", "group generated")
     if fetched is None or asked is None or not all(name in first for name in wanted):
         return None
-    heard, found, applying, held, leased, generated = (first[name] for name in wanted)
+    heard, resolved, applying, loaded, leased, generated = (first[name] for name in wanted)
     token = leased.at + (generated.at - leased.at) / generated.fields["longest"]
-    return [heard.at, found.at, fetched, applying.at, held.at, asked, leased.at, token]
+    return [heard.at, resolved.at, fetched, applying.at, loaded.at, asked, leased.at, token]
 
 
 def p90(values: Sequence[float]) -> float:
@@ -142,33 +142,36 @@ def p90(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(0.9 * len(values)) - 1]
 
 
-def firsts(found: Sequence[Way]) -> list[Way]:
+def firsts(journeys_seen: Sequence[Journey]) -> list[Journey]:
     """The quickest node of each version."""
     return [
-        min((way for way in found if way.version == version), key=lambda way: way.total)
-        for version in sorted({way.version for way in found})
+        min((journey for journey in journeys_seen if journey.version == version), key=lambda journey: journey.total)
+        for version in sorted({journey.version for journey in journeys_seen})
     ]
 
 
-def rows(found: Sequence[Way]) -> Iterator[tuple[str, float, float, float, float]]:
+def rows(journeys_seen: Sequence[Journey]) -> Iterator[tuple[str, float, float, float, float]]:
     """(stage, median and p90 over the first node of each version, the same over all nodes), and the sum's row."""
-    quick = firsts(found)
+    quick = firsts(journeys_seen)
     for place, stage in enumerate(STAGES):
-        some, every = ([way.seconds[place] for way in group] for group in (quick, found))
+        some, every = ([journey.seconds[place] for journey in group] for group in (quick, journeys_seen))
         yield stage, statistics.median(some), p90(some), statistics.median(every), p90(every)
-    some, every = ([way.total for way in group] for group in (quick, found))
+    some, every = ([journey.total for journey in group] for group in (quick, journeys_seen))
     yield "all of it", statistics.median(some), p90(some), statistics.median(every), p90(every)
 
 
-def report(found: Sequence[Way], final: RunState) -> int:
+def report(journeys_seen: Sequence[Journey], final: RunState) -> int:
     """Table and closing lines; the exit status."""
-    if not found:
+    if not journeys_seen:
         print("loop: no node got a lease under a version that a step made: nothing to report")
         return 1
     columns = ["stage, seconds", "first node, median", "p90", "all nodes, median", "p90"]
-    table = list(rows(found))
+    table = list(rows(journeys_seen))
     bench.table(columns, table)
-    print(f"{len({way.version for way in found})} versions of {final.version}, {len(found)} pairs of version and node")
+    print(
+        f"{len({journey.version for journey in journeys_seen})} versions of {final.version}, "
+        f"{len(journeys_seen)} pairs of version and node"
+    )
     _, median, slow, every, slowest = table[-1]
     print(f"loop: end of step to a first token {median:.2f} s (p90 {slow:.2f} s), reported, no bar")
     print(f"loop: end of step to every node's first token {every:.2f} s (p90 {slowest:.2f} s), reported, no bar")
@@ -187,12 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ["torch", "transformers", "libp2p"],
     )
     with tempfile.TemporaryDirectory(prefix="echo2-loop-") as folder:
-        final, found = _play(settings, Path(folder))
+        final, journeys_seen = _play(settings, Path(folder))
     print(f"load at the end {os.getloadavg()[0]:.1f}\n")
-    return report(found, final)
+    return report(journeys_seen, final)
 
 
-def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
+def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]]:
     """The demo's processes without its mishaps. Raises `CrewFault`."""
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
@@ -205,7 +208,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Way]]:
         crew.stop()
     told = {path.stem: events(path.read_text(errors="replace").splitlines()) for path in logs.glob("node-*.log")}
     own = (folder / "run" / "logs" / "coordinator.jsonl").read_text(errors="replace")
-    return final, ways(events(own.splitlines()), told)
+    return final, journeys(events(own.splitlines()), told)
 
 
 def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
@@ -229,8 +232,8 @@ def _logging_programs() -> Programs:
     """The real ones; nodes tell more, in JSON."""
     real = real_programs()
 
-    def node(invite: str, home: Path, name: str, way: multiaddr.Way) -> list[str]:
-        return [*real.node(invite, home, name, way), "--log", "debug", "--json-logs"]
+    def node(invite: str, home: Path, name: str, journey: multiaddr.Way) -> list[str]:
+        return [*real.node(invite, home, name, journey), "--log", "debug", "--json-logs"]
 
     return dataclasses.replace(real, node=node)
 

@@ -109,15 +109,15 @@ def _random_model(folder: Path) -> None:
 
 
 def _engine(setup: Setup) -> TransformersEngine:
-    held = TransformersEngine()
-    held.load(setup.folder, setup.snapshot)
-    return held
+    loaded_engine = TransformersEngine()
+    loaded_engine.load(setup.folder, setup.snapshot)
+    return loaded_engine
 
 
 @contextmanager
 def engine(setup: Setup) -> Iterator[Candidate]:
-    held = _engine(setup)
-    yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in held.generate(setup.job))))
+    loaded_engine = _engine(setup)
+    yield bench.timed(lambda: float(sum(len(sample.logprobs) for sample in loaded_engine.generate(setup.job))))
 
 
 @contextmanager
@@ -133,9 +133,9 @@ def node(setup: Setup) -> Iterator[Candidate]:
 
 
 def checking(setup: Setup) -> Work:
-    held = _engine(setup)
-    samples = held.generate(setup.job)
-    return lambda: float(sum(len(score.logprobs) for score in held.score(setup.job, samples)))
+    loaded_engine = _engine(setup)
+    samples = loaded_engine.generate(setup.job)
+    return lambda: float(sum(len(score.logprobs) for score in loaded_engine.score(setup.job, samples)))
 
 
 SUBJECTS: dict[str, Callable[[Setup], AbstractContextManager[Candidate]]] = {"node": node, "engine": engine}
@@ -179,15 +179,15 @@ def library_generate(model: Any, job: Job) -> Work:
     @torch.inference_mode()
     def work() -> float:
         ids = torch.tensor([job.prompt])
-        found = model.generate(
+        generated = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=True, num_return_sequences=len(job.seeds), top_k=0,
             top_p=1.0, temperature=1.0, max_new_tokens=job.limit, return_dict_in_generate=True, output_scores=True,
             pad_token_id=0,
         )  # fmt: skip
-        tokens = found.sequences[:, len(job.prompt) :]
+        tokens = generated.sequences[:, len(job.prompt) :]
         logprobs = [
             torch.log_softmax(scores, -1).gather(1, tokens[:, place : place + 1])
-            for place, scores in enumerate(found.scores)
+            for place, scores in enumerate(generated.scores)
         ]
         return float(torch.cat(logprobs, 1).numel())
 
@@ -208,11 +208,11 @@ def main() -> int:
         anchors = {MULTINOMIAL: multinomial_loop(model, setup.job), GENERATE: library_generate(model, setup.job)}
         subjects = {name: stack.enter_context(make(setup)) for name, make in SUBJECTS.items()}
         bare = {name: bench.timed(work) for name, work in {**anchors, CHECKING: checking(setup)}.items()}
-        found = bench.take_turns({**subjects, **bare}, 3 if quick else 5)
-    return report(found)
+        measured = bench.take_turns({**subjects, **bare}, 3 if quick else 5)
+    return report(measured)
 
 
-def report(found: Mapping[str, Sequence[bench.Measured]]) -> int:
+def report(measured: Mapping[str, Sequence[bench.Measured]]) -> int:
     """Table and closing lines; the exit status."""
     rows = [
         (
@@ -222,14 +222,15 @@ def report(found: Mapping[str, Sequence[bench.Measured]]) -> int:
             max(run.rate for run in runs),
             statistics.median(run.work / run.wall for run in runs),
         )
-        for name, runs in found.items()
+        for name, runs in measured.items()
     ]
     bench.table(["candidate", "tokens per CPU second", "least", "most", "tokens per second"], rows)
     claims = [
-        bench.Claim(name, bench.ratio(found[name], found[anchor]), anchor, bar) for (name, anchor), bar in BARS.items()
+        bench.Claim(name, bench.ratio(measured[name], measured[anchor]), anchor, bar)
+        for (name, anchor), bar in BARS.items()
     ]
-    cost = bench.Claim(CHECKING, bench.ratio(found["engine"], found[CHECKING]), "generation", 0.5, at_most=True)
-    hoped = bench.ratio(found["node"], found[GENERATE])
+    cost = bench.Claim(CHECKING, bench.ratio(measured["engine"], measured[CHECKING]), "generation", 0.5, at_most=True)
+    hoped = bench.ratio(measured["node"], measured[GENERATE])
     print(f"node against {GENERATE}: {hoped:.3f}, hoped for {HOPED}: {'reached' if hoped >= HOPED else 'not reached'}")
     return bench.close([*claims, cost])
 

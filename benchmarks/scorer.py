@@ -59,13 +59,13 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     stepping.load(model, rolling)
 
     def forward() -> float:
-        held = [version.root for version in versions].index(stepping.step_to(_tip(stepping)).root)
-        stepping.step_by(payloads[held], versions[held + 1].root, staleness)
+        current = [version.root for version in versions].index(stepping.step_to(_tip(stepping)).root)
+        stepping.step_by(payloads[current], versions[current + 1].root, staleness)
         return 1.0
 
     def among() -> float:
-        held = stepping._loaded().loaded
-        stepping.step_to((held.ahead or held.behind)[0])
+        loaded = stepping._loaded().loaded
+        stepping.step_to((loaded.ahead or loaded.behind)[0])
         return 1.0
 
     def anew() -> float:
@@ -75,25 +75,26 @@ def measure(model: Path, base: Path, folder: Path, staleness: int) -> int:
     for _ in range(staleness):
         forward()
     ways: dict[str, Callable[[], float]] = {"loaded anew": anew, "step by a payload": forward, "step among them": among}
-    found = bench.take_turns({name: bench.timed(way) for name, way in ways.items()}, TURNS)
+    measured_by_name = bench.take_turns({name: bench.timed(work) for name, work in ways.items()}, TURNS)
     bench.table(
         ("way", "CPU s", "s by the clock, least", "median"),
-        [(name, *_seconds(measured)) for name, measured in found.items()],
+        [(name, *_seconds(measured)) for name, measured in measured_by_name.items()],
     )
     copies = (staleness + 1) * versions[0].nbytes
-    held = sum(path.stat().st_size for path in rolling.rglob("*") if path.is_file())
-    print(f"{staleness + 1} versions: {copies:,} bytes whole, {held:,} in one folder\n")
+    nbytes = sum(path.stat().st_size for path in rolling.rglob("*") if path.is_file())
+    print(f"{staleness + 1} versions: {copies:,} bytes whole, {nbytes:,} in one folder\n")
     eos: int = json.loads((model / "config.json").read_text())["eos_token_id"]
+    quicker = bench.ratio(measured_by_name["step among them"], measured_by_name["loaded anew"])
     return bench.close([
-        bench.Claim("step among them", bench.ratio(found["step among them"], found["loaded anew"]), "loaded anew", 2),
-        bench.Claim("bytes on disk", held / copies, "whole copies", 0.5, at_most=True),
+        bench.Claim("step among them", quicker, "loaded anew", 2),
+        bench.Claim("bytes on disk", nbytes / copies, "whole copies", 0.5, at_most=True),
         *scorer_looks.claims(stepping, eos),
     ])  # fmt: skip
 
 
 def _tip(engine: Any) -> bytes:
-    held = engine._loaded().loaded
-    tip: bytes = held.ahead[-1] if held.ahead else held.root
+    loaded = engine._loaded().loaded
+    tip: bytes = loaded.ahead[-1] if loaded.ahead else loaded.root
     return tip
 
 

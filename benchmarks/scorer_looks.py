@@ -61,16 +61,16 @@ class Found(NamedTuple):
 
 def claims(engine: Any, eos: int) -> list[bench.Claim]:
     """Measure an engine that holds weights, and print the table. `eos`: the id that ends a turn."""
-    found = [_measured(engine, shape, eos, number) for number, shape in enumerate(SHAPES)]
+    measured = [_measured(engine, shape, eos, number) for number, shape in enumerate(SHAPES)]
     bench.table(
         ("group", "CPU s, whole", "made up", "bar", "honest, in two passes"),
-        [(one.shape.name, one.whole, one.made_up, one.shape.bar, one.two) for one in found],
+        [(one.shape.name, one.whole, one.made_up, one.shape.bar, one.two) for one in measured],
     )
-    apart, margin = max(one.apart for one in found), max(one.margin for one in found)
+    apart, margin = max(one.apart for one in measured), max(one.margin for one in measured)
     print(f"one pass or two: log-probabilities apart by {apart:.2g} at most, margins {margin:.2g} at most\n")
     costs = [
         bench.Claim(f"a made-up group of {one.shape.name}", one.made_up, "an honest one", one.shape.bar, at_most=True)
-        for one in found
+        for one in measured
     ]
     change = apart / EXACT.drift_most
     return [*costs, bench.Claim("what two passes change", change, "the drift allowed", 0.1, at_most=True)]
@@ -94,7 +94,7 @@ def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> Found:
     _check(honest, two(), forged, *one())
     pairs = list(zip(whole(), two(), strict=True))
     ways = {"whole": whole, "made up": one, "two": two}
-    costs = bench.take_turns({name: bench.timed(partial(_done, way)) for name, way in ways.items()}, TURNS)
+    costs = bench.take_turns({name: bench.timed(partial(_done, work)) for name, work in ways.items()}, TURNS)
     return Found(
         shape,
         min(one.cpu for one in costs["whole"]),
@@ -105,8 +105,8 @@ def _measured(engine: Any, shape: Shape, eos: int, seed: int) -> Found:
     )
 
 
-def _done(way: Callable[[], object]) -> float:
-    way()
+def _done(work: Callable[[], object]) -> float:
+    work()
     return 1.0
 
 

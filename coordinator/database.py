@@ -336,8 +336,8 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     found = _schema(connection, path)
     if found < SCHEMA_VERSION:
         raise WrongSchema(
-            f"{path} has schema {found}, this program reads {SCHEMA_VERSION}: start the coordinator once, which brings"
-            " the file up to date"
+            f"{path} has schema {found}, this program reads {SCHEMA_VERSION}: start the coordinator once, which"
+            " brings the file up to date"
         )
 
 

@@ -18,14 +18,14 @@ ANSWER_BYTES: Final = 48 << 20
 
 def documents(ask: DocumentsAsk, find: Callable[[bytes], bytes | None]) -> Documents:
     """Return the documents asked for, in their order. `find`: a document by its hash, None where it is not here."""
-    room, found = ANSWER_BYTES, list[bytes | None]()
+    room, kept = ANSWER_BYTES, list[bytes | None]()
     for digest in ask.hashes:
         document = find(digest)
         if document is not None and len(document) > room:
             document = None
         room -= len(document or b"")
-        found.append(document)
-    return Documents(documents=found)
+        kept.append(document)
+    return Documents(documents=kept)
 
 
 def head_ask(question: bytes) -> HeadAsk:

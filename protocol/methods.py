@@ -108,7 +108,9 @@ VERDICTS: Final = Method("verdicts", _NODE, message(VerdictsAsk), message(Verdic
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
 PLAN: Final = Method("plan", _NODE, message(PlanAsk), message(PlanAnswer), 16 << 10)
 FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanAnswer), EMPTY, 128 << 10)
-HEAD: Final = Method("head", _ANYONE, Body("HeadAsk", encode, head_ask), message(HeadAnswer), 4096, at_coordinator=1024)
+HEAD: Final = Method(
+    "head", _ANYONE, Body("HeadRequest", encode, head_ask), message(HeadAnswer), 4096, at_coordinator=1024
+)
 DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsAsk), message(Documents), 4096)
 REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsAsk), EMPTY, 4096)
 REACHABLE: Final = Method(dial_back.METHOD, _ANYONE, message(ReachableAsk), message(Reachable), dial_back.LIMIT)

@@ -75,12 +75,14 @@ def twice(sources: dict[str, str]) -> list[str]:
     """Find blocks of `SAME_LINES` meaningful lines that stand at two places, the longest stretch of each told once."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, source in sources.items():
-        lines = [(number, line.strip()) for number, line in enumerate(source.splitlines(), 1)]
+        lines = [(number, text_line.strip()) for number, text_line in enumerate(source.splitlines(), 1)]
         lines = [
-            (n, line) for n, line in lines if len(line) > 3 and not line.startswith(("#", "import ", "from ", '"""'))
+            (n, text_line)
+            for n, text_line in lines
+            if len(text_line) > 3 and not text_line.startswith(("#", "import ", "from ", '"""'))
         ]
         for at in range(len(lines) - SAME_LINES + 1):
-            block = tuple(line for _, line in lines[at : at + SAME_LINES])
+            block = tuple(text_line for _, text_line in lines[at : at + SAME_LINES])
             places[block].append((name, lines[at][0]))
     told: list[str] = []
     last: dict[tuple[str, ...], tuple[int, ...]] = {}
@@ -116,8 +118,8 @@ def main() -> None:
             if node.name == "__init__" and parameters(node) > PARAMETERS:
                 wide.append(f"{path}:{node.lineno}: {name}, {parameters(node)} parameters")
         mute += [
-            f"{path}:{line}: {name}: {text.splitlines()[0]}"
-            for name, line, text in docstrings(tree)
+            f"{path}:{text_line}: {name}: {text.splitlines()[0]}"
+            for name, text_line, text in docstrings(tree)
             if lacks_verb(text)
         ]
     print(f"{len(sizes)} modules, median {median(sizes):.0f} lines, largest {max(sizes)}")

@@ -93,7 +93,9 @@ def test_each_package_imports_only_what_the_law_allows() -> None:
     for module in modules():
         own = module.partition("/")[0]
         forbidden = (MAY_IMPORT.keys() - MAY_IMPORT[own] - {own}) | {"tests", "benchmarks"}
-        wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) in forbidden]
+        wrong += [
+            f"{module}:{lineno}: imports {name}" for lineno, name in imports(module) if package(name) in forbidden
+        ]
     assert not wrong, offences(wrong)
 
 
@@ -106,9 +108,9 @@ def room(module: str) -> str:
 def module_of(dotted: str) -> str | None:
     """The file of ours that holds an imported name; None: it is no name of the packages."""
     path = dotted.replace(".", "/")
-    for found in (path, path.rpartition("/")[0]):
-        if found and package(dotted) in MAY_IMPORT and (ROOT / f"{found}.py").exists():
-            return f"{found}.py"
+    for name in (path, path.rpartition("/")[0]):
+        if name and package(dotted) in MAY_IMPORT and (ROOT / f"{name}.py").exists():
+            return f"{name}.py"
     return None
 
 
@@ -116,10 +118,10 @@ def imports_between_rooms() -> dict[tuple[str, str], list[str]]:
     """(importing room, imported room) -> the lines that import."""
     between: dict[tuple[str, str], list[str]] = {}
     for module in modules():
-        for line, name in imports(module):
+        for lineno, name in imports(module):
             target = module_of(name)
             if target is not None and room(target) != room(module):
-                between.setdefault((room(module), room(target)), []).append(f"  {module}:{line}: imports {name}")
+                between.setdefault((room(module), room(target)), []).append(f"  {module}:{lineno}: imports {name}")
     return between
 
 
@@ -136,13 +138,13 @@ def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 def _reachable(start: str, targets: Mapping[str, set[str]]) -> set[str]:
     """All nodes at the end of a path of one edge or more; `start` itself only where it lies on a cycle."""
-    found: set[str] = set()
+    reached: set[str] = set()
     ahead = [start]
     while ahead:
-        new = targets[ahead.pop()] - found
-        found |= new
+        new = targets[ahead.pop()] - reached
+        reached |= new
         ahead += new
-    return found
+    return reached
 
 
 def test_no_cycle_of_imports_between_rooms() -> None:
@@ -150,12 +152,12 @@ def test_no_cycle_of_imports_between_rooms() -> None:
     wrong = []
     for group in cycles(between):
         wrong += [f"{' <-> '.join(group)}:"]
-        wrong += [line for pair, lines in between.items() if set(pair) <= set(group) for line in lines]
+        wrong += [lineno for pair, lines in between.items() if set(pair) <= set(group) for lineno in lines]
     assert not wrong, offences(wrong)
 
 
 @pytest.mark.parametrize(
-    ("edges", "found"),
+    ("edges", "rings"),
     {
         "a chain": ([("a", "b"), ("b", "c"), ("a", "c")], []),
         "two that import each other": ([("a", "b"), ("b", "a"), ("b", "c")], [["a", "b"]]),
@@ -163,8 +165,8 @@ def test_no_cycle_of_imports_between_rooms() -> None:
         "two rings": ([("a", "b"), ("b", "a"), ("c", "d"), ("d", "c"), ("a", "c")], [["a", "b"], ["c", "d"]]),
     }.values(),
 )
-def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], found: list[list[str]]) -> None:
-    assert cycles(edges) == found
+def test_the_search_for_cycles_finds(edges: list[tuple[str, str]], rings: list[list[str]]) -> None:
+    assert cycles(edges) == rings
 
 
 def test_imports_are_absolute() -> None:
@@ -181,10 +183,10 @@ def test_libp2p_is_known_to_one_folder() -> None:
     inside = {module for module in modules() if LIBP2P_ALLOWED.fullmatch(module)}
     private = [module.removesuffix(".py").replace("/", ".") + "." for module in inside - LIBP2P_PUBLIC]
     wrong = [
-        f"{module}:{line}: imports {name}"
+        f"{module}:{lineno}: imports {name}"
         for module in modules()
         if module not in inside
-        for line, name in imports(module)
+        for lineno, name in imports(module)
         if package(name) == "libp2p" or f"{name}.".startswith(tuple(private))
     ]
     assert not wrong, offences(wrong)
@@ -194,7 +196,9 @@ def test_torch_is_known_only_where_tensors_are() -> None:
     wrong = []
     for module in modules():
         if not HEAVY_ALLOWED.match(module):
-            wrong += [f"{module}:{line}: imports {name}" for line, name in imports(module) if package(name) in HEAVY]
+            wrong += [
+                f"{module}:{lineno}: imports {name}" for lineno, name in imports(module) if package(name) in HEAVY
+            ]
     assert not wrong, offences(wrong)
 
 
@@ -238,13 +242,15 @@ def test_every_library_that_is_imported_is_declared() -> None:
     known = declared()
     wrong = []
     for module in modules():
-        for line, name in imports(module):
+        for lineno, name in imports(module):
             top = package(name)
             if top in MAY_IMPORT or top in sys.stdlib_module_names:
                 continue
             distributions = {normal(d) for d in providers.get(top, [OPTIONAL.get(top, top)])}
             if not distributions & known:
-                wrong.append(f"{module}:{line}: imports {top}, of {sorted(distributions)}, which pyproject.toml lacks")
+                wrong.append(
+                    f"{module}:{lineno}: imports {top}, of {sorted(distributions)}, which pyproject.toml lacks"
+                )
     assert not wrong, offences(sorted(set(wrong)))
 
 

@@ -17,8 +17,8 @@ def normal(requirement: str) -> str:
 
 
 def locked(name: str) -> dict[str, str]:
-    lines = (line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#"))
-    return {normal(line): line.partition("==")[2] for line in lines}
+    lines = (text_line for text_line in (ROOT / name).read_text().splitlines() if not text_line.startswith("#"))
+    return {normal(text_line): text_line.partition("==")[2] for text_line in lines}
 
 
 def pinned_libp2p() -> str:

@@ -111,28 +111,28 @@ def ground(hosts: int, mbit: float) -> Iterator[Ground]:
 
 
 def rate_of_a_line(plan: Plan) -> float:
-    with ground(2, plan.mbit) as found:
-        return payload_rate(found.lab, plan.payload) if isinstance(found.lab, Lab) else found.rate
+    with ground(2, plan.mbit) as hosts:
+        return payload_rate(hosts.lab, plan.payload) if isinstance(hosts.lab, Lab) else hosts.rate
 
 
 class Ours:
     """A source and `n` peers that have found each other."""
 
     def __init__(
-        self, found: Ground, n: int, folder: Path, payload: Path, *, star: bool = False, liars: int = 0
+        self, hosts: Ground, n: int, folder: Path, payload: Path, *, star: bool = False, liars: int = 0
     ) -> None:
         self._payload = payload
-        uplink = [] if found.real else ["--uplink", str(found.rate)]
+        uplink = [] if hosts.real else ["--uplink", str(hosts.rate)]
         self.processes = [
-            found.lab.process(
-                host, PEER, found.lab.address(host), str(folder / f"peer{host}"), str(host),
+            hosts.lab.process(
+                host, PEER, hosts.lab.address(host), str(folder / f"peer{host}"), str(host),
                 *uplink, *(["--liar"] if 0 < host <= liars else []),
             )
             for host in range(n + 1)
         ]  # fmt: skip
         self.liars = range(1, liars + 1)
         met = [process.hear() for process in self.processes]
-        self._planner, self._rate = Planner(met[0]["peer"], seed=0), found.rate
+        self._planner, self._rate = Planner(met[0]["peer"], seed=0), hosts.rate
         self.source = met[0]["peer"]
         self._named = {process: one["peer"] for process, one in zip(self.processes, met, strict=True)}
         for number, process in enumerate(self.processes):
@@ -192,8 +192,8 @@ def _heard(process: Process, what: str) -> dict[str, Any]:
 
 def ours(plan: Plan, n: int, folder: Path, payload: Path, **how: Any) -> Outcome:
     kill_after = how.pop("kill_after", None)
-    with ground(n + 1, plan.mbit) as found, tempfile.TemporaryDirectory(dir=folder) as own:
-        return Ours(found, n, Path(own), payload, **how).broadcast(kill_after=kill_after)
+    with ground(n + 1, plan.mbit) as hosts, tempfile.TemporaryDirectory(dir=folder) as own:
+        return Ours(hosts, n, Path(own), payload, **how).broadcast(kill_after=kill_after)
 
 
 def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
@@ -201,13 +201,13 @@ def torrent(plan: Plan, n: int, folder: Path, payload: Path) -> float | None:
     if importlib.util.find_spec("libtorrent") is None:
         print("libtorrent is not installed (pip install libtorrent): left out")
         return None
-    with ground(n + 1, plan.mbit) as found, tempfile.TemporaryDirectory(dir=folder) as own:
-        if not found.real:
+    with ground(n + 1, plan.mbit) as hosts, tempfile.TemporaryDirectory(dir=folder) as own:
+        if not hosts.real:
             return None
         processes = [
-            found.lab.process(host, TORRENT, found.lab.address(host), f"{own}/peer{host}") for host in range(n + 1)
+            hosts.lab.process(host, TORRENT, hosts.lab.address(host), f"{own}/peer{host}") for host in range(n + 1)
         ]
-        addresses = [(found.lab.address(host), process.hear()["port"]) for host, process in enumerate(processes)]
+        addresses = [(hosts.lab.address(host), process.hear()["port"]) for host, process in enumerate(processes)]
         processes[0].say(seed=str(payload))
         data = processes[0].hear()["torrent"]
         for host, process in enumerate(processes[1:], 1):

@@ -40,24 +40,24 @@ def draw(simulated: Mapping[int, float], measured: Mapping[int, float], load: st
 def _lines(simulated: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
     ends = (across.low, across.high)
     return [
-        picture.line([(across.at(n), up.at(n)) for n in ends], "c1"),
-        picture.line([(across.at(n), up.at(1)) for n in ends], "c6"),
-        picture.line([(across.at(n), up.at(simulated[n])) for n in sorted(simulated)], "c5"),
+        picture.polyline([(across.at(n), up.at(n)) for n in ends], "c1"),
+        picture.polyline([(across.at(n), up.at(1)) for n in ends], "c6"),
+        picture.polyline([(across.at(n), up.at(simulated[n])) for n in sorted(simulated)], "c5"),
     ]
 
 
 def _points(simulated: Mapping[int, float], measured: Mapping[int, float], across: Axis, up: Axis) -> list[str]:
     """Values of simulated points stand below the bound, those of measured ones above all points."""
-    found = []
+    points = []
     for n, times in simulated.items():
         x = across.at(n)
-        found.append(picture.circle(x, up.at(times), "c5"))
-        found.append(picture.text(x, up.at(1) + 18, f"{times:.2f}", "small", "middle"))
+        points.append(picture.circle(x, up.at(times), "c5"))
+        points.append(picture.text(x, up.at(1) + 18, f"{times:.2f}", "small", "middle"))
     for n, times in measured.items():
         x, y = across.at(n), up.at(times)
-        found.append(picture.circle(x, y, "c5 filled"))
-        found.append(picture.text(x, min(y, up.at(simulated.get(n, times))) - 9, f"{times:.2f}", "ours", "middle"))
-    return found
+        points.append(picture.circle(x, y, "c5 filled"))
+        points.append(picture.text(x, min(y, up.at(simulated.get(n, times))) - 9, f"{times:.2f}", "ours", "middle"))
+    return points
 
 
 def _names(simulated: Mapping[int, float], measured: Mapping[int, float], up: Axis, most: int) -> list[str]:

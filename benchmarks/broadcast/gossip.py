@@ -98,19 +98,19 @@ WAYS: Final = {"gossip": gossiped, "unicast": unicast}
 
 async def measure(count: int, rounds: int) -> dict[str, tuple[list[list[float]], int]]:
     """By way: for each round the latencies in s, ascending; and how many messages were lost."""
-    found: dict[str, tuple[list[list[float]], int]] = {}
+    results: dict[str, tuple[list[list[float]], int]] = {}
     async with connected(count) as hosts:
-        for name, way in WAYS.items():
+        for name, network_of in WAYS.items():
             rounds_of, lost = [], 0
             for number in range(rounds):
                 message = f"{name} {number} ".encode().ljust(SIZE, b".")
-                start = await way(hosts, message)
+                start = await network_of(hosts, message)
                 await trio.sleep(max(0.0, start + 1 - time.perf_counter()))
                 latencies = [host.arrived[message] - start for host in hosts[1:] if message in host.arrived]
                 lost += len(hosts) - 1 - len(latencies)
                 rounds_of.append(sorted(latencies))
-            found[name] = rounds_of, lost
-    return found
+            results[name] = rounds_of, lost
+    return results
 
 
 async def starred(count: int) -> tuple[list[float], float]:
@@ -158,14 +158,16 @@ def main() -> int:
     rows: list[Sequence[object]] = []
     closing = []
     for count in (20,) if given.quick else (20, 40):
-        found = trio.run(measure, count, 10 if given.quick else 30)
+        results = trio.run(measure, count, 10 if given.quick else 30)
         slowest = {}
-        for name, (rounds, lost) in found.items():
+        for name, (rounds, lost) in results.items():
             middle = statistics.median(latency for round_ in rounds for latency in round_)
             slowest[name] = statistics.median(round_[-1] for round_ in rounds)
             rows.append((count, name, 1e3 * middle, 1e3 * slowest[name], lost))
-        line = f"gossip, {count} hosts: slowest host {1e3 * slowest['gossip']:.0f} ms"
-        closing.append(f"{line}, ratio {slowest['gossip'] / slowest['unicast']:.2f} against unicast, reported, no bar")
+        summary = f"gossip, {count} hosts: slowest host {1e3 * slowest['gossip']:.0f} ms"
+        closing.append(
+            f"{summary}, ratio {slowest['gossip'] / slowest['unicast']:.2f} against unicast, reported, no bar"
+        )
     bench.table(["hosts", "way", "median, ms", "slowest host's median, ms", "lost"], rows)
     print("\n".join(closing))
     return 0

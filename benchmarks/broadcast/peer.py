@@ -35,16 +35,16 @@ class Eye:
         honest_read, honest_prove = Payload.read, PartialPayload.prove
 
         def read(payload: Payload, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
-            found = honest_read(payload, index, block=block)
-            if found is None:
+            chunk = honest_read(payload, index, block=block)
+            if chunk is None:
                 return None
-            data, proof = found
+            data, proof = chunk
             if liar:
                 return bytes([data[0] ^ 1]) + data[1:], proof
             if self.truth is not None:
                 offset, length = chunk_span(payload.manifest, index)
                 self.bad_sent += self.truth[offset : offset + length] != data
-            return found
+            return chunk
 
         def prove(payload: PartialPayload, index: int, data: bytes, proof: list[bytes]) -> None:
             try:
@@ -110,8 +110,8 @@ async def main() -> None:
     await peer.ready()
     say(peer=peer.peer_id, addresses=await peer.addresses())
     async with asyncio.TaskGroup() as fetching:
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            order = json.loads(line)
+        while order_text := await asyncio.to_thread(sys.stdin.readline):
+            order = json.loads(order_text)
             if "fetch" in order:
                 fetching.create_task(obey(peer, eye, given.folder, order))
             else:

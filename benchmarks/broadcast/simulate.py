@@ -81,14 +81,14 @@ class Outcome(NamedTuple):
 
 def places(n: int, seed: int) -> list[Place]:
     """So many peers on a disk."""
-    random, found = Random(seed), []
+    random, drawn_places = Random(seed), []
     for _ in range(n):
         chance = random.random()
         up, down = next((up, down) for share, up, down in LINES if chance <= share)
         angle, radius = random.uniform(0, 2 * math.pi), math.sqrt(random.random())
         believed = up * MBIT * random.uniform(0.8, 1.0)
-        found.append(Place(up * MBIT, down * MBIT, believed, radius * math.cos(angle), radius * math.sin(angle)))
-    return found
+        drawn_places.append(Place(up * MBIT, down * MBIT, believed, radius * math.cos(angle), radius * math.sin(angle)))
+    return drawn_places
 
 
 def alike(n: int, uplink: float, seed: int) -> list[Place]:
@@ -117,7 +117,7 @@ def simulated(
         n=len(peers),
         times=[peer.done - peer.since for peer in world.peers.values() if peer.done and peer.awake],
         best=best,
-        hop=plan.stripes * load.chunk / plan.rate + statistics.mean(place.way(world.middle) for place in peers),
+        hop=plan.stripes * load.chunk / plan.rate + statistics.mean(place.distance(world.middle) for place in peers),
         stripes=plan.stripes,
         unserved=world.waiting,
         surplus=world.surplus / world.delivered,
@@ -156,18 +156,18 @@ class Table:
     def run(self, what: str, n: int, *, equal: bool = False, **how: Any) -> Outcome:
         uplink = EQUAL_MBIT * MBIT if equal else SOURCE_UPLINK
         peers = alike(n, uplink, SEED) if equal else places(n, SEED)
-        found = simulated(self._load, peers, uplink, SEED, **how)
-        ordered = sorted(found.times)
+        outcome = simulated(self._load, peers, uplink, SEED, **how)
+        ordered = sorted(outcome.times)
         p95 = ordered[int(0.95 * (len(ordered) - 1))]
         self._rows.append(
             (
-                what, n, found.stripes if how.get("planned", True) else "", found.best, statistics.median(ordered),
-                p95, found.last, found.last / found.best, star(uplink, n, self._load.length), found.surplus,
-                found.copies, round(found.cpu),
+                what, n, outcome.stripes if how.get("planned", True) else "", outcome.best, statistics.median(ordered),
+                p95, outcome.last, outcome.last / outcome.best, star(uplink, n, self._load.length), outcome.surplus,
+                outcome.copies, round(outcome.cpu),
             )
         )  # fmt: skip
-        print(f"{what}, n = {n}: {found.last:.2f} s, simulated in {found.cpu:.0f} s of CPU", file=sys.stderr)
-        return found
+        print(f"{what}, n = {n}: {outcome.last:.2f} s, simulated in {outcome.cpu:.0f} s of CPU", file=sys.stderr)
+        return outcome
 
     def print(self) -> None:
         columns = (
@@ -181,9 +181,11 @@ def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
     table, claims = Table(load), []
     for n in sizes:
         for what, trouble in (("calm", None), ("30 % fail", disturb)):
-            found = table.run(what, n, trouble=trouble)
+            outcome = table.run(what, n, trouble=trouble)
             anchor = "2 T* + 2 ceil(log_K n) hops"
-            claims.append(Claim(f"simulated, n = {n}, {what}", found.last / found.allowed, anchor, 1.0, at_most=True))
+            claims.append(
+                Claim(f"simulated, n = {n}, {what}", outcome.last / outcome.allowed, anchor, 1.0, at_most=True)
+            )
     equal, killed = (table.run(what, EQUAL, equal=True, trouble=trouble) for what, trouble in EQUALS.items())
     claims.append(
         Claim(f"simulated, 30 % of {EQUAL} killed", killed.last / equal.last, "undisturbed", 1.35, at_most=True)
@@ -199,13 +201,13 @@ def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
 def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> str:
     """The SVG of broadcasts over equal lines, and a table of them. Raises `LocalFault` where sizes are too few."""
     uplink = EQUAL_MBIT * MBIT
-    found = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
-    times = {one.n: one.last / one.best for one in found}
+    outcomes = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
+    times = {one.n: one.last / one.best for one in outcomes}
     said = f"{load.length / 1e6:g} MB over {EQUAL_MBIT} Mbit/s"
     drawn = drawing.draw(times, measured, said)
     bench.table(
         ("simulated, n", "K", "T*, s", "last, s", "of T*", "star, s"),
-        [(one.n, one.stripes, one.best, one.last, times[one.n], star(uplink, one.n, load.length)) for one in found],
+        [(one.n, one.stripes, one.best, one.last, times[one.n], star(uplink, one.n, load.length)) for one in outcomes],
     )
     return drawn
 
@@ -213,10 +215,10 @@ def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> 
 def point(given: str) -> tuple[int, float]:
     """N=TIMES of the command line."""
     n, _, times = given.partition("=")
-    found = int(n), float(times)
-    if found[0] < 1 or not 0 < found[1] < math.inf:
+    position = int(n), float(times)
+    if position[0] < 1 or not 0 < position[1] < math.inf:
         raise ValueError(given)
-    return found
+    return position
 
 
 def main() -> int:

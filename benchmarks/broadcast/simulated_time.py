@@ -18,7 +18,7 @@ class Place(NamedTuple):
     x: float
     y: float
 
-    def way(self, other: "Place") -> float:
+    def distance(self, other: "Place") -> float:
         """Seconds one way."""
         return NEAREST + ACROSS * math.hypot(self.x - other.x, self.y - other.y)
 

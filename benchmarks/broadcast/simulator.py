@@ -39,11 +39,11 @@ SOURCE: Final = "source"
 class Stream:
     """One downloader at one holder."""
 
-    __slots__ = ("getter", "holder", "open", "orders", "telling", "way")
+    __slots__ = ("getter", "holder", "latency", "open", "orders", "telling")
 
     def __init__(self, holder: "Peer", getter: "Peer") -> None:
         self.holder, self.getter = holder, getter
-        self.way = holder.place.way(getter.place)
+        self.latency = holder.place.distance(getter.place)
         self.orders, self.open, self.telling = Orders(), True, False
 
 
@@ -109,7 +109,9 @@ class Peer:
             if wanted and name not in self._streams and self.world.reachable(name):
                 self.swarm.joined(name, self.clock.now)
                 stream = self._streams[name] = Stream(self.world.peers[name], self)
-                self.clock.after((3 if name in self.world.met(self) else 5) * stream.way, stream.holder._asked, stream)
+                self.clock.after(
+                    (3 if name in self.world.met(self) else 5) * stream.latency, stream.holder._asked, stream
+                )
 
     def _pump(self) -> None:
         assert self.swarm is not None
@@ -130,7 +132,7 @@ class Peer:
     def _flush(self) -> None:
         for (peer, do), indices in self.world.batch.items():
             stream = self._streams[peer]
-            self.clock.after(stream.way, do, stream.holder, stream, indices)
+            self.clock.after(stream.latency, do, stream.holder, stream, indices)
         self.world.batch.clear()
 
     def _told(self, stream: Stream, indices: int) -> None:
@@ -147,7 +149,7 @@ class Peer:
 
     def _arriving(self, stream: Stream, index: int) -> None:
         """The last byte has left the holder's uplink, and comes through this downlink."""
-        first = self.clock.now + stream.way
+        first = self.clock.now + stream.latency
         self._received_until = max(first, self._received_until + self.world.size(index) / self.place.down)
         self.clock.after(self._received_until - self.clock.now, self._arrived, stream, index)
 
@@ -176,7 +178,7 @@ class Peer:
         self.world.waiting -= 1
         for stream in self._streams.values():
             stream.open = False
-            self.clock.after(stream.way, stream.holder._left, stream)
+            self.clock.after(stream.latency, stream.holder._left, stream)
         self._streams.clear()
 
     def _hears(self, stream: Stream) -> bool:
@@ -207,14 +209,14 @@ class Peer:
         else:
             if self.joined is None:
                 self._early.append(stream)
-                self.clock.after(stream.way, stream.getter._waits, stream)
+                self.clock.after(stream.latency, stream.getter._waits, stream)
             else:
                 self._begin(stream)
 
     def _begin(self, stream: Stream) -> None:
         self._listeners[stream] = None
         stream.orders.begin(self.have, self.world.chunks)
-        self.clock.after(stream.way, stream.getter._told, stream, self.have)
+        self.clock.after(stream.latency, stream.getter._told, stream, self.have)
         self._offer(stream)
 
     def _want(self, stream: Stream, indices: list[int]) -> None:
@@ -245,7 +247,7 @@ class Peer:
             stream.telling = True
             self.clock.after(quiet, self._tell, stream)
         elif news := stream.orders.news(self.clock.now):
-            self.clock.after(stream.way, stream.getter._told, stream, sum(1 << index for index in news))
+            self.clock.after(stream.latency, stream.getter._told, stream, sum(1 << index for index in news))
 
     def _offer(self, stream: Stream) -> None:
         if stream.orders.first() is not None:
@@ -284,9 +286,9 @@ class Peer:
             seconds = WATCHDOG if frozen else 0.0
             self.clock.after(seconds, self.world.gone, self)
             for stream in (*self._listeners, *self._early):
-                self.clock.after(seconds + stream.way, stream.getter._lost, stream)
+                self.clock.after(seconds + stream.latency, stream.getter._lost, stream)
             for stream in self._streams.values():
-                self.clock.after(seconds + stream.way, stream.holder._left, stream)
+                self.clock.after(seconds + stream.latency, stream.holder._left, stream)
 
 
 class World:
@@ -317,7 +319,7 @@ class World:
                 self._told[peer.name] = self.plan.parents.get(peer.name, ())
                 peer.follow(self._told[peer.name])
                 self._met[peer.name] = set(peer.known)
-                self.clock.after(peer.place.way(self.middle), peer.start)
+                self.clock.after(peer.place.distance(self.middle), peer.start)
                 self.clock.after(self.random.random() * ASK_EVERY, self._again, peer)
         self.first = self.plan
 
@@ -342,7 +344,7 @@ class World:
         peer = self._add(name, place)
         peer.since = self.clock.now
         self.coming, self.waiting = self.coming - 1, self.waiting + 1
-        self.clock.after(2 * place.way(self.middle), peer.start)
+        self.clock.after(2 * place.distance(self.middle), peer.start)
         self.clock.after(ASK_EVERY, self._again, peer)
         self._settle()
 
@@ -364,7 +366,7 @@ class World:
         others = list(self.peers) if len(self.peers) <= NEIGHBOURS else self.random.sample(list(self.peers), NEIGHBOURS)
         for other in {SOURCE, *others} - {name}:
             peer.known[other] = self.peers[other].known[name] = None
-        self._here[name] = Line(place.believed, place.down, place.way(self.middle))
+        self._here[name] = Line(place.believed, place.down, place.distance(self.middle))
         return peer
 
     def _again(self, peer: Peer) -> None:
@@ -385,13 +387,14 @@ class World:
             peer, parents = self.peers[name], self.plan.parents.get(name, ())
             if self._told.get(name) != parents:
                 self._told[name] = parents
-                self.clock.after(peer.place.way(self.middle), peer.follow, parents)
+                self.clock.after(peer.place.distance(self.middle), peer.follow, parents)
 
     def _make(self) -> None:
         now, self._made_at = self.clock.now, self.clock.now
         if self._planned:
             apart = {
-                name: {parent for parent, until in found.items() if until > now} for name, found in self._apart.items()
+                name: {parent for parent, until in until_of.items() if until > now}
+                for name, until_of in self._apart.items()
             }
             self._planner.update(self._uplink, self._here, self.load, apart)
             self.peers[SOURCE].favour({peer for peer, parents in self.plan.parents.items() if SOURCE in parents})

@@ -37,8 +37,8 @@ def main() -> None:
     while not session.listen_port():
         time.sleep(0.01)
     say(port=session.listen_port())
-    for line in sys.stdin:
-        order = json.loads(line)
+    for order_text in sys.stdin:
+        order = json.loads(order_text)
         if "seed" in order:
             say(torrent=seed(session, Path(order["seed"])))
         else:

@@ -48,13 +48,13 @@ def streams_of(arguments: argparse.Namespace, folder: Path) -> list[Stream]:
         learner as diff_learner,  # with torch, whose threads and memory are not to be measured elsewhere
     )
 
-    made = []
+    streams = []
     for rate in arguments.rate:
         course = diff_learner.Course(arguments.task, rate, arguments.steps, arguments.fresh, arguments.lessons)
         with tempfile.TemporaryDirectory(dir=folder) as own:
-            made.append(diff_learner.learned(course, Path(own), lambda line: print(line, flush=True)))
+            streams.append(diff_learner.learned(course, Path(own), lambda text_line: print(text_line, flush=True)))
     print()
-    return made
+    return streams
 
 
 def parsed() -> argparse.Namespace:
@@ -93,11 +93,11 @@ def measured(arguments: argparse.Namespace, folder: Path) -> list[Claim]:
     streams = streams_of(arguments, folder)
     if arguments.save:
         save(arguments.save, streams)
-    found = [(stream, sizes(stream, folder)) for stream in streams]
-    bench.table(COLUMNS, [row(*pair) for pair in found])
-    claims = [claim for pair in found for claim in size_claims(*pair)]
+    results = [(stream, sizes(stream, folder)) for stream in streams]
+    bench.table(COLUMNS, [row(*pair) for pair in results])
+    claims = [claim for pair in results for claim in size_claims(*pair)]
     if arguments.picture:
-        arguments.picture.write_text(drawing.draw(found))
+        arguments.picture.write_text(drawing.draw(results))
     if arguments.sizes:
         return claims
     for stream in streams:

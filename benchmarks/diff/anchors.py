@@ -23,8 +23,8 @@ def xor_encode(old: Words, new: Words) -> list[bytes]:
     return pack(old ^ new)
 
 
-def xor_apply(parts: list[bytes], held: Words) -> None:
-    held ^= unpack(parts[0], np.uint16)
+def xor_apply(parts: list[bytes], current: Words) -> None:
+    current ^= unpack(parts[0], np.uint16)
 
 
 def gaps_encode(old: Words, new: Words) -> list[bytes]:
@@ -33,8 +33,8 @@ def gaps_encode(old: Words, new: Words) -> list[bytes]:
     return pack(np.diff(index, prepend=0).astype(np.int32), new[index])
 
 
-def gaps_apply(parts: list[bytes], held: Words) -> None:
-    held[np.cumsum(unpack(parts[0], np.int32), dtype=np.int64)] = unpack(parts[1], np.uint16)
+def gaps_apply(parts: list[bytes], current: Words) -> None:
+    current[np.cumsum(unpack(parts[0], np.int32), dtype=np.int64)] = unpack(parts[1], np.uint16)
 
 
 def entropy(old: Words, new: Words) -> float:

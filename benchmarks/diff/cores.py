@@ -37,7 +37,7 @@ class Took(NamedTuple):
     waited: float
 
 
-class Turn(NamedTuple):
+class CoreTurn(NamedTuple):
     """The same work by one thread, by two, and by two processes at once, each of which does all of it."""
 
     one: Took
@@ -57,8 +57,8 @@ def cores(stream: Stream) -> list[Claim]:
     rows: list[tuple[object, ...]] = []
     with _other(stream) as other:
         for what, work in _works(tiled).items():
-            turns = [_turn(tiled, what, work, other) for _ in range(TURNS)]
-            quiet = [turn for turn in turns if turn.quiet]
+            turns = [_core_turn(tiled, what, work, other) for _ in range(TURNS)]
+            quiet = [core_turn for core_turn in turns if core_turn.quiet]
             if len(quiet) < QUIET:
                 rows.append((what, len(quiet), "not judged", "not judged"))
                 continue
@@ -71,7 +71,7 @@ def cores(stream: Stream) -> list[Claim]:
     return claims
 
 
-def _gains(turns: list[Turn]) -> tuple[float, float]:
+def _gains(turns: list[CoreTurn]) -> tuple[float, float]:
     """What two threads and what two processes do in the time in which one thread does one."""
     one, two, both = (statistics.median(took.seconds for took in each) for each in zip(*turns, strict=True))
     return one / two, 2 * one / both
@@ -86,11 +86,11 @@ def _works(tiled: Tiled) -> dict[str, Work]:
     }
 
 
-def _turn(tiled: Tiled, what: str, work: Work, other: Connection) -> Turn:
+def _core_turn(tiled: Tiled, what: str, work: Work, other: Connection) -> CoreTurn:
     one, two = _took(tiled, work, 1), _took(tiled, work, 2)
     other.send(what)
     ours, theirs = _took(tiled, work, 1), other.recv()
-    return Turn(one, two, Took(max(ours.seconds, theirs.seconds), max(ours.waited, theirs.waited)))
+    return CoreTurn(one, two, Took(max(ours.seconds, theirs.seconds), max(ours.waited, theirs.waited)))
 
 
 def _took(tiled: Tiled, work: Work, threads: int) -> Took:

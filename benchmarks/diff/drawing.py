@@ -27,12 +27,12 @@ class Curve(NamedTuple):
 
 
 CURVES: Final = (
-    Curve("full", "c1", lambda found: found.full),
-    Curve("full, zstd-1", "c2", lambda found: found.full_zstd),
-    Curve("int32 gaps + zstd-1", "c3", lambda found: found.gaps),
-    Curve("XOR + zstd-1", "c4", lambda found: found.xor),
-    Curve("ours", "c5", lambda found: found.ours),
-    Curve("entropy given exponent", "c6", lambda found: found.bound),
+    Curve("full", "c1", lambda stream_sizes: stream_sizes.full),
+    Curve("full, zstd-1", "c2", lambda stream_sizes: stream_sizes.full_zstd),
+    Curve("int32 gaps + zstd-1", "c3", lambda stream_sizes: stream_sizes.gaps),
+    Curve("XOR + zstd-1", "c4", lambda stream_sizes: stream_sizes.xor),
+    Curve("ours", "c5", lambda stream_sizes: stream_sizes.ours),
+    Curve("entropy given exponent", "c6", lambda stream_sizes: stream_sizes.bound),
 )
 
 
@@ -43,9 +43,10 @@ class Point(NamedTuple):
 
 def draw(measured: Sequence[tuple[Stream, Sizes]]) -> str:
     """The SVG. Raises `LocalFault` unless the names of the streams tell at least two learning rates."""
-    known = [(stream.rate, found) for stream, found in measured if stream.rate is not None]
+    known = [(stream.rate, stream_sizes) for stream, stream_sizes in measured if stream.rate is not None]
     curves = {
-        one: sorted(Point(rate, MODEL * one.bytes_of(found) / found.full) for rate, found in known) for one in CURVES
+        one: sorted(Point(rate, MODEL * one.bytes_of(stream_sizes) / stream_sizes.full) for rate, stream_sizes in known)
+        for one in CURVES
     }
     rates = sorted({rate for rate, _ in known})
     if len(rates) < 2:
@@ -64,19 +65,19 @@ def draw(measured: Sequence[tuple[Stream, Sizes]]) -> str:
 
 
 def _lines(curves: dict[Curve, list[Point]], across: Axis, up: Axis) -> list[str]:
-    found = []
+    marks = []
     ends = {one: up.at(points[-1].nbytes) for one, points in curves.items()}
     heights = picture.apart(ends)
     for one, points in curves.items():
         places = [(across.at(point.rate), up.at(point.nbytes)) for point in points]
         through = [(x, sum(y for _, y in same) / len(same)) for x, part in groupby(places, lambda at: at[0])
                    for same in [list(part)]]  # fmt: skip
-        found.append(picture.line(through, one.style))
+        marks.append(picture.polyline(through, one.style))
         if one.style != "c6":
-            found += [picture.circle(x, y, one.style) for x, y in places]
+            marks += [picture.circle(x, y, one.style) for x, y in places]
         label = f"{one.name}, {_amount(float(f'{points[-1].nbytes:.3g}'))}"
-        found.append(picture.text(RIGHT + 10, heights[one] + 4, label, "ours" if one.style == "c5" else ""))
-    return found
+        marks.append(picture.text(RIGHT + 10, heights[one] + 4, label, "ours" if one.style == "c5" else ""))
+    return marks
 
 
 def _amount(nbytes: float) -> str:

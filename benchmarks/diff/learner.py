@@ -79,15 +79,15 @@ def learned(course: Course, folder: Path, say: Callable[[str], None]) -> Stream:
         spread(folder / "model" / "model.safetensors")
     loop = Loop(course, folder)
     for _ in range(course.warm):
-        say(loop.turn())
-    base = held = bits_of(loop.at)
+        say(loop.step())
+    base = current = bits_of(loop.at)
     steps = []
     for _ in range(course.steps):
-        say(loop.turn())
+        say(loop.step())
         new = bits_of(loop.at)
-        index = np.flatnonzero(held != new)
+        index = np.flatnonzero(current != new)
         steps.append((index, new[index]))
-        held = new
+        current = new
     return Stream(course.name, base, steps)
 
 
@@ -117,7 +117,7 @@ class Loop:
         """The snapshot that both hold, until the next turn."""
         return Snapshot(self._folder / "engine" / "snapshot.safetensors")
 
-    def turn(self) -> str:
+    def step(self) -> str:
         """A batch under the version held, a step, and the engine on the new version; what to say of it."""
         started = time.perf_counter()
         self._number += 1
@@ -128,10 +128,11 @@ class Loop:
         # The engine goes to the new version as a node's does: by the payload.
         self._engine.step_by(Path(stepped.export.edges[0].payload), stepped.export.root, 0)
         length = Path(stepped.export.edges[0].payload).stat().st_size
-        found = stepped.metrics
+        metrics = stepped.metrics
         return (
-            f"step {self._number}: reward {found['reward']:.3f}, groups without signal {found['zero_variance']:.0%}, "
-            f"gradient {found['grad_norm']:.2g}, payload {length:,} bytes; rollouts {generated - started:.0f} s, "
+            f"step {self._number}: reward {metrics['reward']:.3f}, "
+            f"groups without signal {metrics['zero_variance']:.0%}, "
+            f"gradient {metrics['grad_norm']:.2g}, payload {length:,} bytes; rollouts {generated - started:.0f} s, "
             f"step {stepped.seconds:.0f} s, the rest {time.perf_counter() - generated - stepped.seconds:.0f} s"
         )
 

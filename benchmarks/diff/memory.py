@@ -36,7 +36,7 @@ def memory(stream: Stream, folder: Path) -> list[Claim]:
 
 def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, which: str) -> int:
     """Bytes; to be called once in a process."""
-    held = Snapshot(base, root=base_root)
+    current = Snapshot(base, root=base_root)
     with frames.using(builds()[which]):
         # What is loaded and compiled once is not what applying takes. A mapped snapshot is read-only, for which numba
         # compiles apart.
@@ -45,7 +45,7 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
         old.flags.writeable = False
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
         assert [len(piece) for piece in (patch.onto(old), *patch.pieces(old))] == [4, 4]
-        return peak_of(lambda: apply(held, payload, base.with_name("out"), root, threads=1))
+        return peak_of(lambda: apply(current, payload, base.with_name("out"), root, threads=1))
 
 
 def peak_of(work: Callable[[], Any]) -> int:
@@ -67,7 +67,7 @@ def peak_of(work: Callable[[], Any]) -> int:
 
 
 def anonymous() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) << 10
+    for text_line in Path("/proc/self/status").read_text().splitlines():
+        if text_line.startswith("RssAnon:"):
+            return int(text_line.split()[1]) << 10
     return 0

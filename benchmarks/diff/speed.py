@@ -37,7 +37,7 @@ class Tiled:
         old, new = next(versions), next(versions)
         times = -(-TILED // old.nbytes)
         self.old, self.new = np.tile(old, times), np.tile(new, times)
-        self.held, self.copy = self.old.copy(), np.empty_like(self.old)
+        self.current, self.copy = self.old.copy(), np.empty_like(self.old)
         self.waits: list[float] = []
         """For each frame so far, what its thread waited for a core."""
         self.frames = [slice(at, at + frames.FRAME) for at in range(0, len(self.old), frames.FRAME)]
@@ -46,13 +46,14 @@ class Tiled:
         return self._each(lambda part: frames.encode("BF16", self.old[part], self.new[part]), self.frames, threads)
 
     def decode(self, bodies: list[tuple[int, bytes]], threads: int = 1) -> None:
-        """Into `held`, frame by frame. It may hold the new weights' bits of an earlier turn: the old are read apart."""
+        """Into `current`, frame by frame. It may hold the new weights' bits of an earlier turn: the old are read
+        apart."""
 
-        def one(found: tuple[slice, tuple[int, bytes]]) -> None:
-            part, (kind, body) = found
+        def one(tile: tuple[slice, tuple[int, bytes]]) -> None:
+            part, (kind, body) = tile
             old = self.old[part]
             patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
-            patch.into(self.held[part])
+            patch.into(self.current[part])
 
         self._each(one, list(zip(self.frames, bodies, strict=True)), threads)
 
@@ -99,7 +100,7 @@ class Tiled:
             "XOR + zstd-1, encode": work(lambda: xor_encode(self.old, self.new)),
             "XOR + zstd-1, decode+apply": work(lambda: xor_apply(xor, self.copy)),
             "int32 gaps, encode": work(lambda: gaps_encode(self.old, self.new)),
-            "int32 gaps, decode+apply": work(lambda: gaps_apply(gaps, self.held)),
+            "int32 gaps, decode+apply": work(lambda: gaps_apply(gaps, self.current)),
         }
 
 
@@ -112,8 +113,8 @@ BARS: Final = {
 
 def builds() -> dict[str, Build]:
     native_build = native.best()
-    found = {"numpy": REFERENCE, "numba": frames.compiled()}
-    return found | ({"native": native_build} if native_build else {})
+    candidates = {"numpy": REFERENCE, "numba": frames.compiled()}
+    return candidates | ({"native": native_build} if native_build else {})
 
 
 def speeds(stream: Stream, repeats: int) -> list[Claim]:
@@ -121,11 +122,11 @@ def speeds(stream: Stream, repeats: int) -> list[Claim]:
     candidates = tiled.anchors()
     for which, build in builds().items():
         candidates |= {f"{which}, {what}": run for what, run in tiled.candidates(build).items()}
-    found = bench.take_turns(candidates, repeats)
-    assert (tiled.held == tiled.new).all()
-    ratios = {name: bench.ratio(runs, found["memcpy"]) for name, runs in found.items()}
+    measured = bench.take_turns(candidates, repeats)
+    assert (tiled.current == tiled.new).all()
+    ratios = {name: bench.ratio(runs, measured["memcpy"]) for name, runs in measured.items()}
     rows = [
-        (name, sorted(run.rate for run in runs)[len(runs) // 2] / 1e9, ratios[name]) for name, runs in found.items()
+        (name, sorted(run.rate for run in runs)[len(runs) // 2] / 1e9, ratios[name]) for name, runs in measured.items()
     ]
     print(f"{stream.name}: one step, tiled to {tiled.old.nbytes >> 20} MiB, one core")
     bench.table(["what", "GB of model per CPU second", "of memcpy"], rows)

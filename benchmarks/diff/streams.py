@@ -25,11 +25,11 @@ class Stream(NamedTuple):
     steps: list[tuple[NDArray[np.int64], Words]]
 
     def versions(self) -> Iterator[Words]:
-        held = self.base.copy()
-        yield held.copy()
+        current = self.base.copy()
+        yield current.copy()
         for index, bits in self.steps:
-            held[index] = bits
-            yield held.copy()
+            current[index] = bits
+            yield current.copy()
 
     @property
     def rho(self) -> float:
@@ -46,12 +46,12 @@ class Stream(NamedTuple):
 def recorded(path: Path) -> list[Stream]:
     data = np.load(path)
     runs = [name.removesuffix("_base") for name in data.files if name.endswith("_base")]
-    found = []
+    streams = []
     for run in sorted(runs):
         count = sum(name.startswith(f"{run}_i") for name in data.files)
         steps = [(data[f"{run}_i{k}"].astype(np.int64), data[f"{run}_v{k}"]) for k in range(1, count + 1)]
-        found.append(Stream(run, data[f"{run}_base"], steps))
-    return found
+        streams.append(Stream(run, data[f"{run}_base"], steps))
+    return streams
 
 
 def save(path: Path, streams: list[Stream]) -> None:
@@ -66,8 +66,8 @@ def of_snapshots(folder: Path) -> Stream:
     """The bf16 tensors of the snapshots in a store's folder."""
     paths = sorted(folder.glob("*.safetensors"), key=lambda path: [int(part) for part in path.name.split("-")[:2]])
     bits = [
-        np.concatenate([held.bits(entry.name) for entry in held.tensors if entry.dtype == "BF16"])
-        for held in map(Snapshot, paths)
+        np.concatenate([snapshot.bits(entry.name) for entry in snapshot.tensors if entry.dtype == "BF16"])
+        for snapshot in map(Snapshot, paths)
     ]
     steps = []
     for old, new in itertools.pairwise(bits):
@@ -85,16 +85,16 @@ def synthetic(elements: int, count: int, rate: float = 2e-6) -> Stream:
     for _ in range(20):  # until the moments are steady
         gradient = rng.normal(0, scale)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.95 * square + 0.05 * gradient**2
-    base = held = _bf16(weights)
+    base = current = _bf16(weights)
     steps = []
     for _ in range(count):
         gradient = rng.normal(0, scale)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.95 * square + 0.05 * gradient**2
         weights = weights * (1 - 0.01 * rate) - rate * mean / (np.sqrt(square) + 1e-8)
         new = _bf16(weights)
-        index = np.flatnonzero(new != held)
+        index = np.flatnonzero(new != current)
         steps.append((index, new[index]))
-        held = new
+        current = new
     return Stream("synthetic AdamW", base, steps)
 
 

@@ -80,30 +80,30 @@ def _calm_name(setting: Setting) -> str:
     return f"calm, {len(setting.nodes)} nodes, known for {setting.before:.0f} s, {setting.seconds:.0f} s"
 
 
-def _room_claims(name: str, case: Case, found: Outcome, calm: float) -> list[Claim]:
-    claims = [Claim(f"steps: {name}", found.steps / calm, CALM, case.bar)]
+def _room_claims(name: str, case: Case, outcome: Outcome, calm: float) -> list[Claim]:
+    claims = [Claim(f"steps: {name}", outcome.steps / calm, CALM, case.bar)]
     if case.most_groups is not None:
-        judged = found.said["of one key"]
+        judged = outcome.said["of one key"]
         claims.append(Claim(f"groups of a key: {name}", judged, "one", case.most_groups, at_most=True))
     if case.learned is not None:
-        claims.append(Claim(f"learned of the class: {name}", found.said["learned"], "all of it", case.learned))
+        claims.append(Claim(f"learned of the class: {name}", outcome.said["learned"], "all of it", case.learned))
     return claims
 
 
 def request_claims(quick: bool) -> list[Claim]:
-    found = cost.measured(1000 if quick else 4000)
+    measured = cost.measured(1000 if quick else 4000)
     print("CPU of the main process, milliseconds a request")
-    rows = [(one.kind, one.hostile, one.honest, one.ratio) for one in found]
+    rows = [(one.kind, one.hostile, one.honest, one.ratio) for one in measured]
     bench.table(["request", "hostile", "honest", "ratio"], rows)
-    return [Claim(f"CPU of a request: {one.kind}", one.ratio, "an honest one", 1.0, at_most=True) for one in found]
+    return [Claim(f"CPU of a request: {one.kind}", one.ratio, "an honest one", 1.0, at_most=True) for one in measured]
 
 
 def forged_claims(quick: bool) -> list[Claim]:
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        found = process.submit(forged.measured, 8 if quick else 32).result()
-    print(f"a prompt of {found.prompt:.0f} tokens, completions of {found.completion:.0f} on the average")
-    bench.table(["group", "ms of scoring"], [("honest", found.honest), ("made up", found.forged)])
-    return [Claim("scoring CPU of a made-up group, G = 16", found.ratio, "an honest one", 0.15, at_most=True)]
+        measured = process.submit(forged.measured, 8 if quick else 32).result()
+    print(f"a prompt of {measured.prompt:.0f} tokens, completions of {measured.completion:.0f} on the average")
+    bench.table(["group", "ms of scoring"], [("honest", measured.honest), ("made up", measured.forged)])
+    return [Claim("scoring CPU of a made-up group, G = 16", measured.ratio, "an honest one", 0.15, at_most=True)]
 
 
 def greeting_claims(quick: bool) -> list[Claim]:
@@ -118,13 +118,13 @@ def greeting_claims(quick: bool) -> list[Claim]:
 
 
 def door_claims(quick: bool) -> list[Claim]:
-    found = doors.measured(5.0 if quick else 30.0)
-    print(f"{found.newcomers} newcomers, {found.requests} honest requests")
-    print(f"with {doors.IDLE} idle visitors: {', '.join(f'{what}: {so}' for what, so in found.served.items())}\n")
-    served = sum(found.served.values()) / len(found.served)
+    measured = doors.measured(5.0 if quick else 30.0)
+    print(f"{measured.newcomers} newcomers, {measured.requests} honest requests")
+    print(f"with {doors.IDLE} idle visitors: {', '.join(f'{what}: {so}' for what, so in measured.served.items())}\n")
+    served = sum(measured.served.values()) / len(measured.served)
     return [
-        Claim(f"newcomers within {doors.IN_TIME:.0f} s beside silent connections", found.came, "all", 0.95),
-        Claim(f"honest requests answered under {doors.ASKS} tiny asks", found.answered, "all", 0.99),
+        Claim(f"newcomers within {doors.IN_TIME:.0f} s beside silent connections", measured.came, "all", 0.95),
+        Claim(f"honest requests answered under {doors.ASKS} tiny asks", measured.answered, "all", 0.99),
         Claim(f"what goes on with {doors.IDLE} idle visitors", served, "all", 1.0),
     ]
 
@@ -132,7 +132,7 @@ def door_claims(quick: bool) -> list[Claim]:
 def wire_claims(quick: bool) -> list[Claim]:
     if quick:
         return []
-    found = wires.compared(SECONDS)
+    measured = wires.compared(SECONDS)
     print(f"over libp2p and HTTPS, {SECONDS:.0f} s calm, as long with strangers; ms of the main process's CPU a second")
     columns = ["attack", "calm", "steps", "of calm", "CPU, calm", "CPU", "honest requests", "unanswered", "strangers"]
     rows: list[tuple[object, ...]] = [
@@ -140,11 +140,13 @@ def wire_claims(quick: bool) -> list[Claim]:
             *(name, one.calm, one.steps, one.steps / one.calm, one.calm_cpu, one.cpu, int(one.requests)),
             *(int(one.unanswered), ", ".join(f"{key} {value:.3g}" for key, value in one.said.items())),
         )
-        for name, one in found.items()
+        for name, one in measured.items()
     ]
     bench.table(columns, rows)
-    steps = [Claim(f"steps over the wire: {name}", one.steps / one.calm, CALM, one.bar) for name, one in found.items()]
-    asks = [Claim(f"honest requests answered: {name}", one.answered, "all", 0.99) for name, one in found.items()]
+    steps = [
+        Claim(f"steps over the wire: {name}", one.steps / one.calm, CALM, one.bar) for name, one in measured.items()
+    ]
+    asks = [Claim(f"honest requests answered: {name}", one.answered, "all", 0.99) for name, one in measured.items()]
     return steps + asks
 
 

@@ -36,17 +36,17 @@ class Crowd(ABC):
 
     async def run(self, world: Place) -> None:
         """Ask until cancelled (rule 1)."""
-        over = [await world.line(f"stranger {number % self.parties}") for number in range(self.lines)]
-        waiting = deque(world.key(over[number % self.lines]) for number in range(self.keys))
+        connections = [await world.connect(f"stranger {number % self.parties}") for number in range(self.lines)]
+        waiting = deque(world.key(connections[number % self.lines]) for number in range(self.keys))
         greeted = set[int]()
         while True:
             key = waiting.popleft()
             waiting.append(key)
-            world.tasks.start_soon(self._turn, world, key, key.number in greeted)
+            world.tasks.start_soon(self._ask_once, world, key, key.number in greeted)
             greeted.add(key.number)
             await anyio.sleep(1 / RATE)
 
-    async def _turn(self, world: Place, key: Key, greeted: bool) -> None:
+    async def _ask_once(self, world: Place, key: Key, greeted: bool) -> None:
         if not greeted:
             await key.hello()
         answer = await key.lease(world.terms())

@@ -78,7 +78,7 @@ class Sample(NamedTuple):
     tasks: int
     rows: dict[str, int]
 
-    def line(self) -> str:
+    def report_line(self) -> str:
         """Return what is told of a sample while the others are still to come."""
         return f"{self.came} strangers: {self.memory >> 10} KiB, {self.tasks} tasks, {self.passing()} passing rows"
 
@@ -110,7 +110,7 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
             await anyio.sleep(pause)
             if (number + 1) % max(1, identities // count) == 0:
                 samples.append(_sample(world, number + 1))
-                print(samples[-1].line(), flush=True)
+                print(samples[-1].report_line(), flush=True)
         return samples
 
     with mock.patch.object(daemon, "TICK", TICK), mock.patch.object(broadcast_planner, "LOOK", LOOK):
@@ -126,20 +126,20 @@ def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
         for number in range(strangers):
             world.tasks.start_soon(_visit, world, number, number % FREE_KINDS)
             await anyio.sleep(3600 / strangers)
-        found = []
+        samples = []
         ended = anyio.current_time()
         for hours in after:
             world.put_forward(max(0.0, ended + 3600 * hours - anyio.current_time()))
             await anyio.sleep(_SETTLES)
-            found.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
-        return found
+            samples.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
+        return samples
 
     return running(replace(SETTING, nodes=()), main)
 
 
 async def _visit(world: World, number: int, kind: int) -> None:
-    line = await world.line(f"party {number}")
-    key = world.key(line)
+    connection = await world.connect(f"party {number}")
+    key = world.key(connection)
     world.attackers.clear()
     try:
         await key.hello()
@@ -151,7 +151,7 @@ async def _visit(world: World, number: int, kind: int) -> None:
                 await anyio.sleep(20.0)
                 await key.ask_verdicts()
     finally:
-        world.hang_up(line)
+        world.hang_up(connection)
 
 
 def _sample(world: World, came: int) -> Sample:
@@ -192,14 +192,14 @@ def claims_of(samples: Sequence[Sample]) -> list[Claim]:
     ]
 
 
-def claims_of_disk(strangers: int, found: Sequence[Left]) -> list[Claim]:
+def claims_of_disk(strangers: int, sizes: Sequence[Left]) -> list[Claim]:
     """Print what is left on disk, and return what is claimed of it."""
-    bench.table(["hours later", "bytes on disk a stranger"], [(one.hours, one.nbytes) for one in found])
-    tables = sorted(table for table, count in found[0].rows.items() if count)
-    bench.table(["table", *(f"{one.hours:g} h later" for one in found)], [
-        (table, *(one.rows[table] for one in found)) for table in tables
+    bench.table(["hours later", "bytes on disk a stranger"], [(one.hours, one.nbytes) for one in sizes])
+    tables = sorted(table for table, count in sizes[0].rows.items() if count)
+    bench.table(["table", *(f"{one.hours:g} h later" for one in sizes)], [
+        (table, *(one.rows[table] for one in sizes)) for table in tables
     ])  # fmt: skip
-    last = found[-1]
+    last = sizes[-1]
     groups = last.rows["submissions"]
     each = last.nbytes * strangers / max(1, groups)
     silent = sum(last.rows[table] - groups for table in ("nodes", "leases", "verdicts")) + last.rows["ends"]

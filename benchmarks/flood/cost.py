@@ -78,7 +78,7 @@ class _Bench:
         self._at, self._most = coordinator, most
         self._nodes = [LightNode(coordinator.terms(40)) for _ in range(NODES)]
         self._known: dict[int, list[bytes]] = {number: [] for number in range(NODES)}
-        self._made = 0
+        self._introduced_so_far = 0
 
     async def measured(self, requests: int) -> list[Found]:
         await self._ask([Ask(f"honest {n}", "hello", node.hello()) for n, node in enumerate(self._nodes)])
@@ -96,13 +96,13 @@ class _Bench:
             "question about 64 documents that are none": self._documents,
             "request that is not signed by its key": self._unsigned,
         }
-        found, before = [], await self._honest(requests // 4)
+        costs, before = [], await self._honest(requests // 4)
         for kind, hostile in kinds.items():
             spent = await hostile(requests)
             after = await self._honest(requests // 4)
-            found.append(Found(kind, 1000 * spent, 1000 * statistics.mean((before, after)), requests))
+            costs.append(Found(kind, 1000 * spent, 1000 * statistics.mean((before, after)), requests))
             before = after
-        return found
+        return costs
 
     async def _honest(self, requests: int) -> float:
         """CPU seconds of a request of an honest group."""
@@ -201,9 +201,9 @@ class _Bench:
         """Let the learner take what waits for it: what an ask costs must not hang on how long this has gone on."""
         books = self._at.coordinator.books
         while books.buffered() >= BATCH:
-            made = self._at.terms().version + 1
+            version = self._at.terms().version + 1
             self._at.learner.let.set()
-            await until(partial(self._stands_at, made))
+            await until(partial(self._stands_at, version))
 
     def _stands_at(self, version: int) -> bool:
         progress = self._at.coordinator.books.progress
@@ -214,10 +214,10 @@ class _Bench:
 
     async def _introduced(self, keys: int) -> list[tuple[str, LightNode]]:
         """Strangers that have said hello, each with a connection of its own."""
-        self._made += 1
-        made = [(f"stranger {self._made} {number}", self._stranger()) for number in range(keys)]
-        await self._ask([Ask(peer, "hello", key.hello()) for peer, key in made])
-        return made
+        self._introduced_so_far += 1
+        visitors = [(f"stranger {self._introduced_so_far} {number}", self._stranger()) for number in range(keys)]
+        await self._ask([Ask(peer, "hello", key.hello()) for peer, key in visitors])
+        return visitors
 
     async def _ask(self, asks: Sequence[Ask]) -> tuple[float, list[bytes]]:
         """CPU seconds of all of them and of the verdicts that follow, and the answers."""

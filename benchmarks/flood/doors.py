@@ -76,20 +76,20 @@ def measured(seconds: float) -> Doors:
 
 async def _newcomers(place: Station, seconds: float) -> list[float]:
     """The seconds until each newcomer of another subnet was answered."""
-    found: list[float] = []
+    waits: list[float] = []
 
     async def come(number: int) -> None:
         began, end = trio.current_time(), 2 * IN_TIME
         with trio.move_on_after(end):
             while not await _answered(place, f"127.{20 + number % 200}.{number // 200}.1"):  # noqa: ASYNC110
                 await trio.sleep(0.2)
-        found.append(trio.current_time() - began)
+        waits.append(trio.current_time() - began)
 
     async with trio.open_nursery() as nursery:
         for number in range(max(20, round(4 * seconds))):
             nursery.start_soon(come, number)
             await trio.sleep(0.25)
-    return found
+    return waits
 
 
 async def _answered(place: Station, source: str) -> bool:
@@ -106,7 +106,7 @@ async def _answered(place: Station, source: str) -> bool:
 
 async def _questions(place: Station, seconds: float) -> list[bool]:
     """Whether each honest request was answered, where `ASKS` tiny ones are always under way."""
-    found: list[bool] = []
+    answered: list[bool] = []
     ask, head = encode(ReachableAsk(ports=[4310])), encode(HeadAsk())
 
     async def strangers(peer: Peer) -> None:
@@ -119,9 +119,9 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
         while True:
             try:
                 await peer.request(place.run.peer_id, "head", head, timeout=10.0)
-                found.append(True)
+                answered.append(True)
             except P2PError:
-                found.append(False)
+                answered.append(False)
             await trio.sleep(0.1)
 
     async with trio.open_nursery() as nursery:
@@ -134,10 +134,10 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
         for peer in friends:
             nursery.start_soon(honest, peer)
         await trio.sleep(seconds)
-        while len(found) < FEWEST:  # each of them ends after 10 s at the latest  # noqa: ASYNC110
+        while len(answered) < FEWEST:  # each of them ends after 10 s at the latest  # noqa: ASYNC110
             await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
-    return found
+    return answered
 
 
 async def _peer(nursery: trio.Nursery, place: Station, source: str) -> Peer:
@@ -223,34 +223,34 @@ def _page(place: Station) -> bool:
 @contextlib.contextmanager
 def _connections(port: int, source: str, rate: float, most: int = 1 << 30) -> Iterator[None]:
     """Open connections that say nothing, `rate` a second, at most `most` at a time, and make those anew that end."""
-    over = threading.Event()
-    thread = threading.Thread(target=_silent, args=(port, source, rate, most, over), daemon=True)
+    stopping = threading.Event()
+    thread = threading.Thread(target=_silent, args=(port, source, rate, most, stopping), daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        stopping.set()
         thread.join()
 
 
-def _silent(port: int, source: str, rate: float, most: int, over: threading.Event) -> None:
-    held, waiting = set[socket.socket](), selectors.DefaultSelector()
+def _silent(port: int, source: str, rate: float, most: int, stopping: threading.Event) -> None:
+    sockets, waiting = set[socket.socket](), selectors.DefaultSelector()
     try:
-        while not over.wait(1 / rate):
+        while not stopping.wait(1 / rate):
             for key, _ in waiting.select(0):
                 one = key.fileobj
                 assert isinstance(one, socket.socket)
                 waiting.unregister(one)
-                held.discard(one)
+                sockets.discard(one)
                 one.close()
-            if len(held) < most:
+            if len(sockets) < most:
                 one = socket.socket()
                 one.setblocking(False)
                 one.bind((source, 0))
                 one.connect_ex(("127.0.0.1", port))
-                held.add(one)
+                sockets.add(one)
                 waiting.register(one, selectors.EVENT_READ)
     finally:
-        for one in held:
+        for one in sockets:
             one.close()
         waiting.close()

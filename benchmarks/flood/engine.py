@@ -92,14 +92,14 @@ class StandInScorer:
         return await self._at(_root(weights), [], [])
 
     async def step_by(self, payload: Path, root: bytes, keep: int) -> Loaded:
-        held = self._holds()
-        return await self._at(root, [held.root, *held.behind][:keep], [])
+        loaded = self._holds()
+        return await self._at(root, [loaded.root, *loaded.behind][:keep], [])
 
     async def step_to(self, root: bytes) -> Loaded:
-        held = self._holds()
-        line = [*reversed(held.behind), held.root, *held.ahead]
-        place = line.index(root)
-        return await self._at(root, line[:place][::-1], line[place + 1 :])
+        loaded = self._holds()
+        roots = [*reversed(loaded.behind), loaded.root, *loaded.ahead]
+        place = roots.index(root)
+        return await self._at(root, roots[:place][::-1], roots[place + 1 :])
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         async with self._device:

@@ -59,10 +59,10 @@ class TimedScorer(StandInScorer):
 
     async def score(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
         began = time.thread_time()
-        found: list[SampleScore] = self.engine.score(job, [one.sample() for one in samples])
+        scores: list[SampleScore] = self.engine.score(job, [one.sample() for one in samples])
         self.spent[self.group_of[job.seeds[0]]] += time.thread_time() - began
         await anyio.sleep(0.1)
-        return found
+        return scores
 
 
 def measured(groups: int) -> Forged:
@@ -81,7 +81,7 @@ def measured(groups: int) -> Forged:
 async def _brought(world: World, scorer: TimedScorer, groups: int) -> Forged:
     cost: dict[str, list[float]] = {"honest": [], "forged": []}
     prompts, completions = list[int](), list[int]()
-    friend = world.key(await world.line())
+    friend = world.key(await world.connect())
     await friend.hello()
     for number in range(groups):
         lease = await world.lease(friend)
@@ -89,7 +89,7 @@ async def _brought(world: World, scorer: TimedScorer, groups: int) -> Forged:
         prompts.append(len(lease.prompt))
         completions += [len(one.tokens) for one in samples]
         cost["honest"].append(await _judged(world, scorer, friend, lease, samples))
-        stranger = world.key(await world.line(f"stranger {number}"))
+        stranger = world.key(await world.connect(f"stranger {number}"))
         await stranger.hello()
         lease = await world.lease(stranger)
         forged = [_forged(world, one) for one in samples]

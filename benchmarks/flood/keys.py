@@ -30,7 +30,7 @@ class Asker(Rpc, Links, Protocol):
 
 
 @dataclass
-class Line:
+class Connection:
     """A connection to the coordinator `to`. `asked`: requests, `unanswered`: those of them that failed."""
 
     network: Asker
@@ -55,7 +55,7 @@ class Key:
     each; `taken`: of its groups those that were taken in;
     `refused`: refusals by code."""
 
-    line: Line
+    connection: Connection
     terms: Terms
     number: int
     clock: Callable[[], int]
@@ -76,13 +76,13 @@ class Key:
 
     async def hello(self) -> Refusal | None:
         """Introduce the key; None where it is welcome."""
-        return self._counted(await self.line.ask("hello", self._light.hello()))
+        return self._counted(await self.connection.ask("hello", self._light.hello()))
 
     async def lease(self, terms: Terms) -> Lease | Refusal:
         """Ask once for a lease under the version of `terms`."""
         self._light.terms = terms
         beside = self._beside()
-        answer = await self.line.ask("lease", self._light.ask(beside))
+        answer = await self.connection.ask("lease", self._light.ask(beside))
         self._take(beside, answer)
         refused = self._counted(answer)
         if refused is not None:
@@ -96,7 +96,7 @@ class Key:
     async def submit(self, group: Submission) -> Refusal | None:
         """Hand a group in; None where it was taken in, or its receipt came at once."""
         beside = self._beside()
-        answer = await self.line.ask("submit", self._light.sealed("submit", encode(group), beside))
+        answer = await self.connection.ask("submit", self._light.sealed("submit", encode(group), beside))
         self._take(beside, answer)
         if (refused := self._counted(answer)) is None:
             self.taken += 1
@@ -106,7 +106,7 @@ class Key:
     async def ask_verdicts(self) -> None:
         """Ask what became of the groups that are undecided, and confirm the receipts that came."""
         asked = self._beside()
-        answer = await self.line.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
+        answer = await self.connection.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
         if self._counted(answer) is None and answer.body is not None:
             self._take(asked, msgspec.structs.replace(answer, verdicts=decode(answer.body, Verdicts)))
 

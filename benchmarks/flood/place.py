@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from benchmarks.flood.engine import honest
-from benchmarks.flood.keys import Key, Line
+from benchmarks.flood.keys import Connection, Key
 from benchmarks.load.light import Terms
 from protocol.leases import Lease
 from protocol.requests import Refusal
@@ -44,7 +44,7 @@ class Place(ABC):
         """Return the facts about the newest version."""
 
     @abstractmethod
-    async def line(self, party: str = "") -> Line:
+    async def connect(self, party: str = "") -> Connection:
         """Make a connection of its own. `party`: whose; none: its own (p2p/limits/origin.py)."""
 
     @abstractmethod
@@ -56,9 +56,9 @@ class Place(ABC):
         rows = self.rows(query, *parameters)
         return rows[0][0] if rows else None
 
-    def key(self, line: Line) -> Key:
+    def key(self, connection: Connection) -> Key:
         """Make an attacker's key over a connection."""
-        self.attackers.append(self._made(line))
+        self.attackers.append(self._new_key(connection))
         return self.attackers[-1]
 
     async def lease(self, key: Key) -> Lease:
@@ -75,7 +75,7 @@ class Place(ABC):
 
     async def volunteer(self, seconds: float) -> None:
         """Work honestly until cancelled, on one group at a time. `seconds`: that a group takes."""
-        key = self._made(await self.line())
+        key = self._new_key(await self.connect())
         self.honest.append(key)
         await key.hello()
         while True:
@@ -83,6 +83,6 @@ class Place(ABC):
             await anyio.sleep(seconds * self.random.uniform(0.85, 1.15))
             await key.submit(honest(lease))
 
-    def _made(self, line: Line) -> Key:
+    def _new_key(self, connection: Connection) -> Key:
         self._next += 1
-        return Key(line, self.terms(), self._next, self.now)
+        return Key(connection, self.terms(), self._next, self.now)

@@ -43,27 +43,27 @@ def from_sources() -> None:
 
 @dataclass
 class Visitors:
-    """`strangers`, each over `connections`. `found`: answers by status; 0: none."""
+    """`strangers`, each over `connections`. `counts`: answers by status; 0: none."""
 
     addresses: list[str]
     pin: bytes
     strangers: int = 4
     connections: int = 32
-    found: Counter[int] = field(default_factory=Counter)
+    counts: Counter[int] = field(default_factory=Counter)
 
     async def run(self, world: Place) -> None:
         """Ask until cancelled."""
         for number in range(self.strangers):
-            key = world.key(await world.line(f"stranger {number}"))
+            key = world.key(await world.connect(f"stranger {number}"))
             world.tasks.start_soon(self._visit, world, key)
 
     def said(self, world: Place) -> dict[str, float]:
         """Return how many requests were answered, turned away as too many, and lost."""
         return {
-            "requests": self.found.total(),
-            "answered": self.found[200],
-            "429": self.found[429],
-            "no answer": self.found[0],
+            "requests": self.counts.total(),
+            "answered": self.counts[200],
+            "429": self.counts[429],
+            "no answer": self.counts[0],
         }
 
     async def _visit(self, world: Place, key: Key) -> None:
@@ -85,9 +85,9 @@ class Visitors:
             try:
                 async with session.post(url, data=data) as answer:
                     await answer.read()
-                    self.found[answer.status] += 1
+                    self.counts[answer.status] += 1
             except (TimeoutError, aiohttp.ClientError, OSError):
-                self.found[0] += 1
+                self.counts[0] += 1
                 await anyio.sleep(0.1)
 
     def _asks(self, world: Place, key: Key) -> Iterator[tuple[str, bytes]]:
@@ -98,5 +98,5 @@ class Visitors:
             yield f"{origin}{routes.RPC}{method}", data
 
     def _connector(self, **options: Any) -> aiohttp.TCPConnector:
-        made: aiohttp.TCPConnector = aiohttp.TCPConnector(ssl=KeyPin(self.pin), limit=0, **options)
-        return made
+        connector: aiohttp.TCPConnector = aiohttp.TCPConnector(ssl=KeyPin(self.pin), limit=0, **options)
+        return connector

@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.flood.catalogue import CASES
-from benchmarks.flood.keys import Line
+from benchmarks.flood.keys import Connection
 from benchmarks.flood.place import Place
 from benchmarks.flood.visitors import SOURCE, Visitors, from_sources
 from benchmarks.load.light import Terms
@@ -59,7 +59,7 @@ class Wire(Place):
         super().__init__(seed=time.time_ns(), first=time.time_ns())
         self._order, self._terms, self.tasks = order, order.terms, tasks
         self._parties: dict[str, int] = {}
-        self._lines: list[Line] = []
+        self._lines: list[Connection] = []
 
     def now(self) -> int:
         """See `Place`."""
@@ -72,8 +72,8 @@ class Wire(Place):
     def asked(self) -> dict[str, float]:
         """Return how many requests there were, and how many of them were not answered."""
         return {
-            "requests": sum(line.asked for line in self._lines),
-            "unanswered": sum(line.unanswered for line in self._lines),
+            "requests": sum(connection.asked for connection in self._lines),
+            "unanswered": sum(connection.unanswered for connection in self._lines),
         }
 
     async def follow(self) -> None:
@@ -83,16 +83,16 @@ class Wire(Place):
             self._terms = msgspec.structs.replace(self._terms, version=rows[0][0], root=rows[0][1])
             await anyio.sleep(_LOOK)
 
-    async def line(self, party: str = "") -> Line:
+    async def connect(self, party: str = "") -> Connection:
         """See `Place`."""
         number = self._parties.setdefault(party or f"own {len(self._parties)}", len(self._parties))
         kind = 20 * (self._order.pin is not None)
         source = f"127.{(40 if party else 120) + kind + number // 200}.{number % 200}.1"
-        made = await (self._over_libp2p(source) if self._order.pin is None else self._over_https(source))
-        self._lines.append(made)
-        return made
+        connection = await (self._over_libp2p(source) if self._order.pin is None else self._over_https(source))
+        self._lines.append(connection)
+        return connection
 
-    async def _over_libp2p(self, source: str) -> Line:
+    async def _over_libp2p(self, source: str) -> Connection:
         peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=0)
         self.tasks.start_soon(peer.run)
         await peer.ready()
@@ -103,7 +103,7 @@ class Wire(Place):
         finally:
             trio.open_tcp_stream = connect
 
-    async def _over_https(self, source: str) -> Line:
+    async def _over_https(self, source: str) -> Connection:
         assert self._order.pin is not None
         network = HttpsClient(source, self._order.pin)
         SOURCE.set(source)
@@ -111,10 +111,10 @@ class Wire(Place):
         await network.ready()
         return await self._dialled(network)
 
-    async def _dialled(self, network: Peer | HttpsClient) -> Line:
+    async def _dialled(self, network: Peer | HttpsClient) -> Connection:
         while True:
             try:
-                return Line(network, await network.dial(self._order.addresses))
+                return Connection(network, await network.dial(self._order.addresses))
             except P2PError:
                 await anyio.sleep(0.5)
 

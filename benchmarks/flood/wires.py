@@ -56,13 +56,13 @@ class Wired(NamedTuple):
 
 def compared(seconds: float) -> dict[str, Wired]:
     """Measure each attack on room that `--quick` looks at, and strangers over HTTPS."""
-    found = {}
+    results = {}
     for name, case in CASES.items():
         if case.quick and case.learned is None:
             fresh = case.setting.before == 0
-            found[name] = _fresh(name, seconds, case.bar) if fresh else _known(name, seconds, case.bar)
-    found[VISITORS] = _known(VISITORS, seconds, 0.9)
-    return found
+            results[name] = _fresh(name, seconds, case.bar) if fresh else _known(name, seconds, case.bar)
+    results[VISITORS] = _known(VISITORS, seconds, 0.9)
+    return results
 
 
 def _known(attack: str, seconds: float, bar: float) -> Wired:
@@ -137,9 +137,9 @@ def _place() -> Iterator[_Place]:
     sections = {**SECTIONS, "https": {"listen": [listen]}}
     with (
         tempfile.TemporaryDirectory(prefix="echo2-flood-") as folder,
-        station(Path(folder) / "run", sections=sections, options=OPTIONS) as made,
+        station(Path(folder) / "run", sections=sections, options=OPTIONS) as station_run,
     ):
-        place = _Place(made, [f"{listen}/https/p2p/{made.run.peer_id}"])
+        place = _Place(station_run, [f"{listen}/https/p2p/{station_run.run.peer_id}"])
         try:
             yield place
         finally:

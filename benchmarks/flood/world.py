@@ -24,7 +24,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from benchmarks.flood.engine import StandInLearner, StandInScorer
-from benchmarks.flood.keys import Line
+from benchmarks.flood.keys import Connection
 from benchmarks.flood.place import Place
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import Terms, terms_of
@@ -109,7 +109,7 @@ class World(Place):
         assert latest is not None
         return terms_of(self.run, latest.version, latest.root, self.setting.tokens)
 
-    async def line(self, party: str = "") -> Line:
+    async def connect(self, party: str = "") -> Connection:
         """See `Place`."""
         self._peers += 1
         name = f"peer-{self._peers}"
@@ -117,11 +117,11 @@ class World(Place):
         self.network.origins[name] = Origin(name, party or name)
         self.tasks.start_soon(peer.run)
         await peer.ready()
-        return Line(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run.peer_id}"]))
+        return Connection(peer, await peer.dial([f"/memory/coordinator/p2p/{self.run.peer_id}"]))
 
-    def hang_up(self, line: Line) -> None:
+    def hang_up(self, connection: Connection) -> None:
         """End a connection, and the peer at its other end, for good."""
-        name = line.network.peer_id
+        name = connection.network.peer_id
         self.network.kill(name)
         self.network.origins.pop(name, None)
 
@@ -163,8 +163,8 @@ def running(setting: Setting, main: Callable[[World], Awaitable[T]], scorer: Sco
         async with _world(setting, scorer) as world:
             return await main(world)
 
-    found: T = run_fake(within)
-    return found
+    outcome: T = run_fake(within)
+    return outcome
 
 
 def _accepted(world: World) -> int:

@@ -49,7 +49,7 @@ class Claim:
     def ok(self) -> bool:
         return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
 
-    def line(self) -> str:
+    def closing_line(self) -> str:
         verdict = "ok" if self.ok else "short"
         return f"{self.name}: ratio {self.ratio:.3f} against {self.anchor}, bar {self.bar:g}: {verdict}"
 
@@ -78,15 +78,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under columns; floats with three significant digits."""
     cells = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    for line in (columns, ["-" * width for width in widths], *cells):
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |")
+    for text_row in (columns, ["-" * width for width in widths], *cells):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(text_row, widths, strict=True)) + " |")
     print(flush=True)
 
 
 def close(claims: Sequence[Claim]) -> int:
     """Print the closing lines; the exit status."""
     for claim in claims:
-        print(claim.line())
+        print(claim.closing_line())
     return 0 if all(claim.ok for claim in claims) else 1
 
 
@@ -137,7 +137,7 @@ def cpu_of(pid: int) -> float:
 def _cpu() -> str:
     try:
         with open("/proc/cpuinfo", errors="replace") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+            names = [text_line.partition(":")[2].strip() for text_line in file if text_line.startswith("model name")]
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()

@@ -58,11 +58,11 @@ class Process:
     def hear(self) -> dict[str, Any]:
         """The next line. Raises `RuntimeError` when the process has ended."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
+        text_line = self._process.stdout.readline()
+        if not text_line:
             raise RuntimeError(f"process {self.pid} ended with {self._process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        message: dict[str, Any] = json.loads(text_line)
+        return message
 
     def kill(self) -> None:
         """End the process, and close its pipes."""
@@ -159,16 +159,16 @@ def payload_rate(lab: Lab, length: int) -> float:
 def _receive(address: str) -> None:
     with socket.create_server((address, 0)) as server:
         print(json.dumps({"port": server.getsockname()[1]}), flush=True)
-        with server.accept()[0] as line:
-            while line.recv(1 << 20):
+        with server.accept()[0] as connection:
+            while connection.recv(1 << 20):
                 pass
         print(json.dumps({"end": time.monotonic()}), flush=True)
 
 
 def _send(address: str, port: str, length: str) -> None:
-    with socket.create_connection((address, int(port))) as line:
+    with socket.create_connection((address, int(port))) as connection:
         print(json.dumps({"start": time.monotonic()}), flush=True)
-        line.sendall(bytes(int(length)))
+        connection.sendall(bytes(int(length)))
 
 
 if __name__ == "__main__":

@@ -68,17 +68,17 @@ def svg(name: str, heading: str, below: str, parts: Iterable[str]) -> str:
 
 def grid(across: Scale, up: Scale, columns: Mapping[float, str], rows: Mapping[float, str], caption: str) -> list[str]:
     """Lines at these values, with these words beside them. `caption`: below the horizontal axis."""
-    found = []
+    marks = []
     for value, said in rows.items():
         y = up.at(value)
-        found += [f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>', text(LEFT - 8, y + 4, said, "small", "end")]
+        marks += [f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>', text(LEFT - 8, y + 4, said, "small", "end")]
     for value, said in columns.items():
         x = across.at(value)
-        found += [f'<path class="grid" d="M{x} {TOP}V{BOTTOM}"/>', text(x, BOTTOM + 20, said, "small", "middle")]
-    return [*found, text((LEFT + RIGHT) / 2, BOTTOM + 42, caption, "small", "middle")]
+        marks += [f'<path class="grid" d="M{x} {TOP}V{BOTTOM}"/>', text(x, BOTTOM + 20, said, "small", "middle")]
+    return [*marks, text((LEFT + RIGHT) / 2, BOTTOM + 42, caption, "small", "middle")]
 
 
-def line(places: Sequence[tuple[float, float]], style: str) -> str:
+def polyline(places: Sequence[tuple[float, float]], style: str) -> str:
     path = " ".join(f"{x},{y:.1f}" for x, y in places)
     return f'<polyline class="{style}" points="{path}"/>'
 

@@ -88,9 +88,9 @@ def joined(
     run = setup.init(folder / "run", str(model), config, now=time.time_ns() // 1_000_000)
     with (
         start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(_open(run, snapshot, folder)) as turn,
+        portal.wrap_async_context_manager(_open(run, snapshot, folder)) as run_groups,
     ):
-        yield lambda: portal.call(turn, groups)
+        yield lambda: portal.call(run_groups, groups)
 
 
 class Measuring(Control):
@@ -161,11 +161,11 @@ class Measuring(Control):
         return int(self._database.value(f"SELECT count(*) FROM {what}"))
 
 
-Turn = Callable[[int], Coroutine[None, None, Measured]]
+RunGroups = Callable[[int], Coroutine[None, None, Measured]]
 
 
 @asynccontextmanager
-async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
+async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[RunGroups]:
     """The coordinator and the node; yields what runs a turn."""
     dtype = run.config.run.compute_dtype
     scorer = SupervisedEngine(lambda: EngineProcess(name="scorer"), restarts(), device="cpu", dtype=dtype)
@@ -189,14 +189,14 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[Turn]:
             try:
                 with _node(run.invite(await network.addresses()), folder) as process:
                     control.cpu = partial(cpu_of, process.pid)
-                    yield partial(_turn, control, process)
+                    yield partial(_run_groups, control, process)
             finally:
                 for task in tasks:
                     task.cancel()
                 await scorer.stop()
 
 
-async def _turn(control: Measuring, node: "subprocess.Popen[bytes]", groups: int) -> Measured:
+async def _run_groups(control: Measuring, node: "subprocess.Popen[bytes]", groups: int) -> Measured:
     control.open(groups)
     until = time.monotonic() + WITHIN
     while not control.settled.is_set():

@@ -44,22 +44,22 @@ def goodput_claims(quick: bool, folder: Path) -> list[Claim]:
 
 def cost_claims(quick: bool, folder: Path) -> list[Claim]:
     turns, scale = (5, 1) if quick else (5, 4)
-    found = {}
+    costs = {}
     for size, groups in ((TINY, 64), (MIDDLE, 16), (LONG, 12)):
-        found[size] = cost.measured(size, groups * scale, turns)
+        costs[size] = cost.measured(size, groups * scale, turns)
     print("CPU of main per group, milliseconds")
-    rows = [(size.name, one.main, one.anchor, one.ratio, one.requests) for size, one in found.items()]
+    rows = [(size.name, one.main, one.anchor, one.ratio, one.requests) for size, one in costs.items()]
     bench.table(["group", "main", "anchor", "ratio", "requests"], rows)
     return [
-        Claim(f"CPU per group of {TINY.name}", found[TINY].ratio, ANCHOR, 1.5, at_most=True),
-        Claim(f"CPU per group of {MIDDLE.name}", found[MIDDLE].ratio, ANCHOR, 6.0, at_most=True),
-        Claim(f"milliseconds per group of {LONG.name}", found[LONG].main, "one", 10.0, at_most=True),
+        Claim(f"CPU per group of {TINY.name}", costs[TINY].ratio, ANCHOR, 1.5, at_most=True),
+        Claim(f"CPU per group of {MIDDLE.name}", costs[MIDDLE].ratio, ANCHOR, 6.0, at_most=True),
+        Claim(f"milliseconds per group of {LONG.name}", costs[LONG].main, "one", 10.0, at_most=True),
     ]
 
 
 def growth_claims(quick: bool, folder: Path) -> list[Claim]:
     many, few = 100_000 if quick else 1_000_000, 1_000
-    runs = {groups: growth.made(folder / f"growth-{groups}", groups) for groups in (few, many)}
+    runs = {groups: growth.run_with_history(folder / f"growth-{groups}", groups) for groups in (few, many)}
     pictures = {groups: growth.picture(run, 10.0 if quick else 20.0) for groups, run in runs.items()}
     folders = [run.folder.path for run in runs.values()]
     costs = dict(zip(runs, growth.compared(folders, 2 if quick else 3, 8, 90), strict=True))
@@ -75,29 +75,33 @@ def growth_claims(quick: bool, folder: Path) -> list[Claim]:
         if not name.startswith("start")
     ]
     bar = 50.0 if quick else 100.0
-    held = f"milliseconds that a picture holds the loop after {many:,} groups"
+    hold_time = f"milliseconds that a picture holds the loop after {many:,} groups"
     return [
         *claims,
         Claim(f"seconds of a start after {many:,} groups", long.start_wall, "one", 5.0, at_most=True),
-        Claim(held, 1000 * pictures[many].held, "one", bar, at_most=True),
+        Claim(hold_time, 1000 * pictures[many].loop_seconds, "one", bar, at_most=True),
     ]
 
 
 def idle_claims(quick: bool, folder: Path) -> list[Claim]:
-    found = idle.measured(300, 20.0) if quick else idle.measured(1000, 60.0)
-    print(f"a refused node is told to wait for {found.told:.1f} s; an ask costs {found.ask:.2f} ms of CPU\n")
-    return [Claim("milliseconds of CPU per second of a refused node", found.cpu, "one", 0.1, at_most=True)]
+    measured = idle.measured(300, 20.0) if quick else idle.measured(1000, 60.0)
+    print(f"a refused node is told to wait for {measured.told:.1f} s; an ask costs {measured.ask:.2f} ms of CPU\n")
+    return [Claim("milliseconds of CPU per second of a refused node", measured.cpu, "one", 0.1, at_most=True)]
 
 
 def version_claims(quick: bool, folder: Path) -> list[Claim]:
-    found = versions.measured(300 if quick else 3000)
-    memory = f"{found.first / 2**20:.1f} MiB after {versions.EARLY} versions, {found.last / 2**20:.1f} MiB at the end"
-    print(f"{found.versions} versions: {found.descriptors:.0f} descriptors; {memory}\n")
-    over = found.descriptors - versions.CONNECTIONS
-    claim = Claim(f"descriptors beside connections after {found.versions} versions", over, "one", 100.0, at_most=True)
-    if found.per_version is None:
+    measured = versions.measured(300 if quick else 3000)
+    memory = (
+        f"{measured.first / 2**20:.1f} MiB after {versions.EARLY} versions, {measured.last / 2**20:.1f} MiB at the end"
+    )
+    print(f"{measured.versions} versions: {measured.descriptors:.0f} descriptors; {memory}\n")
+    excess = measured.descriptors - versions.CONNECTIONS
+    claim = Claim(
+        f"descriptors beside connections after {measured.versions} versions", excess, "one", 100.0, at_most=True
+    )
+    if measured.per_version is None:
         return [claim]
-    return [claim, Claim("bytes of memory per version", found.per_version, "one", 2048.0, at_most=True)]
+    return [claim, Claim("bytes of memory per version", measured.per_version, "one", 2048.0, at_most=True)]
 
 
 PARTS: Final[dict[str, Callable[[bool, Path], list[Claim]]]] = {

@@ -52,7 +52,7 @@ class Nobody:
     async def peers(self) -> list[str]:
         return []
 
-    async def way(self, peer: str) -> str | None:
+    async def route(self, peer: str) -> str | None:
         return None
 
     async def dial(self, addresses: Sequence[str]) -> str:
@@ -84,7 +84,7 @@ class Nobody:
     async def unshare(self, payload_hash: bytes) -> None:
         return None
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> Fetched:
         raise Unreachable("nobody is here")
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
@@ -163,13 +163,13 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
         )
         task = asyncio.create_task(coordinator.run())
         try:
-            made = Bare(run, coordinator, network, learner, database)
+            bare_coordinator = Bare(run, coordinator, network, learner, database)
             while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:
                 if task.done():
                     await task
                 await asyncio.sleep(0.002)
-            made.started = (time.process_time() - cpu, time.perf_counter() - wall)
-            yield made
+            bare_coordinator.started = (time.process_time() - cpu, time.perf_counter() - wall)
+            yield bare_coordinator
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -67,12 +67,12 @@ async def _measured(folder: Path, size: Size, groups: int, turns: int) -> Cost:
     mains, anchors = list[float](), list[float]()
     async with bare(run) as coordinator:
         await until(lambda: coordinator.coordinator.history.evaluations)
-        crew = Crew(coordinator, size, groups)
+        crew = CostCrew(coordinator, size, groups)
         await crew.hello()
-        for turn in range(turns + 1):
-            spent = await crew.turn()
-            bare_rounds = anchor(folder / f"anchor-{turn}.sqlite", groups, crew.payload)
-            if turn:  # the first one warms up
+        for number in range(turns + 1):
+            spent = await crew.work_once()
+            bare_rounds = anchor(folder / f"anchor-{number}.sqlite", groups, crew.payload)
+            if number:  # the first one warms up
                 mains.append(1000 * spent / groups)
                 anchors.append(1000 * bare_rounds / groups)
     ratios = [main / bare_rounds for main, bare_rounds in zip(mains, anchors, strict=True)]
@@ -83,7 +83,7 @@ def _median(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
-class Crew:
+class CostCrew:
     """Nodes that make a group each in every turn. `requests`: so far. `payload`: bytes of a submission."""
 
     def __init__(self, coordinator: Bare, size: Size, groups: int) -> None:
@@ -97,7 +97,7 @@ class Crew:
         """Introduce the nodes."""
         await _asked(self._coordinator, "hello", [node.hello() for node in self._nodes])
 
-    async def turn(self) -> float:
+    async def work_once(self) -> float:
         """CPU seconds of one group of each node."""
         asks = [
             node.ask(VerdictsAsk(leases=last, confirmed=[]))

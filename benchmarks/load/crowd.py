@@ -138,13 +138,13 @@ class Member:
                 await self._policy.renew(self._peer, self._coordinator, self._node.terms.version)
             await trio.sleep(answer.retry_after / 1000)
 
-    async def _surely(self, method: str, made: Callable[[VerdictsAsk], bytes]) -> bytes | Refusal:
+    async def _surely(self, method: str, request_of: Callable[[VerdictsAsk], bytes]) -> bytes | Refusal:
         """Ask until there is an answer, ever more rarely; a question about verdicts goes beside it (rule 2)."""
         wait = _SHORTEST
         while True:
             ask = VerdictsAsk(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
             try:
-                answer = decode(await self._request(method, made(ask)), Answer)
+                answer = decode(await self._request(method, request_of(ask)), Answer)
             except P2PError:
                 self._counts["unanswered"] += 1
                 await trio.sleep(wait * random.uniform(0.7, 1.0))
@@ -166,13 +166,13 @@ class Member:
 
 
 async def _connected(crowd: Crowd, nursery: trio.Nursery) -> list[tuple[Peer, str]]:
-    found = []
+    peers = []
     for number in range(crowd.connections):
         peer = Peer(LibP2PTransport(Ed25519PrivateKey.generate(), [], patience=20.0), seed=number)
         nursery.start_soon(peer.run)
         await peer.ready()
-        found.append((peer, await peer.dial(crowd.addresses)))
-    return found
+        peers.append((peer, await peer.dial(crowd.addresses)))
+    return peers
 
 
 async def _introduced(crowd: Crowd, peers: list[tuple[Peer, str]], count: int, counts: Counter[str]) -> list[Member]:
@@ -207,8 +207,8 @@ async def _serve() -> None:
         peers = await _connected(crowd, nursery)
         _say(ready=True)
         members: list[Member] = []
-        while line := await trio.to_thread.run_sync(sys.stdin.readline):
-            order: dict[str, Any] = json.loads(line)
+        while order_text := await trio.to_thread.run_sync(sys.stdin.readline):
+            order: dict[str, Any] = json.loads(order_text)
             if "nodes" in order:
                 members = await _introduced(crowd, peers, order["nodes"], counts)
             elif "seconds" in order:

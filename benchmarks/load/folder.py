@@ -33,8 +33,8 @@ def make_run(folder: Path, *, now: int, **sections: Mapping[str, Any]) -> Run:
     ours["run"]["engines"] = (ENGINE,)
     for name, values in sections.items():
         ours.setdefault(name, {}).update(values)
-    with tempfile.TemporaryDirectory(prefix="echo2-model-") as made:
-        model = Path(made) / "table"
+    with tempfile.TemporaryDirectory(prefix="echo2-model-") as model_folder:
+        model = Path(model_folder) / "table"
         make_model(model)
         config = setup.settings_for(str(model), ours, env={})
         return setup.init(folder, str(model), config, now=now)

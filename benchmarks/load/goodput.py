@@ -58,9 +58,12 @@ def measured(rate: float, seconds: float, *, commit: float) -> Rung:
         time.sleep(2 * PERIOD)
         began, accepted, cpu = place.measure(), place.accepted(), place.cpu()
         time.sleep(seconds)
-        ended, made, all_cpu = place.measure(), place.accepted() - accepted, place.cpu() - cpu
+        ended, accepted_groups, all_cpu = place.measure(), place.accepted() - accepted, place.cpu() - cpu
         crowd.hear()
         wall = ended.at - began.at
         return Rung(
-            nodes / PERIOD, made / wall, 1000 * (ended.cpu - began.cpu) / max(1, made), 1000 * all_cpu / max(1, made)
+            nodes / PERIOD,
+            accepted_groups / wall,
+            1000 * (ended.cpu - began.cpu) / max(1, accepted_groups),
+            1000 * all_cpu / max(1, accepted_groups),
         )

@@ -48,17 +48,17 @@ class Cost(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """With three tabs open. `held`, `held_cpu`: longest hold of the event loop, seconds by the clock and of CPU. `cpu`:
-    share of a core. `answers`: how many came; `nbytes`: of the largest one, unpacked."""
+    """With three tabs open. `loop_seconds`, `held_cpu`: longest hold of the event loop, seconds by the clock and of
+    CPU. `cpu`: share of a core. `answers`: how many came; `nbytes`: of the largest one, unpacked."""
 
-    held: float
+    loop_seconds: float
     held_cpu: float
     cpu: float
     answers: int
     nbytes: int
 
 
-def made(folder: Path, groups: int) -> Run:
+def run_with_history(folder: Path, groups: int) -> Run:
     """The run folder of a run of `groups` groups; made where it is not there."""
     now = time.time_ns() // 1_000_000
     if (folder / "coordinator.toml").exists():
@@ -69,18 +69,18 @@ def made(folder: Path, groups: int) -> Run:
 def compared(folders: Sequence[Path], turns: int, cycles: int, ticks: int) -> list[Cost]:
     """Measure each folder in a process of its own, in turn, `turns` times; the least of each figure, since what other
     work does to a figure only adds to it. The runs are longer afterwards."""
-    found: dict[Path, list[Cost]] = {folder: [] for folder in folders}
+    costs_of: dict[Path, list[Cost]] = {folder: [] for folder in folders}
     for _ in range(turns):
         for folder in folders:
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                found[folder].append(process.submit(measured, folder, cycles, ticks).result())
-    return [Cost(*map(min, zip(*costs, strict=True))) for costs in found.values()]
+                costs_of[folder].append(process.submit(measured, folder, cycles, ticks).result())
+    return [Cost(*map(min, zip(*costs, strict=True))) for costs in costs_of.values()]
 
 
 def measured(folder: Path, cycles: int, ticks: int) -> Cost:
     """Measure a run folder once, in this process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    return asyncio.run(_measured(made(folder, 0), cycles, ticks))
+    return asyncio.run(_measured(run_with_history(folder, 0), cycles, ticks))
 
 
 async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
@@ -150,34 +150,38 @@ def _decided(coordinator: Bare) -> int:
 def picture(run: Run, seconds: float) -> Picture:
     """Open the tabs at a coordinator of this run."""
     with station(run.folder.path, sections={}, options=("--watch",), run=run) as place:
-        found: list[int] = []
-        over = threading.Event()
-        tabs = [threading.Thread(target=_tab, args=(place.page, found, over)) for _ in range(TABS)]
+        statuses: list[int] = []
+        stopping = threading.Event()
+        tabs = [threading.Thread(target=_tab, args=(place.page, statuses, stopping)) for _ in range(TABS)]
         place.measure("forget")
         began = place.measure("forget")
         for tab in tabs:
             tab.start()
         time.sleep(seconds)
         ended = place.measure()
-        over.set()
+        stopping.set()
         for tab in tabs:
             tab.join()
     return Picture(
-        ended.held, ended.held_cpu, (ended.cpu - began.cpu) / (ended.at - began.at), len(found), max(found, default=0)
+        ended.loop_seconds,
+        ended.held_cpu,
+        (ended.cpu - began.cpu) / (ended.at - began.at),
+        len(statuses),
+        max(statuses, default=0),
     )
 
 
-def _tab(port: int, found: list[int], over: threading.Event) -> None:
+def _tab(port: int, statuses: list[int], stopping: threading.Event) -> None:
     """Ask as often as the page does."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while not over.is_set():
+    while not stopping.is_set():
         for path in PATHS:
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Accept-Encoding": "gzip"})
             try:
                 with opener.open(request, timeout=60) as answer:
                     body = answer.read()
                     packed = answer.headers.get("Content-Encoding") == "gzip"
-                    found.append(len(gzip.decompress(body) if packed else body))
+                    statuses.append(len(gzip.decompress(body) if packed else body))
             except OSError:
                 continue
-        over.wait(2.0)
+        stopping.wait(2.0)

@@ -50,10 +50,10 @@ class SlowConnection(sqlite3.Connection):
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         lone = not self.in_transaction and sql.lstrip().upper().startswith(_WRITES)
-        found = super().execute(sql, *parameters)
+        cursor = super().execute(sql, *parameters)
         if (lone and "temp." not in sql) or sql == "COMMIT":
             time.sleep(self.seconds)
-        return found
+        return cursor
 
 
 def slow_commits(seconds: float) -> None:
@@ -64,8 +64,8 @@ def slow_commits(seconds: float) -> None:
     def connect(database: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
         if "run.sqlite" in str(database) and "mode=ro" not in str(database):
             named["factory"] = SlowConnection
-        found: sqlite3.Connection = plain(database, *arguments, **named)
-        return found
+        connection: sqlite3.Connection = plain(database, *arguments, **named)
+        return connection
 
     sqlite3.connect = connect  # type: ignore[assignment]
 
@@ -131,10 +131,10 @@ def measured(holds: Holds) -> dict[str, float]:
 def give_back() -> None:
     """Give memory that nobody needs back to the system, the page cache of SQLite too, which is bounded."""
     gc.collect()
-    for held in gc.get_objects():
-        if issubclass(type(held), sqlite3.Connection):  # isinstance would ask the object: some warn, or are gone
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), sqlite3.Connection):  # isinstance would ask the object: some warn, or are gone
             with suppress(sqlite3.Error):  # another thread's, or closed
-                held.execute("PRAGMA shrink_memory")
+                candidate.execute("PRAGMA shrink_memory")
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -143,8 +143,8 @@ async def answer(holds: Holds) -> None:
     """Answer on stdout until stdin ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        match json.loads(line)["say"]:
+    while order_text := await reader.readline():
+        match json.loads(order_text)["say"]:
             case "forget":
                 holds.longest = holds.longest_cpu = 0.0
             case "freshly":

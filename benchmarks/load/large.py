@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.load.folder import make_run
-from benchmarks.load.published import Line, write_store
+from benchmarks.load.published import VersionHistory, write_store
 from benchmarks.load.rows import Rows, Shape
 from benchmarks.load.stub_learner import DRAWN
 from coordinator.database import Database
@@ -54,10 +54,10 @@ def make_large(folder: Path, shape: Shape, **sections: Any) -> Run:
     `shape.now`."""
     sections.setdefault("run", {}).update(group_size=shape.group_size)
     run = make_run(folder, now=shape.now, **sections)
-    line = Line.of(run, shape)
-    write_store(run, shape, line)
+    history = VersionHistory.of(run, shape)
+    write_store(run, shape, history)
     write_history(folder / "history.jsonl", shape)
-    write_schema_1(run, shape, line.roots)
+    write_schema_1(run, shape, history.roots)
     write_drawn(run, shape)
     Database.open(run.folder.database).close()
     return run
@@ -137,18 +137,20 @@ def write_history(path: Path, shape: Shape) -> None:
         for version in range(shape.versions):
             at = shape.sent(version * shape.groups // shape.versions)
             row = VersionRow(version=version, at=at, diff_bytes=900, full_bytes=8300, first_node_seconds=0.3)
-            _line(file, "version", row)
+            _write_record(file, "version", row)
             if version:
                 reward = 0.5 + 0.4 * version / shape.versions
                 point = StepPoint(
                     step=version, at=at, reward=reward, success=reward, staleness=1.0, seconds=0.5, metrics=metrics
                 )
-                _line(file, "step", point)
+                _write_record(file, "step", point)
             if version % 8 == 0:
-                _line(file, "evaluation", Evaluation(version=version, at=at, prompts=4, sampled=0.5, greedy=0.6))
+                _write_record(
+                    file, "evaluation", Evaluation(version=version, at=at, prompts=4, sampled=0.5, greedy=0.6)
+                )
 
 
-def _line(file: Any, kind: str, record: msgspec.Struct) -> None:
+def _write_record(file: Any, kind: str, record: msgspec.Struct) -> None:
     file.write(msgspec.json.encode({"kind": kind, "record": record}) + b"\n")
 
 

@@ -33,14 +33,14 @@ _FOLDER: Final = "making"
 
 
 @dataclass(frozen=True)
-class Line:
+class VersionHistory:
     """`roots`: of all versions. `real`: the first of the last versions whose files exist; version 0's exist too."""
 
     roots: list[bytes]
     real: int
 
     @classmethod
-    def of(cls, run: Run, shape: Shape) -> "Line":
+    def of(cls, run: Run, shape: Shape) -> "VersionHistory":
         """Draw the roots, and write the last versions' snapshots."""
         random = np.random.default_rng(13).bytes(32 * shape.versions)
         roots = [random[at : at + 32] for at in range(0, len(random), 32)]
@@ -56,18 +56,18 @@ class Line:
         return version == 0 or version >= self.real
 
 
-def write_store(run: Run, shape: Shape, line: Line) -> None:
+def write_store(run: Run, shape: Shape, history: VersionHistory) -> None:
     """Fill the store of `run`."""
     folder, documents = run.folder.path / _FOLDER, list[tuple[bytes, str, int, int, bytes]]()
     with Store(run.folder.store) as store:
-        recent, table = deque[bytes](maxlen=_REACH), Snapshot(_snapshot(folder, 0), root=line.roots[0])
+        recent, table = deque[bytes](maxlen=_REACH), Snapshot(_snapshot(folder, 0), root=history.roots[0])
         for version in range(shape.versions):
-            edges = [_edge(run, store, folder, line, base, version) for base in _bases(version)]
-            made = [(blake3(edge).digest(), "edge", ERA, version, edge) for edge in edges]
-            recent.extend(row[0] for row in made)
-            documents += [*made, *_rest(run, table, line, version, list(recent))]
+            edges = [_edge(run, store, folder, history, base, version) for base in _bases(version)]
+            edge_rows = [(blake3(edge).digest(), "edge", ERA, version, edge) for edge in edges]
+            recent.extend(row[0] for row in edge_rows)
+            documents += [*edge_rows, *_rest(run, table, history, version, list(recent))]
         for version in (0, shape.versions - 1):
-            store.put_snapshot(ERA, version, line.roots[version], _snapshot(folder, version))
+            store.put_snapshot(ERA, version, history.roots[version], _snapshot(folder, version))
     _write(run.folder.store / "index.sqlite", sorted(documents))
     for path in folder.iterdir():
         path.unlink()
@@ -80,24 +80,24 @@ def _bases(version: int) -> list[int | None]:
     return [version - 1, *([0] if version % ANCHOR_EVERY == 0 else [])]
 
 
-def _edge(run: Run, store: Store, folder: Path, line: Line, base: int | None, version: int) -> bytes:
+def _edge(run: Run, store: Store, folder: Path, history: VersionHistory, base: int | None, version: int) -> bytes:
     """Seal an edge; its payload is in the store where both ends are real."""
     digest, length, size, root = blake3(b"%d/%d" % (version, base or 0)).digest(), 900, 1 << 14, bytes(32)
-    if line.exists(version) and (base is None or line.exists(base)):
-        path, new = folder / "payload", Snapshot(_snapshot(folder, version), root=line.roots[version])
+    if history.exists(version) and (base is None or history.exists(base)):
+        path, new = folder / "payload", Snapshot(_snapshot(folder, version), root=history.roots[version])
         if base is None:
             encode_full(new, path)
         else:
-            encode(Snapshot(_snapshot(folder, base), root=line.roots[base]), new, path)
+            encode(Snapshot(_snapshot(folder, base), root=history.roots[base]), new, path)
         manifest = chunks.manifest_of(path)
         digest, length, size, root = manifest.hash, manifest.length, manifest.chunk_size, manifest.chunk_root
         store.put_payload(ERA, version, digest, path)
     edge = Edge(
         era=ERA,
         base=base,
-        base_root=None if base is None else line.roots[base],
+        base_root=None if base is None else history.roots[base],
         version=version,
-        root=line.roots[version],
+        root=history.roots[version],
         codec=frames.NAME,
         payload_hash=digest,
         length=length,
@@ -108,13 +108,15 @@ def _edge(run: Run, store: Store, folder: Path, line: Line, base: int | None, ve
 
 
 def _rest(
-    run: Run, table: Snapshot, line: Line, version: int, edges: list[bytes]
+    run: Run, table: Snapshot, history: VersionHistory, version: int, edges: list[bytes]
 ) -> list[tuple[bytes, str, int, int, bytes]]:
     """The EdgeIndex, the Version, and the record that makes it published."""
     index = EdgeIndex(era=ERA, version=version, edges=edges).to_bytes()
-    policy = Version(era=ERA, version=version, root=line.roots[version], tensors=table.tensors, aliases=table.aliases)
+    policy = Version(
+        era=ERA, version=version, root=history.roots[version], tensors=table.tensors, aliases=table.aliases
+    )
     sealed = seal("version", run.id, policy.to_bytes(), run.keys.policy)
-    published = blake3(sealed).digest() + blake3(index).digest() + line.roots[version]
+    published = blake3(sealed).digest() + blake3(index).digest() + history.roots[version]
     kinds = {"edgeindex": index, "version": sealed, "published": published}
     return [(blake3(data).digest(), kind, ERA, version, data) for kind, data in kinds.items()]
 

@@ -188,8 +188,10 @@ class Rows:
         kind = {"ok": "lease.accepted", "expired": "lease.expired"}.get(code, "lease.refused")
         return self._entry(at, kind, f"lease:{lease.id.hex()}", end, (ESCROW, accrued(self._peers[node])), total)
 
-    def _entry(self, at: int, kind: str, key: str, facts: Any, way: tuple[str, str], amount: int) -> tuple[Any, ...]:
-        postings = transfer(*way, amount)
+    def _entry(
+        self, at: int, kind: str, key: str, facts: Any, between: tuple[str, str], amount: int
+    ) -> tuple[Any, ...]:
+        postings = transfer(*between, amount)
         for account, change in postings:
             self.balances[account] += change
         self._seq += 1

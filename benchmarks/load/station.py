@@ -27,14 +27,14 @@ class StationFault(Exception):
 
 @dataclass(frozen=True)
 class Measure:
-    """Of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `held`, `held_cpu`:
-    the longest that one callback held the loop, seconds by the clock, and of its thread's CPU."""
+    """Of the coordinator's main process: bytes, descriptors, CPU seconds, seconds by the clock; `loop_seconds`,
+    `held_cpu`: the longest that one callback held the loop, seconds by the clock, and of its thread's CPU."""
 
     memory: float
     descriptors: float
     cpu: float
     at: float
-    held: float
+    loop_seconds: float
     held_cpu: float
 
 
@@ -105,9 +105,9 @@ def station(
             if time.monotonic() > until:
                 raise StationFault(f"no Head within {START_WITHIN:.0f} s")
             time.sleep(0.05)
-        made = Station(run, host, port, page)
-        made.measure()
-        yield made
+        running_station = Station(run, host, port, page)
+        running_station.measure()
+        yield running_station
     finally:
         host.kill()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.transport import anchors, ours
-from benchmarks.transport.ends import CHUNK, TAKEN, Ends, Turn, running, write_chunks
+from benchmarks.transport.ends import CHUNK, TAKEN, Ends, TransferTurn, running, write_chunks
 
 TCP = "raw TCP"
 HTTPS = "aiohttp over TLS"
@@ -35,10 +35,10 @@ CANDIDATES: dict[str, Ends] = {
     STOCK_STORED: anchors.STOCK_STORED,
     FETCH: ours.FETCH,
 }
-Turns = Mapping[str, Sequence[Turn]]
+Turns = Mapping[str, Sequence[TransferTurn]]
 
 
-def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, list[Turn]]:
+def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, list[TransferTurn]]:
     """Each candidate once to warm up, then `repeats` times in turn. What is sent lies on the disk and, since it was
     just written, in the system's memory, as a payload does that was just made. What is taken is stored in memory where
     the system has a place for that: no disk is measured."""
@@ -48,16 +48,16 @@ def take_turns(names: Sequence[str], chunks: int, repeats: int) -> dict[str, lis
         (folder / TAKEN).symlink_to(taken)
         write_chunks(folder, chunks)
         turns = {name: stack.enter_context(running(CANDIDATES[name], folder, chunks)) for name in names}
-        for turn in turns.values():
-            turn()
-        found: dict[str, list[Turn]] = {name: [] for name in names}
+        for run_once in turns.values():
+            run_once()
+        measured: dict[str, list[TransferTurn]] = {name: [] for name in names}
         for _ in range(repeats):
-            for name, turn in turns.items():
-                found[name].append(turn())
-    return found
+            for name, run_once in turns.items():
+                measured[name].append(run_once())
+    return measured
 
 
-def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[Turn], float]) -> float:
+def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[TransferTurn], float]) -> float:
     """Median of the paired ratios."""
     pairs = zip(turns[subject], turns[anchor], strict=True)
     return statistics.median(what(one) / what(other) for one, other in pairs)
@@ -65,12 +65,14 @@ def ratio(turns: Turns, subject: str, anchor: str, what: Callable[[Turn], float]
 
 def claims(turns: Turns) -> list[Claim]:
     """The bars."""
-    found = []
+    claims_made = []
     for subject, https in ((STREAM, HTTPS), (FETCH, HTTPS_STORED)):
-        found.append(Claim(f"{subject} throughput", ratio(turns, subject, https, Turn.speed), https, 0.9))
-        found.append(Claim(f"{subject} CPU", ratio(turns, subject, https, Turn.cost), https, 1.2, at_most=True))
-    found.append(Claim(f"{STREAM} throughput", ratio(turns, STREAM, STOCK, Turn.speed), STOCK, 3.5))
-    return found
+        claims_made.append(Claim(f"{subject} throughput", ratio(turns, subject, https, TransferTurn.speed), https, 0.9))
+        claims_made.append(
+            Claim(f"{subject} CPU", ratio(turns, subject, https, TransferTurn.cost), https, 1.2, at_most=True)
+        )
+    claims_made.append(Claim(f"{STREAM} throughput", ratio(turns, STREAM, STOCK, TransferTurn.speed), STOCK, 3.5))
+    return claims_made
 
 
 def rows(turns: Turns) -> list[list[object]]:
@@ -78,11 +80,11 @@ def rows(turns: Turns) -> list[list[object]]:
     return [
         [
             name,
-            statistics.median(map(Turn.speed, taken)),
-            max(map(Turn.speed, taken)),
-            statistics.median(turn.held / turn.nbytes * 1e9 for turn in taken),
-            statistics.median(turn.taken / turn.nbytes * 1e9 for turn in taken),
-            statistics.median(map(Turn.cost, taken)),
+            statistics.median(map(TransferTurn.speed, taken)),
+            max(map(TransferTurn.speed, taken)),
+            statistics.median(measured_turn.holder_cpu / measured_turn.nbytes * 1e9 for measured_turn in taken),
+            statistics.median(measured_turn.taker_cpu / measured_turn.nbytes * 1e9 for measured_turn in taken),
+            statistics.median(map(TransferTurn.cost, taken)),
         ]
         for name, taken in turns.items()
     ]
@@ -96,7 +98,7 @@ def main() -> int:
     turns = take_turns(list(CANDIDATES), chunks, repeats)
     print(f"{repeats} turns of {chunks * CHUNK >> 20} MiB{' (quick)' if quick else ''}; medians\n")
     bench.table(["candidate", "MB/s", "best", "sender CPU s/GB", "receiver", "both"], rows(turns))
-    gained = ratio(turns, FETCH, STOCK_STORED, Turn.speed)
+    gained = ratio(turns, FETCH, STOCK_STORED, TransferTurn.speed)
     print(f"{FETCH} throughput: ratio {gained:.2f} against {STOCK_STORED}, reported, no bar")
     return bench.close(claims(turns))
 

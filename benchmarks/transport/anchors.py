@@ -43,12 +43,12 @@ class Store:
 
     def __init__(self, folder: Path, chunks: int) -> None:
         self._digests = [blake3(chunk(index)).digest() for index in range(chunks)]
-        self._held = os.open(folder / HELD, os.O_RDONLY)
+        self._file = os.open(folder / HELD, os.O_RDONLY)
         self._taken = os.open(folder / TAKEN / f"{os.getpid()}", os.O_RDWR | os.O_CREAT)
 
     def read(self, index: int) -> bytes:
         """A chunk to send."""
-        data = os.pread(self._held, CHUNK, index * CHUNK)
+        data = os.pread(self._file, CHUNK, index * CHUNK)
         assert blake3(data).digest() == self._digests[index]
         return data
 
@@ -105,7 +105,7 @@ def certificate(folder: Path) -> ssl.SSLContext:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOOPBACK)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
         .serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(LOOPBACK))]), False)
@@ -114,7 +114,7 @@ def certificate(folder: Path) -> ssl.SSLContext:
     plain = serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     (folder / "key.pem").write_bytes(pem)
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return context
@@ -148,8 +148,8 @@ async def hold_https(say: Say, folder: Path, chunks: int) -> None:
 async def session(port: int, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
     context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
     connector = aiohttp.TCPConnector(ssl=context)
-    async with aiohttp.ClientSession(f"https://{LOOPBACK}:{port}", connector=connector) as made:
-        yield made
+    async with aiohttp.ClientSession(f"https://{LOOPBACK}:{port}", connector=connector) as opened:
+        yield opened
 
 
 @asynccontextmanager
@@ -222,10 +222,10 @@ async def stock(address: str, protocol: str) -> AsyncIterator[Any]:
 
 async def chunk_of(stream: Any) -> bytes:
     """One chunk, by as many reads as stock libp2p makes of it."""
-    found = bytearray()
-    while len(found) < CHUNK:
-        found += await stream.read(CHUNK - len(found))
-    return bytes(found)
+    data = bytearray()
+    while len(data) < CHUNK:
+        data += await stream.read(CHUNK - len(data))
+    return bytes(data)
 
 
 @asynccontextmanager

@@ -68,13 +68,13 @@ class Ends:
 
 
 @dataclass(frozen=True)
-class Turn:
+class TransferTurn:
     """What `nbytes` of chunks took: seconds by the clock, and CPU seconds of the two processes."""
 
     nbytes: int
     wall: float
-    held: float
-    taken: float
+    holder_cpu: float
+    taker_cpu: float
 
     def speed(self) -> float:
         """MB/s."""
@@ -82,11 +82,11 @@ class Turn:
 
     def cost(self) -> float:
         """CPU seconds of both for 1 GB."""
-        return (self.held + self.taken) / self.nbytes * 1e9
+        return (self.holder_cpu + self.taker_cpu) / self.nbytes * 1e9
 
 
 @contextmanager
-def running(ends: Ends, folder: Path, chunks: int) -> Iterator[Callable[[], Turn]]:
+def running(ends: Ends, folder: Path, chunks: int) -> Iterator[Callable[[], TransferTurn]]:
     """Both processes; what it yields makes them take one turn."""
     fresh = multiprocessing.get_context("spawn")
     holder, its_holder = fresh.Pipe()
@@ -99,16 +99,16 @@ def running(ends: Ends, folder: Path, chunks: int) -> Iterator[Callable[[], Turn
     its_taker.close()
     taker.recv()
 
-    def turn() -> Turn:
+    def run_once() -> TransferTurn:
         holder.send(True)
         before = holder.recv()
         taker.send(chunks)
         wall, taken = taker.recv()
         holder.send(True)
-        return Turn(chunks * CHUNK, wall, holder.recv() - before, taken)
+        return TransferTurn(chunks * CHUNK, wall, holder.recv() - before, taken)
 
     try:
-        yield turn
+        yield run_once
     finally:
         for process in (receiving, sending):
             process.terminate()

@@ -38,9 +38,9 @@ def test_connections_are_no_descriptors_that_leak_and_a_leak_shows() -> None:
 def test_every_process_is_drawn_within_the_frame_and_named() -> None:
     names = ["coordinator", "coordinator learner", "node-1"]
     drawn = ET.fromstring(drawing({name: samples(2048) for name in names}, "memory", 2**20, "Memory", "a run"))
-    lines = [line.attrib["points"].split() for line in drawn.iter(f"{SVG}polyline")]
+    lines = [element.attrib["points"].split() for element in drawn.iter(f"{SVG}polyline")]
     assert len(lines) == 3
-    for x, y in (map(float, place.split(",")) for line in lines for place in line):
+    for x, y in (map(float, place.split(",")) for element in lines for place in element):
         assert LEFT <= x <= RIGHT
         assert TOP <= y <= BOTTOM
     labels = {text.text: float(text.attrib["y"]) for text in drawn.iter(f"{SVG}text")}

@@ -40,18 +40,18 @@ def test_its_store_leads_from_the_first_version_to_the_last(tmp_path: Path) -> N
     with Store(run.folder.store) as store:
         assert [one.version for one in store.documents("published")] == list(range(100))
         assert len(store.snapshots()) == 2
-        held = {file.version for file in store.payloads()}
-        assert {0, *range(65, 100)} <= held
+        versions = {file.version for file in store.payloads()}
+        assert {0, *range(65, 100)} <= versions
 
 
 def test_a_group_is_leased_judged_and_confirmed_by_a_coordinator_without_a_network() -> None:
-    found = cost.measured(cost.Size(2, 4), groups=4, turns=1)
-    assert found.main > 0
-    assert found.anchor > 0
+    measured = cost.measured(cost.Size(2, 4), groups=4, turns=1)
+    assert measured.main > 0
+    assert measured.anchor > 0
 
 
 @pytest.mark.slow
 def test_a_real_coordinator_accepts_what_a_crowd_offers() -> None:
-    found = goodput.measured(8.0, 8.0, commit=0.0)
-    assert found.offered == 8.0
-    assert found.accepted > 4.0
+    measured = goodput.measured(8.0, 8.0, commit=0.0)
+    assert measured.offered == 8.0
+    assert measured.accepted > 4.0

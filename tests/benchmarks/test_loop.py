@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.loop import STAGES, Event, Way, births, events, firsts, p90, report, rows, ways
+from benchmarks.loop import STAGES, Event, Journey, births, events, firsts, journeys, p90, report, rows
 from coordinator.metrics.views import BroadcastView, CapacityView, RunState
 
 
@@ -38,14 +38,14 @@ def arrived(version: int, at: float, longest: int = 4) -> list[Event]:
 
 
 def test_the_way_of_a_version_is_split_without_loss() -> None:
-    (way,) = ways(born(1, 10.0), {"otter": arrived(1, 12.5)})
-    split = dict(zip(STAGES, way.seconds, strict=True))
+    (journey,) = journeys(born(1, 10.0), {"otter": arrived(1, 12.5)})
+    split = dict(zip(STAGES, journey.seconds, strict=True))
     assert split == {
         "export and encode": 0.5, "checkpoint": 0.25, "sign and store": 0.25, "Head signed": 0.125,
         "Head on its way": 0.375, "documents": 0.25, "payload": 0.25, "running group ends": 0.5, "apply": 0.25,
         "lease refused": 1.25, "lease": 0.25, "first token": 0.5,
     }  # fmt: skip
-    assert way.total == (12.5 + 2.75 + 0.5) - 11.0
+    assert journey.total == (12.5 + 2.75 + 0.5) - 11.0
 
 
 def test_a_head_that_is_sent_again_changes_nothing() -> None:
@@ -65,21 +65,21 @@ def test_a_step_without_export_is_no_version() -> None:
 
 def test_a_version_that_a_node_passed_over_is_no_pair() -> None:
     passed = [event for event in arrived(1, 12.5) if event.name in ("head heard", "payload fetched")]
-    assert ways([*born(1, 10.0), *born(2, 20.0)], {"otter": [*passed, *arrived(2, 23.0)]})[0].version == 2
-    assert ways(born(1, 10.0), {"otter": passed}) == []
+    assert journeys([*born(1, 10.0), *born(2, 20.0)], {"otter": [*passed, *arrived(2, 23.0)]})[0].version == 2
+    assert journeys(born(1, 10.0), {"otter": passed}) == []
 
 
 def test_a_line_written_late_gives_no_negative_time() -> None:
-    (way,) = ways(born(1, 10.0), {"otter": arrived(1, 12.0)})
-    assert min(way.seconds) == 0.0
-    assert way.total == (12.0 + 2.75 + 0.5) - 11.0
+    (journey,) = journeys(born(1, 10.0), {"otter": arrived(1, 12.0)})
+    assert min(journey.seconds) == 0.0
+    assert journey.total == (12.0 + 2.75 + 0.5) - 11.0
 
 
 def test_torn_and_foreign_lines_are_passed_over() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     good = json.dumps({"event": "head out", "timestamp": at.isoformat(), "version": 3})
-    found = events(["Traceback (most recent call last):", "{}", "[]", "3", good[:-9], good])
-    assert found == [Event("head out", at.timestamp(), json.loads(good))]
+    events_read = events(["Traceback (most recent call last):", "{}", "[]", "3", good[:-9], good])
+    assert events_read == [Event("head out", at.timestamp(), json.loads(good))]
 
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 1), (10, 9), (11, 10), (100, 90)])
@@ -88,7 +88,7 @@ def test_p90_is_the_nearest_rank(count: int, rank: int) -> None:
 
 
 def test_the_first_node_of_each_version_is_the_quickest() -> None:
-    slow, quick, other = (Way(v, name, (s,) * 12) for v, name, s in ((1, "a", 2.0), (1, "b", 1.0), (2, "a", 3.0)))
+    slow, quick, other = (Journey(v, name, (s,) * 12) for v, name, s in ((1, "a", 2.0), (1, "b", 1.0), (2, "a", 3.0)))
     assert firsts([slow, quick, other]) == [quick, other]
     assert list(rows([slow, quick, other]))[-1] == ("all of it", 24.0, 36.0, 24.0, 36.0)
 
@@ -107,8 +107,8 @@ def picture(idle: float | None) -> RunState:
 
 
 def test_the_closing_lines_say_that_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report([Way(1, "otter", (0.5,) * 12)], picture(0.25)) == 0
-    closing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("loop: ")]
+    assert report([Journey(1, "otter", (0.5,) * 12)], picture(0.25)) == 0
+    closing = [text_line for text_line in capsys.readouterr().out.splitlines() if text_line.startswith("loop: ")]
     assert closing == [
         "loop: end of step to a first token 6.00 s (p90 6.00 s), reported, no bar",
         "loop: end of step to every node's first token 6.00 s (p90 6.00 s), reported, no bar",

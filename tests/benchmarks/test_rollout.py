@@ -80,9 +80,9 @@ def test_a_turn_lasts_from_the_first_lease_to_the_last_stored_receipt(office: Of
     assert not office.requests.settled.is_set()
     office.confirm(two)
     assert office.requests.settled.is_set()
-    found = office.requests.closed()
+    closed = office.requests.closed()
     sampled = sum(len(rollout.tokens) for lease in (one, two) for rollout in group(lease).rollouts)
-    assert (found.work, found.cpu) == (sampled, 1.0)
+    assert (closed.work, closed.cpu) == (sampled, 1.0)
 
 
 def test_a_second_turn_counts_its_own_tokens_and_costs(office: Office) -> None:
@@ -113,8 +113,8 @@ def test_the_node_is_held_to_nine_tenths_of_the_bare_loop(
     tokens: float, code: int, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rates = {"node": tokens, "engine": 100.0, rollout.MULTINOMIAL: 100.0, rollout.GENERATE: 70.0}
-    found = {name: [Measured(rate, 1.0, 2.0)] * 3 for name, rate in {**rates, rollout.CHECKING: 300.0}.items()}
-    assert rollout.report(found) == code
+    measured = {name: [Measured(rate, 1.0, 2.0)] * 3 for name, rate in {**rates, rollout.CHECKING: 300.0}.items()}
+    assert rollout.report(measured) == code
     printed = capsys.readouterr().out
     assert f"node: ratio {tokens / 100:.3f} against {rollout.MULTINOMIAL}, bar 0.9: {verdict}" in printed
     assert f"hoped for {rollout.HOPED}: {'reached' if tokens > 91 else 'not reached'}" in printed

@@ -72,7 +72,7 @@ def test_init_says_what_it_signed_also_where_a_script_runs_it(tmp_path: Path, mo
     code, out, _ = said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")
     assert code == 0
     signed = setup.load_run(tmp_path / "run", env={}, now=NOW).runspec
-    lines = {tuple(line.split()) for line in out.splitlines() if line.startswith("  ")}
+    lines = {tuple(text_line.split()) for text_line in out.splitlines() if text_line.startswith("  ")}
     assert {
         ("task", signed.tasks[0].name),
         ("group_size", str(signed.group_size)),
@@ -111,8 +111,8 @@ def test_a_run_in_bfloat16_is_refused_before_anything_is_made_and_one_that_was_m
     assert "every honest group would be refused: set float32" in err
     settings = home / "coordinator.toml"
     settings.write_text(settings.read_text().replace('compute_dtype = "float32"', 'compute_dtype = "bfloat16"', 1))
-    code, line = refused("run", "--home", home)
-    assert "a run signed with bfloat16 must be made anew by `echo2-coord init`" in line
+    code, message = refused("run", "--home", home)
+    assert "a run signed with bfloat16 must be made anew by `echo2-coord init`" in message
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 0), ("", 130)])
@@ -145,7 +145,7 @@ def test_the_keys_are_shown_without_their_private_half(home: Path) -> None:
     (home / "keys/root.pem").unlink()
     (home / "keys/ledger.pem").unlink()
     code, out, _ = said("keys", "show", "--home", home)
-    rows = {line.split()[0]: line for line in out.splitlines()}
+    rows = {text_line.split()[0]: text_line for text_line in out.splitlines()}
     assert code == 0
     assert rows["root"].endswith("offline")
     assert rows["ledger"].endswith(f"missing: {home / 'keys/ledger.pem'}")
@@ -189,21 +189,24 @@ WRONG: dict[str, tuple[Callable[[Path], object], int, str]] = {
 def test_run_refuses(what: str, home: Path) -> None:
     damage, expected, sentence = WRONG[what]
     damage(home)
-    code, line = refused("run", "--home", home)
+    code, message = refused("run", "--home", home)
     assert code == expected
-    assert sentence in line
+    assert sentence in message
 
 
 def test_run_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    code, line = refused("run", "--home", tmp_path / "none")
-    assert (code, line) == (78, f"no run in {tmp_path / 'none'}: make one with `echo2-coord init {tmp_path / 'none'}`")
+    code, message = refused("run", "--home", tmp_path / "none")
+    assert (code, message) == (
+        78,
+        f"no run in {tmp_path / 'none'}: make one with `echo2-coord init {tmp_path / 'none'}`",
+    )
 
 
 def test_run_refuses_a_folder_in_which_a_coordinator_runs(home: Path) -> None:
     with locked(RunFolder(home)):
-        code, line = refused("run", "--home", home)
+        code, message = refused("run", "--home", home)
     assert code == Exit.TEMPORARY
-    assert f"process {os.getpid()}" in line
+    assert f"process {os.getpid()}" in message
 
 
 @pytest.mark.parametrize(
@@ -221,19 +224,19 @@ def test_run_refuses_a_port_that_is_taken(setting: str, fix: str, home: Path) ->
         other.listen()
         port = other.getsockname()[1]
         sets = [word for value in (*free, setting.format(port)) for word in ("--set", value)]
-        code, line = refused("run", "--home", home, *sets)
+        code, message = refused("run", "--home", home, *sets)
     assert code == 78
-    assert line.startswith(f"port {port} of 127.0.0.1 is taken: choose another")
-    assert fix in line
+    assert message.startswith(f"port {port} of 127.0.0.1 is taken: choose another")
+    assert fix in message
 
 
 def test_run_refuses_a_wrong_passphrase(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "right")
     assert said("init", tmp_path / "run", "--model", model, "--task", "reverse", "--yes")[0] == 0
     monkeypatch.setenv("ECHO2_KEY_PASSPHRASE", "wrong")
-    code, line = refused("run", "--home", tmp_path / "run")
+    code, message = refused("run", "--home", tmp_path / "run")
     assert code == 78
-    assert "the passphrase is wrong" in line
+    assert "the passphrase is wrong" in message
 
 
 def test_a_value_of_the_command_line_is_checked_like_the_files(home: Path) -> None:
@@ -247,9 +250,9 @@ def test_a_value_of_the_command_line_is_checked_like_the_files(home: Path) -> No
 
 def test_init_over_a_run_is_refused(home: Path, model: Path) -> None:
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
-    code, line = refused("init", home, "--model", model, "--yes")
+    code, message = refused("init", home, "--model", model, "--yes")
     assert code == 78
-    assert "holds a run already, left as it is" in line
+    assert "holds a run already, left as it is" in message
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
@@ -328,17 +331,17 @@ def test_status_finds_the_coordinator_by_its_run_folder(home: Path, answering: C
 def test_status_knows_what_is_no_coordinator(
     code: int, body: bytes, sentence: str, answering: Callable[[int, bytes], str]
 ) -> None:
-    exit_code, line = refused("status", "--url", answering(code, body))
+    exit_code, message = refused("status", "--url", answering(code, body))
     assert exit_code == Exit.UNREACHABLE
-    assert sentence in line
+    assert sentence in message
 
 
 def test_status_of_a_coordinator_that_does_not_run_says_how_to_start_one() -> None:
     with socket.socket() as silent:  # bound, so that nobody else takes the port, and not listening
         silent.bind(("127.0.0.1", 0))
-        code, line = refused("status", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        code, message = refused("status", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert code == Exit.UNREACHABLE
-    assert "start one with `echo2-coord run`" in line
+    assert "start one with `echo2-coord run`" in message
 
 
 def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
@@ -350,7 +353,7 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "line"),
+    ("error", "code", "message"),
     [
         (LocalFault("do this"), 78, "do this"),
         (DiskFull("no room"), 75, "no room"),
@@ -363,13 +366,13 @@ def test_an_unspecified_address_is_asked_by_the_loopback() -> None:
     ],
 )
 def test_every_error_becomes_a_code_and_a_line(
-    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+    error: BaseException, code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def command() -> None:
         raise error
 
     assert run_command(command, "echo2-coord", own_code) == code
-    assert capsys.readouterr().err.startswith(f"echo2-coord: {line}")
+    assert capsys.readouterr().err.startswith(f"echo2-coord: {message}")
 
 
 def test_status_finds_a_coordinator_that_took_any_free_port(home: Path, answering: Callable[[int, bytes], str]) -> None:

@@ -133,16 +133,16 @@ def test_a_reader_cannot_write(tmp_path: Path) -> None:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The checks of whole files that connections make from now on."""
-    made: list[str] = []
+    calls: list[str] = []
     connect = sqlite3.connect
 
     def traced(*given: Any, **named: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*given, **named)
-        connection.set_trace_callback(lambda sql: made.append(sql) if "quick_check" in sql else None)
+        connection.set_trace_callback(lambda sql: calls.append(sql) if "quick_check" in sql else None)
         return connection
 
     monkeypatch.setattr("sqlite3.connect", traced)
-    return made
+    return calls
 
 
 def killed(path: Path) -> None:
@@ -171,12 +171,12 @@ def test_the_whole_file_is_checked_only_after_an_unclean_stop(tmp_path: Path, ch
 
 def test_the_whole_file_is_checked_once_a_day(tmp_path: Path, checks: list[str]) -> None:
     path = tmp_path / "run.sqlite"
-    made = []
+    calls = []
     for now in (0, DAY - 1, DAY, DAY + 1, 3 * DAY, 0):  # at last the clock was set back
         checks.clear()
         Database.open(path, now).close()
-        made.append(len(checks))
-    assert made[1:] == [0, 1, 0, 1, 1]
+        calls.append(len(checks))
+    assert calls[1:] == [0, 1, 0, 1, 1]
 
 
 def test_a_large_file_is_checked_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ class Refusing:
 
 
 def refusing(database: Database) -> Refusing:
-    made = Refusing(database._connection)
-    database._connection = made  # type: ignore[assignment]
-    return made
+    connection = Refusing(database._connection)
+    database._connection = connection  # type: ignore[assignment]
+    return connection
 
 
 def facts(path: Path) -> list[str]:

@@ -62,7 +62,9 @@ def test_a_command_whose_reader_went_away_ends_in_silence(
     here = {"RUN": str(place / "run"), "NEW": str(tmp_path / "new"), "MODEL": str(place / "model"), "URL": url}
     argv = [*COMMAND, *(here.get(word, word) for word in words.split())]
     code, error = into_a_closed_pipe(argv, cwd=repository, env={**os.environ, "TMPDIR": str(tmp_path)})
-    said = [line for line in error.splitlines() if not line.startswith("fingerprint: ")]  # meant for standard error
+    said = [
+        text_line for text_line in error.splitlines() if not text_line.startswith("fingerprint: ")
+    ]  # meant for standard error
     assert (code, said) == (141, [])
     assert list(tmp_path.iterdir()) in ([], [tmp_path / "new"])
 

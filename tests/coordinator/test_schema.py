@@ -84,9 +84,9 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path
     with Database.open(older) as migrated:
         check_sums(migrated)
         for table in ("on_their_way", "sums", "refused_tokens", "accounts"):
-            found = migrated.all(f"SELECT * FROM {table}")
-            assert found == world.books.database.all(f"SELECT * FROM {table}")
-            assert found
+            rows = migrated.all(f"SELECT * FROM {table}")
+            assert rows == world.books.database.all(f"SELECT * FROM {table}")
+            assert rows
 
 
 def test_a_kill_in_the_middle_leaves_the_older_file(older: Path) -> None:

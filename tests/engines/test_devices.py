@@ -19,9 +19,9 @@ AUTO: dict[str, tuple[Inventory, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("found", "kind", "why"), AUTO.values(), ids=AUTO.keys())
-def test_auto_picks_the_best_device_and_says_why(found: Inventory, kind: str, why: str) -> None:
-    device = choose("auto", found)
+@pytest.mark.parametrize(("present", "kind", "why"), AUTO.values(), ids=AUTO.keys())
+def test_auto_picks_the_best_device_and_says_why(present: Inventory, kind: str, why: str) -> None:
+    device = choose("auto", present)
     assert device.kind == kind
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(device.why)
@@ -37,10 +37,10 @@ REFUSED: dict[str, tuple[str, Inventory, str]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "found", "sentence"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_named_device_is_used_or_refused(spec: str, found: Inventory, sentence: str) -> None:
+@pytest.mark.parametrize(("spec", "present", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_named_device_is_used_or_refused(spec: str, present: Inventory, sentence: str) -> None:
     with pytest.raises(NoDevice, match=sentence):
-        choose(spec, found)
+        choose(spec, present)
 
 
 @pytest.mark.parametrize(("spec", "kind"), [("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("mps", "mps")])
@@ -49,7 +49,7 @@ def test_a_named_device_that_is_there_is_used(spec: str, kind: str) -> None:
 
 
 def test_this_machine_has_a_device() -> None:
-    found = inventory()
-    assert found.cpu
-    assert choose("cpu", found).name == found.cpu
-    assert choose("auto", found).why
+    present = inventory()
+    assert present.cpu
+    assert choose("cpu", present).name == present.cpu
+    assert choose("auto", present).why

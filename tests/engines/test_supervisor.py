@@ -49,7 +49,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[tuple[int, float]] = []
-        self.made = 0
+        self.started = 0
         self.heard: list[str] = []
         self.supervisor = Supervisor(
             self._child, Restarts(Backoff(0.01, 0.04), healthy=60.0), clock=lambda: self.now,
@@ -58,7 +58,7 @@ class World:
         self.supervisor.on_event = lambda method, body: self.heard.append(method)
 
     def _child(self) -> Child:
-        self.made += 1
+        self.started += 1
         return Child(ARGV, name="echo", env=python_path())
 
     async def say(self, text: str) -> str:
@@ -80,7 +80,7 @@ async def world() -> AsyncIterator[World]:
 async def test_a_process_is_started_when_it_is_first_called_and_once_for_all_callers(world: World) -> None:
     assert world.supervisor.pid is None
     assert await asyncio.gather(*(world.say(word) for word in "abc")) == ["a", "b", "c"]
-    assert world.made == 1
+    assert world.started == 1
 
 
 async def test_a_crash_costs_the_call_under_way_and_the_next_finds_another_process(world: World) -> None:
@@ -91,7 +91,7 @@ async def test_a_crash_costs_the_call_under_way_and_the_next_finds_another_proce
             await world.say("during")
         assert world.told[-1] == (-signal.SIGKILL, pause)
         assert await world.say("after") == "after"
-    assert (world.made, world.supervisor.deaths) == (5, 4)
+    assert (world.started, world.supervisor.deaths) == (5, 4)
     world.now += 61.0
     world.kill()
     with pytest.raises(ChildDied):

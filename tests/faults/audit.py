@@ -29,19 +29,19 @@ _CONFLICTS = "SELECT l.node FROM submissions s JOIN leases l ON l.id = s.lease W
 def check_books(run: Run) -> None:
     """Rules 1 to 5, at any time."""
     # Receipts first: what a node holds now was durable at the coordinator before.
-    held = {volunteer.name: receipts(volunteer) for volunteer in run.volunteers}
+    receipts_of = {volunteer.name: receipts(volunteer) for volunteer in run.volunteers}
     honest = {public_bytes(load_key(volunteer.home / "node.key", None)) for volunteer in run.volunteers}
     with closing(Database.read(run.coordinator.folder.database)) as database:
         database.do("BEGIN")  # one state of the file for all that follows
         verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
-        for name, mine in held.items():
+        for name, mine in receipts_of.items():
             assert {lease: verdicts.get(lease) for lease in mine} == mine, f"{name} holds what the coordinator does not"
         check_ledger(database)
         refused = {(node, code) for node, code in database.all(_REFUSED) if node in honest}
         assert not refused, f"honest nodes were refused: {sorted(code for _, code in refused)}"
         assert not honest & {row[0] for row in database.all(_CONFLICTS)}, "an honest node submitted two things"
     for volunteer in run.volunteers:
-        versions = volunteer.held()
+        versions = volunteer.versions()
         assert versions == sorted(versions), f"{volunteer.name} went back"
 
 
@@ -76,10 +76,10 @@ def check_draws(coordinator: Coordinator) -> int:
     from coordinator.run.setup import load_run
 
     complaints: list[str] = []
-    found = load(coordinator.folder.learner / "checkpoints", complaints.append)
-    assert found is not None
+    checkpoint = load(coordinator.folder.learner / "checkpoints", complaints.append)
+    assert checkpoint is not None
     assert complaints == []
-    state = found.state
+    state = checkpoint.state
     batch = load_run(coordinator.home, now=0, env={}).config.run.batch_groups
     # The checkpoint keeps the draws of the last steps alone: those that could be drawn again.
     assert len(set(state.drawn)) == len(state.drawn) == len(state.draws) * batch

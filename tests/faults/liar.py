@@ -245,10 +245,10 @@ def _other_weights(liar: Liar, lease: Lease, honest: Submission) -> Submission:
     import torch
 
     liar.engine.load(liar._coordinator.folder.model, liar.snapshot(lease))
-    held = liar.engine._live
-    assert held is not None
+    loaded_model = liar.engine._live
+    assert loaded_model is not None
     with torch.no_grad():
-        for parameter in held.model.parameters():
+        for parameter in loaded_model.model.parameters():
             parameter.copy_(torch.from_numpy(nudged(parameter.numpy(), 0, share=0.2)))
     return liar.tagged(lease, liar.engine.generate(liar.job(lease)))
 

@@ -45,11 +45,11 @@ def until(what: str, condition: Callable[[], T | None], seconds: float = PATIENC
     ends = time.monotonic() + seconds
     while True:
         try:
-            found = condition()
+            outcome = condition()
         except OSError:
-            found = None
-        if found:
-            return found
+            outcome = None
+        if outcome:
+            return outcome
         assert time.monotonic() < ends, f"waited {seconds:g} s in vain until {what}"
         time.sleep(0.05)
 
@@ -112,11 +112,11 @@ class Program:
     def children(self) -> list[psutil.Process]:
         """All that lives below it now; remembered."""
         try:
-            found = self.process.children(recursive=True)
+            processes = self.process.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        self._seen.update(found)
-        return found
+        self._seen.update(processes)
+        return processes
 
     def child(self, role: str) -> psutil.Process:
         """The living child of this role, waited for."""
@@ -174,11 +174,11 @@ class Program:
 
     def lines(self) -> list[dict[str, Any]]:
         """Log lines that are JSON."""
-        found = []
-        for line in self.log.read_text(errors="replace").splitlines() if self.log.exists() else []:
-            if line.startswith("{"):
-                found.append(json.loads(line))
-        return found
+        events = []
+        for text_line in self.log.read_text(errors="replace").splitlines() if self.log.exists() else []:
+            if text_line.startswith("{"):
+                events.append(json.loads(text_line))
+        return events
 
 
 def _die_with_the_tests() -> None:
@@ -259,12 +259,12 @@ class Volunteer(Program):
         (folder,) = (self.home / "runs").iterdir()
         return folder
 
-    def held(self) -> list[tuple[int, int]]:
+    def versions(self) -> list[tuple[int, int]]:
         """(era, version) in the order in which it held them, over all of its lives."""
-        return [(line["era"], line["version"]) for line in self.lines() if line.get("event") == "version held"]
+        return [(event["era"], event["version"]) for event in self.lines() if event.get("event") == "version held"]
 
     def accepted(self) -> int:
-        return sum(line.get("event") == "group accepted" for line in self.lines())
+        return sum(event.get("event") == "group accepted" for event in self.lines())
 
     def ask(self, command: str) -> dict[str, Any]:
         """`echo2-node COMMAND --json` from outside."""
@@ -283,10 +283,10 @@ class Run:
 
     def volunteer(self, name: str, disk: Path | None = None, via: str | None = None) -> Volunteer:
         """A new node, started. `via`: the one way that it goes."""
-        made = Volunteer(self.folder, name, disk=disk, via=via)
-        self.volunteers.append(made)
-        made.start(self.coordinator.invite())
-        return made
+        volunteer = Volunteer(self.folder, name, disk=disk, via=via)
+        self.volunteers.append(volunteer)
+        volunteer.start(self.coordinator.invite())
+        return volunteer
 
 
 @contextmanager

@@ -53,17 +53,17 @@ def test_every_key_of_a_running_coordinator_is_rotated_and_its_node_and_a_newcom
         run.coordinator.start()
         before = ann.accepted()
         until("ann is credited after the coordinator's restart", lambda: ann.accepted() > before)
-        told = [line["reason"] for line in ann.lines() if line.get("event") == "coordinator lost"]
+        told = [event["reason"] for event in ann.lines() if event.get("event") == "coordinator lost"]
         assert not any("false" in reason or "Root" in reason for reason in told), told
-        held = receipts(ann)
+        receipts_before = receipts(ann)
         with closing(Database.read(run.coordinator.folder.database)) as database:
             stored = dict(database.all("SELECT lease, receipt FROM verdicts"))
         # A receipt that was decided while the new Root was on its way goes out under the new key.
-        assert {lease: peek(stored[lease]).payload for lease in held} == {
-            lease: peek(sealed).payload for lease, sealed in held.items()
+        assert {lease: peek(stored[lease]).payload for lease in receipts_before} == {
+            lease: peek(sealed).payload for lease, sealed in receipts_before.items()
         }
 
 
 def roots_taken(run: Run, serial: int) -> bool:
     lines = run.volunteers[0].lines()
-    return any(line.get("event") == "newer Root taken" and line["serial"] == serial for line in lines)
+    return any(event.get("event") == "newer Root taken" and event["serial"] == serial for event in lines)

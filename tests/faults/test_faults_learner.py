@@ -52,20 +52,20 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
             assert not life.done(), life.exception()
             return coordinator.books.progress.step if coordinator.books.progress else 0
 
-        made = 0
+        steps_done = 0
         for number in range(KILLS):
             await until(lambda: step() >= 0 and child.pid is not None, PATIENCE)
             if number % 3 == 2:
-                await until(lambda made=made: step() > made, PATIENCE)
+                await until(lambda steps_done=steps_done: step() > steps_done, PATIENCE)
             await asyncio.sleep(chance.uniform(0.0, 0.3 if number % 3 == 2 else 4.0))
-            made, pid = step(), child.pid
+            steps_done, pid = step(), child.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             await until(lambda pid=pid: child.pid != pid, PATIENCE)
-        await until(lambda: step() > made, PATIENCE)
+        await until(lambda: step() > steps_done, PATIENCE)
         assert database.value("SELECT count(*) FROM set_aside") == 0
         assert coordinator.painter.paint().trouble.paused is None
         drawn = database.value("SELECT count(*) FROM temp.drawn")
-        assert drawn >= 2 * made > 0
+        assert drawn >= 2 * steps_done > 0
         life.cancel()
         await asyncio.gather(life, return_exceptions=True)

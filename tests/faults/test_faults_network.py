@@ -19,11 +19,11 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.fixture(scope="module")
 def run(template: Path) -> Iterator[Run]:
     """Shared: starting it is what takes time. A test leaves it running, with everybody there."""
-    with quick_folder() as folder, running(template, folder, "ann", "bob") as made:
-        made.coordinator.past(3)
-        for volunteer in made.volunteers:
+    with quick_folder() as folder, running(template, folder, "ann", "bob") as running_run:
+        running_run.coordinator.past(3)
+        for volunteer in running_run.volunteers:
             until(f"{volunteer.name} has a Receipt", volunteer.accepted)
-        yield made
+        yield running_run
 
 
 def goes_on(run: Run) -> None:
@@ -152,7 +152,7 @@ def test_a_node_shows_its_owner_why_its_groups_are_refused(run: Run) -> None:
 
 def _refusals(volunteer: Volunteer) -> dict[str, str] | None:
     """Code -> sentence, once each of two was said; a group that is incomplete is refused before any is scored."""
-    if len({line.get("code") for line in volunteer.lines() if line.get("event") == "group refused"}) < 2:
+    if len({event.get("code") for event in volunteer.lines() if event.get("event") == "group refused"}) < 2:
         return None
     return {row["code"]: row["reason"] for row in volunteer.ask("why")["groups_refused"]}
 

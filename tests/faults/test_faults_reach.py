@@ -34,8 +34,8 @@ COORDINATOR, HTTPS = "10.78.0.2", "10.78.2.1"
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     try:
-        with Hosts(LINKS, alone=["island"]).up() as made:
-            yield made
+        with Hosts(LINKS, alone=["island"]).up() as running_hosts:
+            yield running_hosts
     except NotPermitted as refused:
         pytest.skip(f"no network namespaces here: {refused}")
 
@@ -87,23 +87,23 @@ class World:
 @pytest.fixture(scope="module")
 def world(template: Path, hosts: Hosts) -> Iterator[World]:
     with quick_folder() as folder:
-        made = World(template, folder, hosts)
+        new_world = World(template, folder, hosts)
         try:
-            made.coordinator.start()
-            invite = made.invite()
-            made.relay.start(invite, "--listen", "/ip4/0.0.0.0/tcp/4001")
-            made.hidden.start(invite)
-            made.office.start(invite)
-            yield made
+            new_world.coordinator.start()
+            invite = new_world.invite()
+            new_world.relay.start(invite, "--listen", "/ip4/0.0.0.0/tcp/4001")
+            new_world.hidden.start(invite)
+            new_world.office.start(invite)
+            yield new_world
         finally:
-            for program in made.programs:
+            for program in new_world.programs:
                 program.end()
 
 
 def works(node: Volunteer) -> dict[str, Any]:
     """What the node says of itself once it has followed a version over its way, and been credited."""
     until(f"{node.name} is credited", lambda: node.accepted() >= 2)
-    until(f"{node.name} follows", lambda: len(node.held()) >= 3)
+    until(f"{node.name} follows", lambda: len(node.versions()) >= 3)
     return node.ask("status")
 
 
@@ -120,10 +120,10 @@ def test_a_host_without_a_route_to_the_coordinator_works_through_a_relay(world: 
     said = works(world.hidden)
     assert said["way"] == "relay"
     assert said["received_bytes"] > 0
-    found = diagnosis(world, world.hidden)
-    assert (found["direct"]["verdict"], found["relay"]["verdict"]) == ("poor", "good")
-    assert found["https"]["verdict"] == "poor"
-    assert found["coordinator"]["found"] == "reached: relay"
+    diagnosed = diagnosis(world, world.hidden)
+    assert (diagnosed["direct"]["verdict"], diagnosed["relay"]["verdict"]) == ("poor", "good")
+    assert diagnosed["https"]["verdict"] == "poor"
+    assert diagnosed["coordinator"]["found"] == "reached: relay"
 
 
 def test_a_host_that_only_https_leads_out_of_works_over_it(world: World) -> None:
@@ -158,11 +158,11 @@ def test_a_node_whose_network_is_lost_says_so_and_goes_on_when_it_is_back(world:
 
 @pytest.mark.parametrize("name", ["hidden", "office"])
 def test_a_node_whose_address_changes_goes_on_from_the_new_one(world: World, name: str) -> None:
-    node, link, last, way = {"hidden": (world.hidden, 1, 1, "relay"), "office": (world.office, 2, 2, "https")}[name]
+    node, link, last, route = {"hidden": (world.hidden, 1, 1, "relay"), "office": (world.office, 2, 2, "https")}[name]
     works(node)
     world.hosts.move(name, link, f"10.78.{link}.{last}", f"10.78.{link}.7")
     goes_on(node)
-    until(f"{name} has its line again", lambda: node.ask("status")["way"] == way)
+    until(f"{name} has its line again", lambda: node.ask("status")["way"] == route)
 
 
 def test_a_machine_without_any_network_is_told_what_to_do(world: World, tmp_path: Path) -> None:

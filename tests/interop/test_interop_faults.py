@@ -35,13 +35,13 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 async def told(stream: INetStream) -> bytes:
     """Everything until the end, which may be a reset."""
-    found = b""
+    everything = b""
     try:
         while data := await stream.read(1 << 16):
-            found += data
+            everything += data
     except StreamError:
         pass
-    return found
+    return everything
 
 
 async def lives(one: Ours, other: StockPeer) -> None:
@@ -253,6 +253,6 @@ def open_ones(connection: INetConn) -> int:
 
 
 def connection(other: StockPeer) -> Yamux:
-    (found,) = other.host.get_network().get_connections()
-    assert isinstance(found.muxed_conn, Yamux)
-    return found.muxed_conn
+    (only,) = other.host.get_network().get_connections()
+    assert isinstance(only.muxed_conn, Yamux)
+    return only.muxed_conn

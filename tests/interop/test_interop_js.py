@@ -35,10 +35,10 @@ PACKAGES = Path(os.environ.get("INTEROP_JS") or ROOT / ".interop") / "node_modul
 
 def missing() -> str | None:
     """Why this cannot run here."""
-    found = shutil.which("node")
-    if found is None:
+    node_path = shutil.which("node")
+    if node_path is None:
         return "node is not installed (20 or newer is needed)"
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    version = subprocess.run([node_path, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     if int(version.removeprefix("v").partition(".")[0]) < 20:
         return f"node {version} is too old: 20 or newer is needed"
     if not (PACKAGES / "libp2p").is_dir():
@@ -65,11 +65,11 @@ class JsPeer:
         assert self._process.stdout is not None
         async for data in self._process.stdout:
             *lines, rest = (rest + data).split(b"\n")
-            for line in map(json.loads, lines):
-                if "id" in line:
-                    self._answers[line["id"]] = line
+            for event in map(json.loads, lines):
+                if "id" in event:
+                    self._answers[event["id"]] = event
                 else:
-                    self.told.append(line)
+                    self.told.append(event)
 
     async def obey(self, what: str, **arguments: object) -> object:
         """Have it do something. Raises `RuntimeError` with its sentence."""
@@ -86,11 +86,11 @@ class JsPeer:
     async def event(self, name: str, **wanted: object) -> dict[str, object]:
         """The first thing told of this name and with these values."""
 
-        def found() -> list[dict[str, object]]:
+        def events_named() -> list[dict[str, object]]:
             return [told for told in self.told if told["event"] == name and wanted.items() <= told.items()]
 
-        await stock_peers.until(lambda: bool(found()))
-        return found()[0]
+        await stock_peers.until(lambda: bool(events_named()))
+        return events_named()[0]
 
 
 @asynccontextmanager

@@ -45,10 +45,10 @@ class Ours:
 
 def ours() -> Ours:
     transport = LibP2PTransport(generate_key(), ["/ip4/127.0.0.1/tcp/0"])
-    made = Ours(transport, Peer(transport, seed=0))
-    made.peer.subscribe(TOPIC, made.hear)
-    made.peer.serve("head", _answer_head, limit=1024)
-    return made
+    pair = Ours(transport, Peer(transport, seed=0))
+    pair.peer.subscribe(TOPIC, pair.hear)
+    pair.peer.serve("head", _answer_head, limit=1024)
+    return pair
 
 
 async def _answer_head(peer: str, request: bytes) -> bytes:
@@ -178,8 +178,8 @@ async def test_chunks_are_fetched_and_verified_both_ways(dialler: str, tmp_path:
         mine, theirs = payload_file(tmp_path / "mine", 300_000), payload_file(tmp_path / "theirs", 300_000, seed=1)
         await one.peer.share(mine, tmp_path / "mine")
         content = (tmp_path / "mine").read_bytes()
-        found = await other.fetch(one.peer.peer_id, cut(mine), [18, 0, 7])
-        assert found == {index: content[index << 14 : (index + 1) << 14] for index in (0, 7, 18)}
+        fetched = await other.fetch(one.peer.peer_id, cut(mine), [18, 0, 7])
+        assert fetched == {index: content[index << 14 : (index + 1) << 14] for index in (0, 7, 18)}
         other.hold((tmp_path / "theirs").read_bytes(), cut(theirs))
         await one.peer.fetch(theirs, tmp_path / "fetched")
         assert (tmp_path / "fetched").read_bytes() == (tmp_path / "theirs").read_bytes()
@@ -193,8 +193,8 @@ async def test_a_large_chunk_and_a_large_answer_pass_stock_yamux(tmp_path: Path)
         root = stock_peers.root_of(content, 1 << 20)
         large = Manifest(hash=manifest.hash, length=manifest.length, chunk_size=1 << 20, chunk_root=root)
         await one.peer.share(large, tmp_path / "mine")
-        found = await other.fetch(one.peer.peer_id, cut(large), [0, 1, 2])
-        assert b"".join(found[index] for index in range(3)) == content
+        fetched = await other.fetch(one.peer.peer_id, cut(large), [0, 1, 2])
+        assert b"".join(fetched[index] for index in range(3)) == content
         other.serve("large", lambda request: bytes(8 << 20))
         assert await one.peer.request(other.peer_id, "large", b"", timeout=60) == bytes(8 << 20)
 

@@ -94,8 +94,8 @@ def story(folder: Path, tell: Callable[[Swarm, Failing], Any], **run: Any) -> No
 
 def picture(coordinator: Coordinator) -> dict[str, Any]:
     """As `/api/v1/run` has it."""
-    found: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.painter.paint()))
-    return found
+    state: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.painter.paint()))
+    return state
 
 
 def step(coordinator: Coordinator) -> int:

@@ -30,7 +30,7 @@ class Witness:
         assert swarm.coordinator is not None
         self.announced: dict[int, float] = {}
         self.complete: dict[tuple[str, int], float] = {}
-        self.held: dict[tuple[str, int], float] = {}
+        self.applied: dict[tuple[str, int], float] = {}
         publisher = swarm.coordinator.publisher
         known = publisher._announcing
 
@@ -44,7 +44,7 @@ class Witness:
 
     def _watch(self, node: Node) -> None:
         acknowledger = node.daemon.acknowledger
-        fetched, held, last = acknowledger.fetched, acknowledger.held, 0.0
+        fetched, applied, last = acknowledger.fetched, acknowledger.held, 0.0
 
         def watched(payload_hash: bytes, told: Fetched) -> None:
             nonlocal last
@@ -53,8 +53,8 @@ class Witness:
 
         def holding(era: int, version: int) -> None:
             self.complete[node.peer_id, version] = last
-            self.held[node.peer_id, version] = anyio.current_time()
-            held(era, version)
+            self.applied[node.peer_id, version] = anyio.current_time()
+            applied(era, version)
 
         acknowledger.fetched, acknowledger.held = watched, holding  # type: ignore[method-assign]
 
@@ -93,12 +93,12 @@ async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
     books = swarm.coordinator.books
     after = max(version for _, version in books.broadcasts._announced)
 
-    def found() -> list[int]:
+    def versions() -> list[int]:
         who = {node.peer_id for node in nodes}
         return [v for (_, v), told in books.broadcasts._takes.items() if v > after and who <= set(told)]
 
-    await until(found, 120)
-    return found()[0]
+    await until(versions, 120)
+    return versions()[0]
 
 
 @pytest.mark.parametrize("skew", [0, 400_000, -400_000], ids=["clocks right", "a clock fast", "a clock slow"])
@@ -110,7 +110,7 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
         for node in nodes:
             take = told[node.peer_id]
             assert -0.002 <= take.complete - (witness.complete[node.peer_id, version] - sent) <= LATER
-            assert -0.002 <= take.applied - (witness.held[node.peer_id, version] - sent) <= LATER
+            assert -0.002 <= take.applied - (witness.applied[node.peer_id, version] - sent) <= LATER
             assert WAY <= take.heard <= take.complete <= take.applied
             assert take.counted
             assert {feed.peer for feed in take.feeds} <= {swarm.run.peer_id, *(n.peer_id for n in nodes)}

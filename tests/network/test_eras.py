@@ -34,8 +34,8 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
         async with working(alice, bob):
             async with swarm.coordinating() as coordinator:
                 await until(lambda: coordinator.painter.paint().step >= 6 and accepted(bob) > 2, 600)
-                held = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
-                await until(lambda: coordinator.books.database.value(held), 60)
+                query = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
+                await until(lambda: coordinator.books.database.value(query), 60)
             old = swarm.learner.step_number
             before = set(swarm.learner.drawn)
             swarm.network.partition([bob.peer_id], [alice.peer_id, swarm.run.peer_id])

@@ -26,8 +26,8 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
     Ledger(database).verify()
     verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
     for node in swarm.nodes:
-        held = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
-        assert {lease: verdicts.get(lease) for lease in held} == held
+        receipts = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
+        assert {lease: verdicts.get(lease) for lease in receipts} == receipts
     refused = coordinator.painter.paint().refused
     assert refused.keys() <= {"late"}
     assert refused.get("late", 0) <= late
@@ -51,13 +51,13 @@ def story(tmp_path: Path, tell: Callable[[Swarm, list[Node]], Awaitable[None]], 
     async def main() -> None:
         swarm = make_swarm(tmp_path)
         async with swarm.coordinating():
-            made = [swarm.node(name) for name in ("alice", "bob", "carol")]
-            async with working(*made):
+            nodes = [swarm.node(name) for name in ("alice", "bob", "carol")]
+            async with working(*nodes):
                 await steps(swarm, 2)
-                await tell(swarm, made)
+                await tell(swarm, nodes)
                 await steps(swarm, 2)
-                before = {node.peer_id: accepted(node) for node in made}
-                await until(lambda: all(accepted(node) > before[node.peer_id] for node in made), 600)
+                before = {node.peer_id: accepted(node) for node in nodes}
+                await until(lambda: all(accepted(node) > before[node.peer_id] for node in nodes), 600)
                 whole(swarm, late=late)
 
     run_fake(main)

@@ -38,18 +38,18 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     server = server_beside(Peer(swarm.network.transport(run.peer_id), seed=0))
     store = stack.enter_context(Store(run.folder.store))
     database = stack.enter_context(Database.open(run.folder.database))
-    made = Coordinator(
+    coordinator = Coordinator(
         run, server.network, swarm.learner, swarm.scorer, store=store, database=database, clock=wall,
         entropy=np.random.default_rng(0).bytes,
     )  # fmt: skip
     tasks = await stack.enter_async_context(anyio.create_task_group())
     stack.callback(tasks.cancel_scope.cancel)
-    tasks.start_soon(made.run)
-    await until(lambda: made.publisher.sealed_head)
+    tasks.start_soon(coordinator.run)
+    await until(lambda: coordinator.publisher.sealed_head)
     https = [f"{one}/p2p/{run.peer_id}" for one in server.https.addresses()]
     old = swarm.invite()
     addresses = [f"/memory/{run.peer_id}/p2p/{run.peer_id}", *https]
-    return made, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
+    return coordinator, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
 
 
 def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Way, ...] = WAYS) -> Node:
@@ -70,19 +70,19 @@ async def status(node: Node) -> dict:
     return await node.daemon.report.status({})
 
 
-async def when_by(node: Node, way: str) -> dict:
+async def when_by(node: Node, route: str) -> dict:
     """Its status once it goes by that way: a better one is tried now and then, and found wanting."""
     with anyio.fail_after(60):
-        while (said := await status(node))["way"] != way:  # noqa: ASYNC110 (what is waited for has no event)
+        while (said := await status(node))["way"] != route:  # noqa: ASYNC110 (what is waited for has no event)
             await anyio.sleep(0.02)
     return said
 
 
 @pytest.fixture
 def swarm(tmp_path: Path) -> Swarm:
-    made = make_swarm(tmp_path)
-    made.learner.seconds = 0.02
-    return made
+    new_swarm = make_swarm(tmp_path)
+    new_swarm.learner.seconds = 0.02
+    return new_swarm
 
 
 async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
@@ -201,9 +201,9 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
         async def counted(peer, data):
             nonlocal nbytes
             asked.extend(decode(data, DocumentsAsk).hashes)
-            found = await answer(peer, data)
-            nbytes += len(found)
-            return found
+            answered = await answer(peer, data)
+            nbytes += len(answered)
+            return answered
 
         handlers.serve("documents", counted, limit=limit)
         node = node_of(swarm, "node", invite, None, ("https",))

@@ -74,14 +74,14 @@ def told(database: Database, now: int) -> dict[str, Any]:
     """The same figures as today's program keeps them."""
     from coordinator.metrics.run_metrics import counts
 
-    found, ledger = counts(database, now), Ledger(database)
+    counted, ledger = counts(database, now), Ledger(database)
     return {
-        "received": found.received,
-        "accepted": found.accepted,
-        "rollouts": found.rollouts,
-        "refused": found.refused,
-        "expired": found.expired,
-        "undecided": found.undecided,
+        "received": counted.received,
+        "accepted": counted.accepted,
+        "rollouts": counted.rollouts,
+        "refused": counted.refused,
+        "expired": counted.expired,
+        "undecided": counted.undecided,
         "entries": ledger.verify().entries,
         "balances": ledger.balances(),
     }

@@ -25,9 +25,9 @@ def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_pat
             late = swarm.node("late")
             async with working(late):
                 await until(lambda: late.daemon.engine.current and accepted(late) >= 1, 600)
-            made = {file.hash: file.path.read_bytes() for file in store.payloads()}
-            again = made.keys() - kept
-            assert {before[digest] for digest in again & before.keys()} == {made[d] for d in again & before.keys()}
+            payloads = {file.hash: file.path.read_bytes() for file in store.payloads()}
+            again = payloads.keys() - kept
+            assert {before[digest] for digest in again & before.keys()} == {payloads[d] for d in again & before.keys()}
             assert any(file.version == 0 and file.hash in again for file in store.payloads())
             await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             assert again <= {file.hash for file in store.payloads()}, "who asked for it may still be fetching"

@@ -26,13 +26,13 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
             await _at_version(swarm, 6)
             weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
             await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
-            line = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
-            assert len(line) >= 5
-            for version in [line[-1], line[0], line[2], line[-1], *reversed(line)]:
+            versions = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
+            assert len(versions) >= 5
+            for version in [versions[-1], versions[0], versions[2], versions[-1], *reversed(versions)]:
                 assert await weights.hold(version.root)
-                held = swarm.scorer.engine.held
-                assert held is not None
-                assert Snapshot(held.path).root == version.root
+                snapshot = swarm.scorer.engine.snapshot
+                assert snapshot is not None
+                assert Snapshot(snapshot.path).root == version.root
             folder = swarm.run.folder.scorer / "held"
             assert len(list(folder.glob("**/*.safetensors"))) == 1
             assert len(publisher.snapshots()) == 2, "whole copies: the first and the latest"
@@ -83,9 +83,9 @@ def test_a_coordinator_that_comes_back_goes_on_with_the_weights_as_they_stood(tm
             await _at_version(swarm, 3)
         swarm.scorer._loaded = None
         folder = swarm.run.folder.scorer / "held"
-        made = (folder / "snapshot.safetensors").stat().st_ino
+        inode = (folder / "snapshot.safetensors").stat().st_ino
         async with swarm.coordinating():
             await _at_version(swarm, 5)
-        assert (folder / "snapshot.safetensors").stat().st_ino == made, "not made anew"
+        assert (folder / "snapshot.safetensors").stat().st_ino == inode, "not made anew"
 
     run_fake(main)

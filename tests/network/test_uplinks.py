@@ -79,8 +79,8 @@ def test_a_swarm_finds_out_who_is_strong_and_who_is_weak(tmp_path: Path) -> None
 
     uplinks, books = run_fake(main)
     assert uplinks["source"] == pytest.approx(lines["source"], rel=0.3)
-    for name, found in uplinks.items():  # never more than the line carries, but for the rounding of turns
-        assert found < 1.3 * lines[name], name
+    for name, learnt in uplinks.items():  # never more than the line carries, but for the rounding of turns
+        assert learnt < 1.3 * lines[name], name
     assert uplinks["strong"] > 2 * uplinks.get("weak", 0.0)
     view = books.view("source")
     assert {take.node for take in view.takes} == {"strong", "weak", "other"}

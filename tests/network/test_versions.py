@@ -21,7 +21,7 @@ def test_a_full_payload_on_top_of_a_loaded_version_is_what_the_engine_then_compu
                 await coordinator.publish(1, table_seed=5)  # with no version before: a full edge alone
                 coordinator.snapshots[0] = honest
                 await until(lambda: node.daemon.engine.current.version == 1)
-                assert node.engine.engine.held.root == coordinator.published[1].root
+                assert node.engine.engine.snapshot.root == coordinator.published[1].root
                 before = accepted(node)
                 await until(lambda: accepted(node) >= before + 4)
                 assert "refused" not in node.daemon.outbox.counts()

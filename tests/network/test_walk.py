@@ -17,7 +17,7 @@ from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.trio_bridge import TrioThread
 from p2p.network import Manifest
 from p2p.swarm.download import Download
-from tests.p2p.libp2p.test_transport import made, running
+from tests.p2p.libp2p.test_transport import new_peer, running
 from tests.support.peers import payload_file
 from weights.documents import Edge
 from weights.store import Store
@@ -56,7 +56,7 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
     seen(Download, "run")
     seen(TrioThread, "call")
     seen(Ways, "fetch")
-    source, direct = made(), ThreadedPeer(generate_key(), [])
+    source, direct = new_peer(), ThreadedPeer(generate_key(), [])
     ways = Ways(direct, HttpsClient("node", bytes(32)))
     manifest = payload_file(tmp_path / "payload", 100_000)
     with Store(tmp_path / "store") as store:

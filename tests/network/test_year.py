@@ -326,7 +326,7 @@ def test_from_day_335_page_status_and_log_say_that_the_root_ends(
             told = "renew it with the root key, by `echo2-coord keys renew`"
             assert told in state.root_ends
             assert f"The run's keys</b>: {state.root_ends}" in page.page(state).replace("&#39;", "'")
-            assert any(line.startswith("keys") and told in line for line in status.lines(state))
+            assert any(text_line.startswith("keys") and told in text_line for text_line in status.lines(state))
         assert capsys.readouterr().out.count("Root ends soon") == 1
 
     run_fake(main)

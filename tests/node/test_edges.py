@@ -290,7 +290,7 @@ def test_what_the_network_plane_says_has_the_nodes_form(
     logging.getLogger("p2p").info("%s is reached directly now", "a peer")
     logging.getLogger("p2p").warning("%s is dropped", "a peer")
     logging.getLogger("asyncio").debug("nobody's concern")
-    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    said = [json.loads(text_line) for text_line in stream.getvalue().splitlines()]
     assert len(said) == shown
     if said:
         assert (said[-1]["level"], said[-1]["event"]) == ("warning", "a peer is dropped")

@@ -120,14 +120,14 @@ def test_a_lie_about_weights_leaves_the_node_at_the_version_it_holds(tmp_path: P
 
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, _):
-            held = node.daemon.engine.current
+            current = node.daemon.engine.current
             await tell(coordinator)
             heard = lambda: [s for s in node.daemon.follower.refused if said in s]  # noqa: E731
             if said:
                 await until(heard)
             else:
                 await anyio.sleep(90)
-            assert node.daemon.engine.current == held
+            assert node.daemon.engine.current == current
             worked = node.daemon.rollouts.done
             await until(lambda: node.daemon.rollouts.done > worked)
 

@@ -31,8 +31,8 @@ async def at_work(*nodes: Node) -> AsyncIterator[None]:
 
 
 def holds(node: Node, version: int) -> bool:
-    held = node.daemon.engine.current
-    return held is not None and held.version == version
+    current = node.daemon.engine.current
+    return current is not None and current.version == version
 
 
 def test_a_node_joins_follows_works_and_is_credited(tmp_path: Path) -> None:
@@ -206,13 +206,13 @@ def test_a_restarted_node_goes_on_where_it_was_and_resubmits_the_same_bytes(tmp_
                 await until(lambda: node.daemon.rollouts.done >= 2)
             assert not coordinator.submitted
             with closing(sqlite3.connect(next((tmp_path / "node").rglob("outbox.sqlite")))) as stored:
-                made = dict(stored.execute("SELECT lease, body FROM submissions").fetchall())
-            assert len(made) >= 2
+                submissions = dict(stored.execute("SELECT lease, body FROM submissions").fetchall())
+            assert len(submissions) >= 2
             del coordinator.refusals["submit"]
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(again):
-                await until(lambda: set(made) <= set(coordinator.submitted))
-                assert {lease: coordinator.submitted[lease] for lease in made} == made
+                await until(lambda: set(submissions) <= set(coordinator.submitted))
+                assert {lease: coordinator.submitted[lease] for lease in submissions} == submissions
                 assert again.daemon.engine.current.version == 1
                 assert "step_by" not in again.engine.log
                 await until(lambda: again.daemon.outbox.counts().get("accepted", 0) >= 2)

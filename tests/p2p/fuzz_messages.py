@@ -48,29 +48,29 @@ PART = PartialPayload(MANIFEST, _folder / "part")
 
 def message(kind: type[Wire]) -> Callable[[bytes], None]:
     def read(data: bytes) -> None:
-        found = decode(data, kind)
-        assert decode(encode(found), kind) == found
+        decoded = decode(data, kind)
+        assert decode(encode(decoded), kind) == decoded
 
     return read
 
 
 def sealed(data: bytes) -> None:
-    found = envelope.peek(data)
-    assert envelope.signed_bytes(found.kind, found.run, found.payload)
-    envelope.open_sealed(data, found.kind, RUN, {KEY.public_key().public_bytes_raw()})
+    decoded = envelope.peek(data)
+    assert envelope.signed_bytes(decoded.kind, decoded.run, decoded.payload)
+    envelope.open_sealed(data, decoded.kind, RUN, {KEY.public_key().public_bytes_raw()})
     raise AssertionError("a signature out of nothing")
 
 
 def from_downloader(data: bytes) -> None:
-    found = wire.decode_from_downloader(data)
-    assert wire.decode_from_downloader(wire.encode(found)) == found
+    decoded = wire.decode_from_downloader(data)
+    assert wire.decode_from_downloader(wire.encode(decoded)) == decoded
 
 
 def from_holder(data: bytes) -> None:
-    found = wire.decode_from_holder(data)
-    assert wire.decode_from_holder(wire.encode(found)) == found
-    if isinstance(found, wire.Have):
-        wire.unpack_bitmap(found.bitmap, MANIFEST.length // MANIFEST.chunk_size + 1)
+    decoded = wire.decode_from_holder(data)
+    assert wire.decode_from_holder(wire.encode(decoded)) == decoded
+    if isinstance(decoded, wire.Have):
+        wire.unpack_bitmap(decoded.bitmap, MANIFEST.length // MANIFEST.chunk_size + 1)
 
 
 def chunk(data: bytes) -> None:
@@ -78,9 +78,9 @@ def chunk(data: bytes) -> None:
     if len(data) < 4:
         return
     index = data[0] % WHOLE.chunks
-    found = WHOLE.read(index)
-    assert found is not None
-    bad = bytearray(found[0] + b"".join(found[1]))
+    read_chunk = WHOLE.read(index)
+    assert read_chunk is not None
+    bad = bytearray(read_chunk[0] + b"".join(read_chunk[1]))
     place = int.from_bytes(data[1:3], "little") % len(bad)
     bad[place] ^= data[3]
     size = chunk_span(MANIFEST, index)[1]
@@ -92,20 +92,20 @@ def chunk(data: bytes) -> None:
         PART.put(index, body, proof)
     except BadChunk:
         return
-    assert body == found[0], "a wrong chunk was stored"
+    assert body == read_chunk[0], "a wrong chunk was stored"
 
 
 def text(read: Callable[[str], object]) -> Callable[[bytes], None]:
     return lambda data: read(data.decode(errors="replace")) and None
 
 
-def address(found: str) -> None:
+def address(text: str) -> None:
     """Read as a stranger's hint, and with the error that says why it is none."""
-    one = address_of(found)
-    assert one.text == found
+    one = address_of(text)
+    assert one.text == text
     asked = one.route, one.peer, one.relay, one.endpoint, one.ip, one.port, one.is_listening, one.https_url
     assert asked[0] in ("direct", "relay", "https")
-    assert parse(found) == one
+    assert parse(text) == one
 
 
 READERS = [
@@ -125,21 +125,21 @@ def seeds(folder: Path) -> None:
     """Honest bytes of each reader, from the golden vectors where there are any."""
     vectors = ROOT / "tests" / "vectors"
     for path in vectors.glob("*.json"):
-        for number, found in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):
+        for number, sample in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):
             for reader in range(len(READERS)):
-                (folder / f"{path.stem}-{number}-{reader}").write_bytes(bytes([reader]) + found)
+                (folder / f"{path.stem}-{number}-{reader}").write_bytes(bytes([reader]) + sample)
     for number, frame in enumerate((wire.Ask(bytes(32)), wire.Want((1, 2)), wire.New((3,)), wire.Gone(4))):
         for reader in range(len(TYPES), len(TYPES) + 3):
             (folder / f"frame-{number}-{reader}").write_bytes(bytes([reader]) + wire.encode(frame))
 
 
-def _hexadecimal(found: object) -> list[bytes]:
-    if isinstance(found, dict):
-        return [data for value in found.values() for data in _hexadecimal(value)]
-    if isinstance(found, list):
-        return [data for value in found for data in _hexadecimal(value)]
+def _hexadecimal(node: object) -> list[bytes]:
+    if isinstance(node, dict):
+        return [data for value in node.values() for data in _hexadecimal(value)]
+    if isinstance(node, list):
+        return [data for value in node for data in _hexadecimal(value)]
     try:
-        return [bytes.fromhex(found)][: len(found) < 8000] if isinstance(found, str) else []
+        return [bytes.fromhex(node)][: len(node) < 8000] if isinstance(node, str) else []
     except ValueError:
         return []
 

@@ -90,8 +90,8 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_key_file_is_made_once_and_then_read(tmp_path: Path) -> None:
-    made = load_or_create_key(tmp_path / "key", "secret")
-    assert public_bytes(load_or_create_key(tmp_path / "key", "secret")) == public_bytes(made)
+    key = load_or_create_key(tmp_path / "key", "secret")
+    assert public_bytes(load_or_create_key(tmp_path / "key", "secret")) == public_bytes(key)
 
 
 def test_an_encrypted_key_opens_with_its_passphrase_alone(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_a_key_file_is_whole_or_absent_whenever_it_is_cut(tmp_path: Path) -> Non
             yield public_bytes(load_or_create_key(folder / "home" / "key"))
 
         for cut in cuts(life(), folder):
-            found = public_bytes(load_or_create_key(folder / "home" / "key"))
-            assert found == cut.after or cut.before == b"", cut.where
+            public = public_bytes(load_or_create_key(folder / "home" / "key"))
+            assert public == cut.after or cut.before == b"", cut.where
             assert mode(folder / "home" / "key") == 0o600, cut.where
 
 

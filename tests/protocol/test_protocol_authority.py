@@ -25,11 +25,11 @@ def root(serial: int, ledger: Ed25519PrivateKey, issued: int | None = None, **re
 
 
 def receipt(key: Ed25519PrivateKey, at: int) -> bytes:
-    made = Receipt(
+    document = Receipt(
         run=RUN, node=b"n" * 32, lease=b"l" * 16, era=1, version=1, submission_hash=b"s" * 32, verdict="accepted",
         code="ok", reason="", trainable=True, weight=1, entry=0, entry_hash=bytes(32), at=at,
     )  # fmt: skip
-    return seal("receipt", RUN, encode(made), key)
+    return seal("receipt", RUN, encode(document), key)
 
 
 ROTATED = [root(1, FIRST, 0), root(2, SECOND, 100), root(3, THIRD, 200)]
@@ -75,10 +75,10 @@ def test_what_no_key_of_the_run_signed_holds_under_no_root() -> None:
 
 
 def test_an_acknowledgement_goes_by_the_same_rules() -> None:
-    made = encode(Received(lease=b"l" * 16, submission_hash=b"s" * 32, at=100))
+    acknowledgement = encode(Received(lease=b"l" * 16, submission_hash=b"s" * 32, at=100))
     with pytest.raises(Unproven):
-        open_kept(seal("received", RUN, made, FIRST), "received", ROTATED)
-    assert open_kept(seal("received", RUN, made, SECOND), "received", ROTATED) == made
+        open_kept(seal("received", RUN, acknowledgement, FIRST), "received", ROTATED)
+    assert open_kept(seal("received", RUN, acknowledgement, SECOND), "received", ROTATED) == acknowledgement
 
 
 def test_a_later_root_cannot_take_a_revocation_back() -> None:
@@ -93,5 +93,5 @@ def test_a_peer_is_told_the_roots_behind_the_one_that_it_holds() -> None:
     def told(question: bytes) -> list[bytes]:
         return document_service.head(document_service.head_ask(question), b"head", sealed).roots
 
-    assert [len(told(encode(HeadAsk(root_serial=held)))) for held in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
+    assert [len(told(encode(HeadAsk(root_serial=serial)))) for serial in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
     assert told(encode(HeadAsk())) == told(b"anything at all") == told(b"") == []

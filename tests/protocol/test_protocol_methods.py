@@ -20,7 +20,7 @@ from tests.support.clock import run_fake
 from tests.support.peers import running
 
 
-class Line:
+class Connection:
     """A network that keeps what is served."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ async def test_an_answer_that_is_none_is_the_peers_fault() -> None:
         async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
             return b"\xc1"
 
-    with pytest.raises(Malformed, match="PlanAnswer"):
+    with pytest.raises(Malformed, match="PlanResponse"):
         await PLAN.ask(Liar(), "liar", PlanAsk(), timeout=1)
     await REMAKE.ask(Liar(), "liar", DocumentsAsk(hashes=[]), timeout=1)  # nothing is read out of an empty answer
 
@@ -69,10 +69,10 @@ async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_n
         asked.append(ask)
         return HeadAnswer(head=None)
 
-    line = Line()
-    HEAD.serve(line, answer)
-    HEAD.serve(line, answer, limit=HEAD.at_coordinator)
-    handler, limit = line.served["head"]
+    connection = Connection()
+    HEAD.serve(connection, answer)
+    HEAD.serve(connection, answer, limit=HEAD.at_coordinator)
+    handler, limit = connection.served["head"]
     assert limit == 1024
     for data in (b"", b"anything", b"\x80"):
         await handler("peer", data)
@@ -84,30 +84,30 @@ async def test_a_new_method_is_a_row_a_handler_and_a_caller() -> None:
         values: list[int]
 
     total = Method("sum", "anyone -> anyone", message(Sum), Body("int", lambda n: b"%d" % n, int), 100)
-    line = Line()
+    connection = Connection()
 
     async def added(peer: str, asked: Sum) -> int:
         return sum(asked.values)
 
-    total.serve(line, added)
+    total.serve(connection, added)
 
     class Direct:
         async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
-            answer: bytes = await line.served[method][0]("me", payload)
+            answer: bytes = await connection.served[method][0]("me", payload)
             return answer
 
     assert await total.ask(Direct(), "peer", Sum(values=[1, 2]), timeout=1) == 3
-    assert (total.slots, line.served["sum"][1]) == ("other", 100)
+    assert (total.slots, connection.served["sum"][1]) == ("other", 100)
 
 
 async def test_an_empty_answer_is_no_bytes() -> None:
-    line = Line()
+    connection = Connection()
 
     async def told(peer: str, place: PlanAnswer) -> None:
         await anyio.lowlevel.checkpoint()
 
-    FOLLOW.serve(line, told)
-    assert await line.served["follow"][0]("peer", EMPTY.encode(None) + b"\x80") == b""
+    FOLLOW.serve(connection, told)
+    assert await connection.served["follow"][0]("peer", EMPTY.encode(None) + b"\x80") == b""
 
 
 def test_the_daemons_serve_and_ask_nothing_beside_the_table(repository: Path) -> None:
@@ -115,11 +115,11 @@ def test_the_daemons_serve_and_ask_nothing_beside_the_table(repository: Path) ->
     names = "|".join(method.name for method in METHODS)
     literal = re.compile(rf'\.(?:serve|request|ask|call|tell)\([^)\n]*"(?:{names})"')
     bare = re.compile(r"(?:network|rpc)\.request\(|(?:network|handlers)\.serve\(")
-    found, by_name = [], []
+    literals, by_name = [], []
     for package in ("node", "coordinator"):
         for path in (repository / package).rglob("*.py"):
             source = path.read_text()
-            found += [path.name] if literal.search(source) else []
+            literals += [path.name] if literal.search(source) else []
             by_name += [path.name] if bare.search(source) else []
-    assert found == []
+    assert literals == []
     assert sorted(by_name) == ["control.py", "link.py"]

@@ -84,5 +84,5 @@ def test_a_node_does_what_the_table_says_and_nothing_on_a_code_that_it_does_not_
 
 def test_no_code_stands_as_a_literal_at_a_node(repository: Path) -> None:
     quoted = re.compile("|".join(f'"{code}"' for code in REASONS if "-" in code))
-    found = [path.name for path in (repository / "node").rglob("*.py") if quoted.search(path.read_text())]
-    assert not found
+    quoting = [path.name for path in (repository / "node").rglob("*.py") if quoted.search(path.read_text())]
+    assert not quoting

@@ -41,8 +41,8 @@ def main() -> None:
 
     def compute(body: Text) -> None:
         """Hold a lock on the named file and compute: whoever can lock it knows that this process is gone."""
-        held = open(body.text, "w")  # noqa: SIM115
-        fcntl.flock(held, fcntl.LOCK_EX)
+        opened = open(body.text, "w")  # noqa: SIM115
+        fcntl.flock(opened, fcntl.LOCK_EX)
         pipe.notify("locked", None)
         while True:
             sum(range(100_000))

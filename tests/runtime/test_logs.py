@@ -35,7 +35,7 @@ def _as_it_was_before() -> Iterator[None]:
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
+    return [json.loads(text_line) for text_line in (folder / FILE).read_text().splitlines()]
 
 
 def test_both_kinds_of_logger_reach_the_terminal_and_the_file(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_both_kinds_of_logger_reach_the_terminal_and_the_file(tmp_path: Path) ->
     logging.getLogger("p2p").warning("%s left", "a peer")
     structlog.get_logger("coordinator").debug("too fine")
     told = lines(tmp_path / "logs")
-    assert [(line["event"], line["level"], line["logger"]) for line in told] == [
+    assert [(event["event"], event["level"], event["logger"]) for event in told] == [
         ("a version", "info", "coordinator"),
         ("a peer left", "warning", "p2p"),
     ]
@@ -71,9 +71,9 @@ def test_a_fault_is_logged_with_its_traceback_in_one_json_line(tmp_path: Path) -
         raise ValueError("odd")
     except ValueError:
         logging.getLogger("p2p").exception("it failed")
-    (line,) = lines(tmp_path)
-    assert line["event"] == "it failed"
-    assert "ValueError" in json.dumps(line)
+    (event,) = lines(tmp_path)
+    assert event["event"] == "it failed"
+    assert "ValueError" in json.dumps(event)
 
 
 def test_a_stream_that_is_gone_stops_nothing(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_stream_that_is_gone_stops_nothing(tmp_path: Path) -> None:
     set_up_logging(to_stream(stream), to_file(tmp_path / FILE))
     stream.close()
     structlog.get_logger("coordinator").info("still here")
-    assert [line["event"] for line in lines(tmp_path)] == ["still here"]
+    assert [event["event"] for event in lines(tmp_path)] == ["still here"]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_secrets_are_blotted_out_wherever_they_come_from(tmp_path: Path) -> None:
     set_up_logging(to_file(tmp_path / FILE))
     structlog.get_logger("node").info("joined", invite="echo2-abc", key_passphrase="x", peer="p")
-    (line,) = lines(tmp_path)
-    assert (line["invite"], line["key_passphrase"], line["peer"]) == ("***", "***", "p")
+    (event,) = lines(tmp_path)
+    assert (event["invite"], event["key_passphrase"], event["peer"]) == ("***", "***", "p")
 
 
 def test_libraries_have_a_level_of_their_own_and_our_lines_keep_theirs() -> None:
@@ -103,7 +103,7 @@ def test_libraries_have_a_level_of_their_own_and_our_lines_keep_theirs() -> None
     structlog.get_logger("p2p").debug("ours")
     logging.getLogger("p2p").info("a library's")
     logging.getLogger("p2p").warning("a library's warning")
-    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["ours", "a library's warning"]
+    assert [json.loads(event)["event"] for event in stream.getvalue().splitlines()] == ["ours", "a library's warning"]
 
 
 def test_a_traceback_stands_in_the_line_of_a_program() -> None:
@@ -113,8 +113,8 @@ def test_a_traceback_stands_in_the_line_of_a_program() -> None:
         raise ValueError("odd")
     except ValueError:
         structlog.get_logger("node").exception("it failed")
-    (line,) = (json.loads(line) for line in stream.getvalue().splitlines())
-    assert "ValueError: odd" in line["exception"]
+    (event,) = (json.loads(event) for event in stream.getvalue().splitlines())
+    assert "ValueError: odd" in event["exception"]
 
 
 def test_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,9 @@ def test_leases_from_ahead_begin_anew_where_the_clock_was_set_back(tmp_path: Pat
     absence.here(world.now)
     world.now -= 3600_000
     absence.here(world.now)
-    held = world.books.leases.find(lease.id)
-    assert held is not None
-    assert held.expires - world.now == lease.expires - lease.sent
+    record = world.books.leases.find(lease.id)
+    assert record is not None
+    assert record.expires - world.now == lease.expires - lease.sent
     world.close()
 
 
@@ -71,7 +71,7 @@ def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(
     world.now += wall
     clock.now += ran
     absence.here(world.now)
-    held = world.books.leases.find(lease.id)
-    assert held is not None
-    assert held.expires - lease.expires == (wall if extended else 0), what
+    record = world.books.leases.find(lease.id)
+    assert record is not None
+    assert record.expires - lease.expires == (wall if extended else 0), what
     world.close()

@@ -104,11 +104,11 @@ class Trust:
         check(order(version) == order(head), "a Version of another number")
         self.head, self.version = head, version
 
-    def take_edges(self, index: bytes, found: dict[bytes, bytes]) -> list[Map]:
-        """The edges of the Head's index, verified. `found`: sealed documents by hash."""
+    def take_edges(self, index: bytes, documents: dict[bytes, bytes]) -> list[Map]:
+        """The edges of the Head's index, verified. `documents`: sealed documents by hash."""
         named, here = unpack(index), (order(self.head), self.version["root"])
         check(digest(index) == self.head["index_hash"] and order(named) == here[0], "another index than the Head's")
-        edges = [self.open(found[name], "edge") for name in named["edges"]]
+        edges = [self.open(documents[name], "edge") for name in named["edges"]]
         for edge in edges:
             check(order(edge) < here[0] or (order(edge), edge["root"]) == here, "an Edge past the Head, or elsewhere")
         return edges

@@ -27,7 +27,7 @@ class Pinned(HTTPSConnection):
         check(hashlib.sha256(key).digest() == self.pin, "another key than the invite's")
 
 
-class Line:
+class Connection:
     """One connection to one coordinator. `received`: bytes of answers by what was asked."""
 
     def __init__(self, address: str, pin: bytes) -> None:
@@ -82,11 +82,11 @@ class Line:
 
 def root_of(chunk: bytes, index: int, count: int, proof: list[bytes]) -> bytes:
     """Where a leaf and its siblings lead, in the tree of RFC 6962: an odd one at the end rises unpaired."""
-    found, left = digest(b"\0" + chunk), list(proof)
+    node, left = digest(b"\0" + chunk), list(proof)
     while count > 1:
         if index ^ 1 < count:
             check(left, "a proof that is too short")
-            found = digest(b"\1" + (left.pop(0) + found if index & 1 else found + left.pop(0)))
+            node = digest(b"\1" + (left.pop(0) + node if index & 1 else node + left.pop(0)))
         index, count = index // 2, (count + 1) // 2
     check(not left, "a proof that is too long")
-    return found
+    return node

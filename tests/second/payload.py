@@ -70,9 +70,9 @@ def applied(payload: bytes, edge: Map, old: Snapshot | None) -> Snapshot:
         before = old.data[start:end].view(f"<u{width(dtype)}") if old else None
         new[start:end] = decoded(kind, body, before, dtype).view(np.uint8)
     check(take.tell() == len(payload), "a payload that is cut short, or goes on after its last frame")
-    made = Snapshot(tensors, aliases, new)
-    check(made.root() == root == edge["root"], "the payload does not come to its content root")
-    return made
+    snapshot = Snapshot(tensors, aliases, new)
+    check(snapshot.root() == root == edge["root"], "the payload does not come to its content root")
+    return snapshot
 
 
 def frames(tensors: list[Map]) -> Iterator[tuple[str, int, int]]:

@@ -61,14 +61,14 @@ def walled(*words: str | Path, **options: Any) -> "subprocess.CompletedProcess[s
 
 def imported(path: Path) -> set[str]:
     """Names of the packages that a module imports, anywhere in it."""
-    found = set[str]()
+    modules = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name} imports by a relative name"
-            found.add((node.module or "").partition(".")[0])
-    return found
+            modules.add((node.module or "").partition(".")[0])
+    return modules
 
 
 def test_it_imports_nothing_of_the_product() -> None:

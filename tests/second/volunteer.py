@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from documents import Map, Refused, Trust, check, digest, order, pack, peer_id, read_invite, seal, unpack
 from episodes import COUNTS, Episode
-from line import Line
+from line import Connection
 from payload import applied
 from policy import Policy
 from tokenizers import Tokenizer
@@ -26,10 +26,10 @@ class Volunteer:
     def __init__(self, invite: Map) -> None:
         self.key, self.run = Ed25519PrivateKey.generate(), invite["run"]
         self.node, self.trust = self.key.public_key().public_bytes_raw(), Trust(self.run, invite["root_hash"])
-        self.way = next(one for one in invite["addresses"] if "/https" in one), invite["https_key"]
-        self.line, self.kept, self.offset = Line(*self.way), dict[bytes, bytes](), 0
+        self.address = next(one for one in invite["addresses"] if "/https" in one), invite["https_key"]
+        self.connection, self.kept, self.offset = Connection(*self.address), dict[bytes, bytes](), 0
         self.versions, self.receipts, self.refused = list[int](), list[bytes](), list[str]()
-        self.newest, self.news, self.held = b"", threading.Event(), None
+        self.newest, self.news, self.current = b"", threading.Event(), None
         self.greet()
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -40,7 +40,7 @@ class Volunteer:
         """The answer's body. A Refusal is raised."""
         request = {"recipient": self.trust.channel, "id": os.urandom(16), "method": method}
         request |= {"expires": self.now() + 90_000, "body": body}
-        answer = unpack(self.line.rpc(method, seal("request", self.run, pack(request), self.key)))
+        answer = unpack(self.connection.rpc(method, seal("request", self.run, pack(request), self.key)))
         if refusal := answer.get("refusal"):
             raise Refused(refusal["code"], refusal["sentence"], refusal.get("retry_after"))
         return answer["body"]
@@ -55,15 +55,15 @@ class Volunteer:
         self.trust.take_roots(welcome["roots"], self.now())
         self.spec = self.trust.open(welcome["runspec"], "runspec")
         check((self.spec["run"], self.spec["sampling"]) == (self.run, "gumbel-splitmix64/1"), "another run")
-        assets = {asset["name"]: self.line.payload(asset["manifest"]) for asset in self.spec["assets"]}
+        assets = {asset["name"]: self.connection.payload(asset["manifest"]) for asset in self.spec["assets"]}
         self.config = json.loads(assets["config.json"])
         self.text = Tokenizer.from_str(assets["tokenizer.json"].decode())
 
     def listen(self) -> None:
         """Hear Heads by the topic, over a connection of its own."""
-        tag, line = "", Line(*self.way)
+        tag, connection = "", Connection(*self.address)
         while True:
-            status, data, headers = line.ask("GET", f"/echo2/1/topic/echo2/{self.run.hex()}/head", known=tag)
+            status, data, headers = connection.ask("GET", f"/echo2/1/topic/echo2/{self.run.hex()}/head", known=tag)
             if status == 200:
                 tag, self.newest = headers["ETag"], data
                 self.news.set()
@@ -75,36 +75,38 @@ class Volunteer:
         missing = [name for name in hashes if name not in self.kept]
         for first in range(0, len(missing), 64):
             part = missing[first : first + 64]
-            found = unpack(self.line.rpc("documents", pack({"hashes": part})))["documents"]
-            self.kept |= {name: data for name, data in zip(part, found, strict=True) if data and digest(data) == name}
+            documents = unpack(self.connection.rpc("documents", pack({"hashes": part})))["documents"]
+            self.kept |= {
+                name: data for name, data in zip(part, documents, strict=True) if data and digest(data) == name
+            }
         return self.kept
 
     def follow(self) -> None:
         """Hold the newest version heard of."""
         check(self.news.wait(30), "no Head was heard")
         head = self.trust.take_head(self.newest, self.now())
-        if order(head) == order(self.trust.version or head) and self.held:
+        if order(head) == order(self.trust.version or head) and self.current:
             return
         index = self.documents([head["version_hash"], head["index_hash"]])[head["index_hash"]]
         self.trust.take_version(head, self.kept[head["version_hash"]])
         edges = self.trust.take_edges(index, self.documents(unpack(index)["edges"]))
-        for edge in cheapest(edges, self.held.root() if self.held else None, self.trust.version["root"]):
-            payload = self.line.payload({**edge, "hash": edge["payload_hash"]})
-            self.held = applied(payload, edge, self.held if "base" in edge else None)
-        self.policy = Policy(self.config, self.spec["eos"], self.held)
+        for edge in cheapest(edges, self.current.root() if self.current else None, self.trust.version["root"]):
+            payload = self.connection.payload({**edge, "hash": edge["payload_hash"]})
+            self.current = applied(payload, edge, self.current if "base" in edge else None)
+        self.policy = Policy(self.config, self.spec["eos"], self.current)
         self.versions.append(head["version"])
         times = {"heard": 0, "complete": 0, "applied": 0}
         self.ask("acknowledge", pack({"era": head["era"], "version": head["version"], **times}))
 
     def work(self) -> None:
         """One group, from its lease to its receipt."""
-        held, nonce = {name: self.trust.version[name] for name in ("era", "version", "root")}, os.urandom(16)
-        lease = self.trust.open(self.ask("lease", pack({"nonce": nonce, **held, "engine": ENGINE})), "lease")
-        self.check_lease(lease, {**held, "nonce": nonce, "node": self.node})
+        current, nonce = {name: self.trust.version[name] for name in ("era", "version", "root")}, os.urandom(16)
+        lease = self.trust.open(self.ask("lease", pack({"nonce": nonce, **current, "engine": ENGINE})), "lease")
+        self.check_lease(lease, {**current, "nonce": nonce, "node": self.node})
         posed = lease["task"], lease["task_version"], "train", lease["index"]
         check(self.tokens(Episode(*posed).prompt) == lease["prompt"], "another prompt than the task's")
-        made = [self.policy.rollout(lease, seed, partial(self.reply, Episode(*posed))) for seed in lease["seeds"]]
-        body = pack({"lease": lease["id"], **held, "rollouts": made})
+        rollouts = [self.policy.rollout(lease, seed, partial(self.reply, Episode(*posed))) for seed in lease["seeds"]]
+        body = pack({"lease": lease["id"], **current, "rollouts": rollouts})
         answer = unpack(self.ask("submit", body))
         if answer["received"]:
             received = self.trust.open(answer["received"], "received")
@@ -115,7 +117,7 @@ class Volunteer:
         receipt = self.trust.open(answer["receipt"], "receipt")
         said = receipt["run"], receipt["node"], receipt["lease"], receipt["submission_hash"]
         check(said == (self.run, self.node, lease["id"], digest(body)), "a Receipt of something else")
-        weight = sum((2000 * (len(lease["prompt"]) + len(one["tokens"])) + 128) // 256 for one in made)
+        weight = sum((2000 * (len(lease["prompt"]) + len(one["tokens"])) + 128) // 256 for one in rollouts)
         if receipt["verdict"] == "accepted":
             check(receipt["weight"] == weight, f"{receipt['weight']} milli-RE for {weight}")
             self.receipts.append(answer["receipt"])
@@ -140,9 +142,9 @@ class Volunteer:
         return self.text.encode(text, add_special_tokens=False).ids
 
 
-def cheapest(edges: list[Map], held: bytes | None, wanted: bytes) -> list[Map]:
+def cheapest(edges: list[Map], root: bytes | None, wanted: bytes) -> list[Map]:
     """The chain with the fewest payload bytes, from what is held or from nothing: relax until nothing changes."""
-    best: dict[bytes | None, tuple[int, list[Map]]] = {None: (0, []), held: (0, [])}
+    best: dict[bytes | None, tuple[int, list[Map]]] = {None: (0, []), root: (0, [])}
     for edge in edges * len(edges):
         cost, chain = best.get(edge.get("base_root"), (1 << 62, []))
         if cost + edge["length"] < best.get(edge["root"], (1 << 62, []))[0]:
@@ -163,7 +165,7 @@ def main(home: Path, invite: str, groups: int) -> None:
                 raise
             time.sleep((wait or 0) / 1000)
         told = {"peer": peer_id(volunteer.node), "versions": volunteer.versions, "refused": volunteer.refused}
-        told |= {"received": volunteer.line.received, "receipts": [one.hex() for one in volunteer.receipts]}
+        told |= {"received": volunteer.connection.received, "receipts": [one.hex() for one in volunteer.receipts]}
         (home / "told.json").write_text(json.dumps(told))
 
 

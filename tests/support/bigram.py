@@ -70,7 +70,7 @@ class BigramEngine:
         self._table: NDArray[np.float32] | None = None
         self._model = Path()
         self._rolling: Rolling | None = None
-        self.held: Snapshot | None = None
+        self.snapshot: Snapshot | None = None
 
     def load(self, model: Path, weights: Path) -> Loaded:
         self._model = model
@@ -104,7 +104,7 @@ class BigramEngine:
         return [self._score(job, seed, sample) for seed, sample in zip(job.seeds, samples, strict=True)]
 
     def _hold(self, snapshot: Snapshot) -> Loaded:
-        self._table, self.held = read_table(snapshot), snapshot
+        self._table, self.snapshot = read_table(snapshot), snapshot
         behind, ahead = (self._rolling.behind(), self._rolling.ahead()) if self._rolling else ([], [])
         return Loaded(
             root=snapshot.root, parameters=self._table.size, nbytes=snapshot.nbytes, behind=behind, ahead=ahead

@@ -168,8 +168,8 @@ class _Watch:
 
 
 def _read(path: Path) -> _File:
-    found = path.stat()
-    return _File(None if path.is_dir() else path.read_bytes(), found.st_mode & 0o7777, found.st_ino)
+    stat = path.stat()
+    return _File(None if path.is_dir() else path.read_bytes(), stat.st_mode & 0o7777, stat.st_ino)
 
 
 def _put_back(copy: _Copy, folder: Path) -> None:

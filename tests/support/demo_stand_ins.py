@@ -30,13 +30,13 @@ STEPS = 40
 
 def picture(story: str, step: int) -> RunState:
     """The run of a story at a step."""
-    made = 12 if story in ("endless", "crash") else min(step, STEPS)
-    finished = made == STEPS
-    values = [0] if made < 8 else list(range(0, made + 1, 8))
+    steps_done = 12 if story in ("endless", "crash") else min(step, STEPS)
+    finished = steps_done == STEPS
+    values = [0] if steps_done < 8 else list(range(0, steps_done + 1, 8))
     evaluations = pictures.evaluations([0] * len(values) if story == "flat" else values)
     return msgspec.structs.replace(
         pictures.FINISHED if finished else pictures.BUSY,
-        step=made,
+        step=steps_done,
         phase="finished" if finished else "learning",
         evaluations=evaluations,
         received=548 if story == "lost" else 547,
@@ -88,7 +88,7 @@ def programs(story: str) -> "Programs":
     return Programs(
         make=make,
         coordinator=lambda home: [*me, "coordinator", story, str(home)],
-        node=lambda invite, home, name, way: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
+        node=lambda invite, home, name, route: [sys.executable, str(HERE / "node_stand_in.py"), str(home), story],
     )
 
 

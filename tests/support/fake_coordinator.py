@@ -156,11 +156,11 @@ class FakeCoordinator:
 
     async def add_edge(self, base: int | None, version: int, old: Snapshot | None, new: Snapshot) -> None:
         path = self.folder / f"{self.era}-{base}-{version}.edge"
-        made = encode_diff(old, new, path)
+        payload = encode_diff(old, new, path)
         manifest = manifest_of(path)
         edge = Edge(
             era=self.era, base=base, base_root=old.root if old else None, version=version, root=new.root,
-            codec=made.codec, payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
+            codec=payload.codec, payload_hash=manifest.hash, length=manifest.length, chunk_size=manifest.chunk_size,
             chunk_root=manifest.chunk_root,
         )  # fmt: skip
         digest = self.keep(self.sealed_edge(edge))

@@ -155,8 +155,10 @@ class World:
             rollouts_per_step=float(terms.batch_groups * terms.group_size),
             supply=0.0,
         )
-        found = run_metrics.completed(self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill)
-        return view(terms.staleness, 1, found)
+        completed = run_metrics.completed(
+            self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill
+        )
+        return view(terms.staleness, 1, completed)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
         """The ranking, as the page shows it."""

@@ -34,16 +34,16 @@ def work(folder: Path, versions: int, seed: int) -> None:
             else:
                 to = (at + 1) % versions
                 rolling.apply(folder / f"{at}-{to}.payload", snapshots[to].root, keep=KEEP, threads=1)
-            made = encode(snapshots[at], snapshots[(at + 1) % versions], store.scratch("payload"), threads=1)
-            store.put_payload(1, at, made.hash, made.path)
+            payload = encode(snapshots[at], snapshots[(at + 1) % versions], store.scratch("payload"), threads=1)
+            store.put_payload(1, at, payload.hash, payload.path)
             store.collect(set(), 200_000)
 
 
 def main(folder: Path, versions: int) -> None:
-    for line in sys.stdin:
+    for order_text in sys.stdin:
         child = os.fork()
         if not child:
-            work(folder, versions, int(line))
+            work(folder, versions, int(order_text))
         print(child, flush=True)
         os.waitpid(child, 0)
         print("dead", flush=True)

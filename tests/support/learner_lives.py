@@ -30,7 +30,7 @@ def live(life: Life) -> NoReturn:
     """Open, publish, step, publish, ... until killed. A line of the journal is a publication, durable."""
     journal = Path(life.journal)
     main = Main(Path(life.folder), Path(life.model), life.hyper)
-    main.published = [msgspec.json.decode(line, type=Export) for line in journal.read_bytes().splitlines()]
+    main.published = [msgspec.json.decode(text_line, type=Export) for text_line in journal.read_bytes().splitlines()]
 
     def publish(export: Export | None) -> None:
         if export is None:
@@ -51,12 +51,12 @@ def live(life: Life) -> NoReturn:
 
 
 def main() -> None:
-    for line in sys.stdin.buffer:
+    for text_line in sys.stdin.buffer:
         child = os.fork()
         if child == 0:
             try:
                 faulthandler.dump_traceback_later(60, exit=True)
-                live(msgspec.json.decode(line, type=Life))
+                live(msgspec.json.decode(text_line, type=Life))
             finally:
                 os._exit(1)
         os.write(1, b"%d\n" % child)

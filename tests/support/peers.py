@@ -20,16 +20,16 @@ IP6 = pytest.param(
 
 
 @asynccontextmanager
-async def running(*made: Peer, connect: bool = True) -> AsyncIterator[None]:
+async def running(*network_peers: Peer, connect: bool = True) -> AsyncIterator[None]:
     """Run these peers, every one connected with every other unless `connect` is False."""
     async with anyio.create_task_group() as tasks:
-        for peer in made:
+        for peer in network_peers:
             tasks.start_soon(peer.run)
-        for peer in made:
+        for peer in network_peers:
             await peer.ready()
         if connect:
-            for number, peer in enumerate(made):
-                for other in made[:number]:
+            for number, peer in enumerate(network_peers):
+                for other in network_peers[:number]:
                     await peer.dial(await other.addresses())
         yield
         tasks.cancel_scope.cancel()
@@ -40,9 +40,9 @@ async def peers(
     network: MemoryNetwork, *names: str, connect: bool = True, uplink: float | None = None
 ) -> AsyncIterator[list[Peer]]:
     """One running `Peer` a name. `uplink`: the limit of each, bytes per second."""
-    made = [Peer(network.transport(name), seed=number, uplink=uplink) for number, name in enumerate(names)]
-    async with running(*made, connect=connect):
-        yield made
+    network_peers = [Peer(network.transport(name), seed=number, uplink=uplink) for number, name in enumerate(names)]
+    async with running(*network_peers, connect=connect):
+        yield network_peers
 
 
 def payload_file(path: Path, length: int, seed: int = 0) -> Manifest:

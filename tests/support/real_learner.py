@@ -108,24 +108,24 @@ async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool 
     run = setup.load_run(run.folder.path, now=int(wall() * 1000), env={})
     network = Network.of(Peer(MemoryNetwork(0).transport(run.peer_id), seed=0))
     with Store(run.folder.store) as store, Database.open(run.folder.database) as database:
-        made = Coordinator(
+        coordinator = Coordinator(
             run, network, learner or OwnLearner(), Believer(), store=store, database=database, clock=wall,
             entropy=np.random.default_rng(int(wall() * 1000)).bytes,
         )  # fmt: skip
-        _believe(made)
+        _believe(coordinator)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(made.run)
-            await until(lambda: made.publisher.sealed_head and (made.books.progress or not opens))
-            tasks.start_soon(_volunteer, made)
-            yield made
+            tasks.start_soon(coordinator.run)
+            await until(lambda: coordinator.publisher.sealed_head and (coordinator.books.progress or not opens))
+            tasks.start_soon(_volunteer, coordinator)
+            yield coordinator
             tasks.cancel_scope.cancel()
 
 
-def _believe(made: Coordinator) -> None:
+def _believe(coordinator: Coordinator) -> None:
     async def hold(*_: object) -> bool:
         return True
 
-    made.learning.scoring.weights.hold = hold  # type: ignore[method-assign]
+    coordinator.learning.scoring.weights.hold = hold  # type: ignore[method-assign]
 
 
 async def _volunteer(coordinator: Coordinator) -> None:

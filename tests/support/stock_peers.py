@@ -103,8 +103,8 @@ class StockPeer:
         """These chunks, verified."""
         stream = await self.open(peer, CHUNKS)
         await stream.write(framed(packed("a", cut.payload)) + framed(packed("w", indices)))
-        found: dict[int, bytes] = {}
-        while len(found) < len(indices):
+        chunks_got: dict[int, bytes] = {}
+        while len(chunks_got) < len(indices):
             frame = await receive(stream)
             assert frame is not None, "the holder ended before all was here"
             letter, *fields = msgpack.unpackb(frame)
@@ -112,10 +112,10 @@ class StockPeer:
                 index, proof, data = fields
                 assert index in indices
                 assert leads_to_root(cut, index, proof, data), f"chunk {index} is not of this payload"
-                found[index] = data
+                chunks_got[index] = data
         await stream.close_write()  # type: ignore[attr-defined]
         await stream.reset()
-        return found
+        return chunks_got
 
     def hold(self, content: bytes, cut: Cut, lie: Callable[..., tuple[object, ...]] | None = None) -> None:
         """Serve a payload. `lie`: (index, proof, data) -> what is sent instead."""
@@ -176,14 +176,14 @@ async def receive(stream: INetStream) -> bytes | None:
 
 
 async def _exactly(stream: INetStream, count: int) -> bytes | None:
-    found = b""
-    while len(found) < count:
+    data = b""
+    while len(data) < count:
         try:
-            found += await stream.read(count - len(found))
+            data += await stream.read(count - len(data))
         except StreamEOF:
-            assert not found, "the other side ended in the middle of a frame"
+            assert not data, "the other side ended in the middle of a frame"
             return None
-    return found
+    return data
 
 
 def packed(letter: str, *fields: object) -> bytes:

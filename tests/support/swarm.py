@@ -67,7 +67,7 @@ class Kept(NamedTuple):
     before: Known | None
 
     @property
-    def made(self) -> Known:
+    def record(self) -> Known:
         return Known(self.export.version, self.export.root)
 
 
@@ -114,8 +114,8 @@ class BigramLearner:
         if at is None and last is None:
             at = Kept(order.era, 0, [], self._first(0, Path(order.model) / "model.safetensors", None), None)
             self.kept.append(at)
-        elif at is None or not covers(last, at.made, at.before):
-            version = first_version([last, at and at.made, at and at.before])
+        elif at is None or not covers(last, at.record, at.before):
+            version = first_version([last, at and at.record, at and at.before])
             start = Path(at.export.snapshot if at else order.published)
             export = self._first(version, start, Path(order.published))
             at, undone = Kept(order.next_era, version, [], export, last), "steps were undone"
@@ -134,7 +134,7 @@ class BigramLearner:
         metrics = described(TrainBatch(step=batch.step, groups=read(self._database, ids)))
         self.batches.append(batch)
         at, export = self.kept[-1], self._write(batch.step)
-        self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.made)]
+        self.kept = [at, Kept(at.era, batch.step, at.drawn + ids, export, at.record)]
         return Stepped(step=batch.step, metrics={"loss": 0.0, **metrics}, seconds=self.seconds, export=export)
 
     def _first(self, version: int, weights: Path, published: Path | None) -> Export:
@@ -238,22 +238,22 @@ class Swarm:
         async with AsyncExitStack() as stack:
             store = stack.enter_context(Store(run.folder.store))
             database = stack.enter_context(Database.open(run.folder.database))
-            made = Coordinator(
+            coordinator = Coordinator(
                 run, network, self.learner, self.scorer, store=store, database=database, clock=wall,
                 entropy=np.random.default_rng(int(wall())).bytes,
             )  # fmt: skip
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(made.run)
-                await until(lambda: made.publisher.sealed_head)
-                self.coordinator = made
-                yield made
+                tasks.start_soon(coordinator.run)
+                await until(lambda: coordinator.publisher.sealed_head)
+                self.coordinator = coordinator
+                yield coordinator
                 self.coordinator = None
                 tasks.cancel_scope.cancel()
 
     def node(self, name: str, **config: Any) -> Node:
-        made = make_node(self.network, self.folder / name, self.invite(), local=lambda: int(wall() * 1000), **config)
-        self.nodes.append(made)
-        return made
+        node = make_node(self.network, self.folder / name, self.invite(), local=lambda: int(wall() * 1000), **config)
+        self.nodes.append(node)
+        return node
 
 
 @asynccontextmanager

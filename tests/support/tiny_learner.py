@@ -38,27 +38,27 @@ def sample(chance: random.Random, *, reward: float | None = None, turns: Sequenc
 
 
 def group(chance: random.Random, name: str, version: int = 0, *, samples: int = 4, **of: object) -> TrainGroup:
-    made = [sample(chance, **of) for _ in range(samples)]  # type: ignore[arg-type]
+    samples_drawn = [sample(chance, **of) for _ in range(samples)]  # type: ignore[arg-type]
     prompt = [chance.randrange(2, 12) for _ in range(chance.randrange(3, 6))]
     prompt_ids = np.array(prompt, np.int32)
-    return TrainGroup(id=name.encode().ljust(16, b"."), version=version, prompt=prompt_ids, samples=made)
+    return TrainGroup(id=name.encode().ljust(16, b"."), version=version, prompt=prompt_ids, samples=samples_drawn)
 
 
 def batch(step: int, *, groups: int = 3, age: int = 1) -> TrainBatch:
     """The batch of a step: the same one whenever it is asked for."""
     chance = random.Random(step)
-    made = [group(chance, f"{step}-{place}", max(0, step - age)) for place in range(groups)]
-    return TrainBatch(step=step, groups=made)
+    groups_drawn = [group(chance, f"{step}-{place}", max(0, step - age)) for place in range(groups)]
+    return TrainBatch(step=step, groups=groups_drawn)
 
 
 GROUPS: dict[bytes, TrainGroup] = {}
 """What stands for run.sqlite where a session is opened in this process."""
 
 
-def ask(made: TrainBatch, *, published: int | None = None) -> Batch:
+def ask(train_batch: TrainBatch, *, published: int | None = None) -> Batch:
     """What main sends for it; the groups can be read from then on."""
-    GROUPS.update((group.id, group) for group in made.groups)
-    return Batch(step=made.step, groups=[group.id for group in made.groups], published=published)
+    GROUPS.update((group.id, group) for group in train_batch.groups)
+    return Batch(step=train_batch.step, groups=[group.id for group in train_batch.groups], published=published)
 
 
 def read(leases: Sequence[bytes]) -> list[TrainGroup]:

@@ -170,14 +170,14 @@ def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
     for row in EPISODES:
         episode = registry.get(row["task"], row["version"]).episode(row["split"], row["index"], LETTERS)
         turns = [LETTERS.encode(said) + [LETTERS.eos] * ends for said, ends in row["turns"]]
-        transcript = Transcript([token for turn in turns for token in turn], [len(turn) for turn in turns])
+        transcript = Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
         prompt = LETTERS.decode(list(episode.prompt))
         try:
-            found = tuple(replay(episode, transcript, eos=LETTERS.eos, limit=row["limit"]))
+            replayed = tuple(replay(episode, transcript, eos=LETTERS.eos, limit=row["limit"]))
         except TranscriptLie:
-            found = (None, None)
-        if (prompt, *found) != (row["prompt"], row["reward"], row["success"]):
-            wrong.append((row, prompt, found))
+            replayed = (None, None)
+        if (prompt, *replayed) != (row["prompt"], row["reward"], row["success"]):
+            wrong.append((row, prompt, replayed))
     assert wrong == []
     assert {(row["task"], row["version"]) for row in EPISODES} == set(registry.known())
 
@@ -191,7 +191,7 @@ def test_an_unknown_task_names_what_there_is() -> None:
 
 def guess_transcript(first: str, hint: str, second: str) -> Transcript:
     turns = [[*CHARS.encode(first), CHARS.eos], CHARS.encode(hint), [*CHARS.encode(second), CHARS.eos]]
-    return Transcript([token for turn in turns for token in turn], [len(turn) for turn in turns])
+    return Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
 
 
 def guess_episode() -> tuple[int, int, int, int]:
@@ -246,7 +246,7 @@ LIES: dict[str, tuple[list[list[int]], str]] = {
 
 @pytest.mark.parametrize(("turns", "sentence"), LIES.values(), ids=LIES.keys())
 def test_a_transcript_that_the_episode_cannot_have_produced_is_a_lie(turns: list[list[int]], sentence: str) -> None:
-    transcript = Transcript([token for turn in turns for token in turn], [len(turn) for turn in turns])
+    transcript = Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
     with pytest.raises(TranscriptLie, match=sentence):
         replay(GUESS.episode("train", INDEX, CHARS), transcript, eos=E, limit=20)
 

@@ -76,23 +76,23 @@ def test_a_bad_tokenizer_file_is_refused_by_name(content: bytes | None, tmp_path
 
 def byte_level() -> Tokenizer:
     """Byte-level BPE over a few words, with tokens added beside them: one special, two not."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=400, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(["hello w\u00f6rld \u3042\u308a\u304c\u3068\u3046 \U0001f642 "] * 50, trainer)
-    made.add_tokens(["<an added one>", " \u00e9 "])
-    return made
+    tokenizer.train_from_iterator(["hello w\u00f6rld \u3042\u308a\u304c\u3068\u3046 \U0001f642 "] * 50, trainer)
+    tokenizer.add_tokens(["<an added one>", " \u00e9 "])
+    return tokenizer
 
 
 def metaspace() -> Tokenizer:
     """A decoder that looks at where a token stands: left to the library."""
-    made = char_tokenizer()
-    made.decoder = decoders.Metaspace()
-    return made
+    tokenizer = char_tokenizer()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_one_input(data: bytes) -> None:
         return
     dtype, kind = DTYPES[data[0] & 3], data[0] >> 2 & 3
     old = old_frame(dtype, 1 + int.from_bytes(data[2:4], "little") % 2000, data[4])
-    found = outcome(REFERENCE, dtype, kind, data[HEAD:], old)
-    assert outcome(BUILDS[data[1] % len(BUILDS)], dtype, kind, data[HEAD:], old) == found
+    decoded = outcome(REFERENCE, dtype, kind, data[HEAD:], old)
+    assert outcome(BUILDS[data[1] % len(BUILDS)], dtype, kind, data[HEAD:], old) == decoded
 
 
 def read_payload(data: bytes) -> None:

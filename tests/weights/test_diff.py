@@ -39,8 +39,8 @@ def test_a_diff_makes_the_new_snapshot_byte_for_byte(step: Step, tmp_path: Path)
     old, new = step
     payload = encode(old, new, tmp_path / "p")
     assert (payload.base_root, payload.root) == (old.root, new.root)
-    made = apply(old, payload.path, tmp_path / "out", new.root)
-    assert made.root == Snapshot(tmp_path / "out").root == new.root
+    applied = apply(old, payload.path, tmp_path / "out", new.root)
+    assert applied.root == Snapshot(tmp_path / "out").root == new.root
     assert (tmp_path / "out").read_bytes() == new.path.read_bytes()
 
 
@@ -206,13 +206,13 @@ def test_a_payload_with_any_byte_flipped_never_becomes_a_snapshot(step: Step, tm
         flipped[at] ^= 1 << (at % 8)
         (tmp_path / "bad").write_bytes(flipped)
         try:
-            made = apply(old, tmp_path / "bad", tmp_path / "out", new.root)
+            applied = apply(old, tmp_path / "bad", tmp_path / "out", new.root)
         except (BadPayload, WrongBase):
             assert not (tmp_path / "out").exists()
         else:
             # A bit of zstd's own header may carry no meaning; the weights are then the right ones.
-            assert Snapshot(made.path).root == new.root
-            made.path.unlink()
+            assert Snapshot(applied.path).root == new.root
+            applied.path.unlink()
 
 
 def head(step: Step, *, flags: int = 1, name: bytes = frames.NAME.encode(), table: bytes = b"") -> bytes:

@@ -71,8 +71,8 @@ def test_edges_are_listed_with_bytes_and_rho(make_snapshot: Any, tmp_path: Path)
     version = Version(era=1, version=2, root=new.root, tensors=new.tensors)
     with Store(tmp_path / "store") as store:
         store.put_payload(1, 2, payload.hash, payload.path)
-        found = lines(store, [edge, full], [version])
-        assert [(line.base, line.nbytes, line.rho, line.held) for line in found] == [
+        rows = lines(store, [edge, full], [version])
+        assert [(row.base, row.nbytes, row.rho, row.held) for row in rows] == [
             (1, payload.length, 0.02, True),
             (None, full.length, None, False),
         ]

@@ -35,12 +35,12 @@ def chain(make_snapshot: Any) -> list[Snapshot]:
     rng = np.random.default_rng(4)
     bits = (rng.normal(0, 0.02, 90_000).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     norm = rng.normal(1, 0.1, 64).astype(np.float32).view(np.uint32)
-    found = []
+    steps = []
     for number in range(VERSIONS):
-        found.append(make_snapshot(str(number), {"a.weight": ("BF16", bits), "b.norm": ("F32", norm)}))
+        steps.append(make_snapshot(str(number), {"a.weight": ("BF16", bits), "b.norm": ("F32", norm)}))
         bits = bits + (rng.random(len(bits)) < 0.01).astype(np.uint16)
         norm = norm ^ rng.integers(0, 3, 64).astype(np.uint32)
-    return found
+    return steps
 
 
 def payload_between(chain: list[Snapshot], old: int, new: int) -> Path:
@@ -77,26 +77,26 @@ def test_it_goes_forward_and_back_within_reach(chain: list[Snapshot], tmp_path: 
 def test_back_and_forth_in_any_order_is_what_a_list_of_versions_would_be(chain: list[Snapshot], tmp_path: Path) -> None:
     rng = random.Random(11)
     rolling = Rolling.create(tmp_path / "rolling", chain[0])
-    line, at = [0], 0
+    history, at = [0], 0
     for _ in range(60):
         move = rng.choice(("back", "again", "apply"))
         if move == "back" and at > 0:
             at -= 1
             rolling.back()
-        elif move == "again" and at < len(line) - 1:
+        elif move == "again" and at < len(history) - 1:
             at += 1
             rolling.again()
         elif move == "apply":
-            to = (line[at] + rng.choice((1, 2))) % VERSIONS
-            rolling.apply(payload_between(chain, line[at], to), chain[to].root, keep=4)
-            line = [*line[: at + 1], to][-5:]
-            at = len(line) - 1
+            to = (history[at] + rng.choice((1, 2))) % VERSIONS
+            rolling.apply(payload_between(chain, history[at], to), chain[to].root, keep=4)
+            history = [*history[: at + 1], to][-5:]
+            at = len(history) - 1
         if rng.random() < 0.3:
             rolling = Rolling(tmp_path / "rolling")
-        assert rolling.root == chain[line[at]].root
-        assert rolling.behind() == [chain[number].root for number in reversed(line[:at])]
-        assert rolling.ahead() == [chain[number].root for number in line[at + 1 :]]
-    assert_is(rolling, chain[line[at]])
+        assert rolling.root == chain[history[at]].root
+        assert rolling.behind() == [chain[number].root for number in reversed(history[:at])]
+        assert rolling.ahead() == [chain[number].root for number in history[at + 1 :]]
+    assert_is(rolling, chain[history[at]])
 
 
 def test_a_step_by_a_payload_forgets_what_was_undone(chain: list[Snapshot], tmp_path: Path) -> None:
@@ -276,15 +276,15 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
             anew = (cut.before.root, cut.after.root) == (chain[5].root, chain[0].root)
             assert anew or cut.before == nothing, cut.where
             continue
-        found = stand(rolling)
-        if found.root == cut.after.root:
-            assert found.behind[: len(cut.after.behind)] == cut.after.behind, cut.where
-            assert found.ahead == cut.after.ahead, cut.where
+        state = stand(rolling)
+        if state.root == cut.after.root:
+            assert state.behind[: len(cut.after.behind)] == cut.after.behind, cut.where
+            assert state.ahead == cut.after.ahead, cut.where
         else:
-            assert (found.root, found.behind) == (cut.before.root, cut.before.behind), cut.where
-            assert found.ahead == cut.before.ahead[: len(found.ahead)], cut.where
-        assert_is(rolling, versions[found.root])
-        for root in found.behind:
+            assert (state.root, state.behind) == (cut.before.root, cut.before.behind), cut.where
+            assert state.ahead == cut.before.ahead[: len(state.ahead)], cut.where
+        assert_is(rolling, versions[state.root])
+        for root in state.behind:
             assert rolling.back() == root, cut.where
             assert_is(rolling, versions[root])
         for root in rolling.ahead():

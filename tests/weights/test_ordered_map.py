@@ -22,9 +22,9 @@ def test_the_caller_works_too() -> None:
         meeting.wait(60)
         return threading.get_ident()
 
-    found = list(in_order(work, range(8), 2))
-    assert len(set(found)) == 2
-    assert threading.get_ident() in found
+    results = list(in_order(work, range(8), 2))
+    assert len(set(results)) == 2
+    assert threading.get_ident() in results
 
 
 def test_no_thread_idles_while_the_first_item_is_in_work() -> None:
@@ -60,16 +60,16 @@ def test_an_error_is_raised_where_its_result_would_be_taken(threads: int) -> Non
             raise ValueError("item 3")
         return item
 
-    found = in_order(work, range(100), threads)
-    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    results = in_order(work, range(100), threads)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="item 3"):
-        next(found)
+        next(results)
 
 
 def test_who_takes_no_more_leaves_nothing_in_work() -> None:
     before, begun = threading.active_count(), list[int]()
-    found = in_order(begun.append, range(100), 4)
-    next(found)
-    found.close()
+    results = in_order(begun.append, range(100), 4)
+    next(results)
+    results.close()
     assert threading.active_count() == before
     assert len(begun) <= 2 * 4

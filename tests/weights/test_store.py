@@ -133,7 +133,7 @@ def test_a_read_does_not_wait_while_files_are_dropped(store: Store, monkeypatch:
     the document comes when the last file is gone."""
     document = store.put_document("edge", 1, 1, b"a document")
     put_payload(store, 1, b"x" * 100)
-    dropping, go_on, found = threading.Event(), threading.Event(), list[bytes | None]()
+    dropping, go_on, payloads_read = threading.Event(), threading.Event(), list[bytes | None]()
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
         dropping.set()
@@ -141,12 +141,12 @@ def test_a_read_does_not_wait_while_files_are_dropped(store: Store, monkeypatch:
 
     monkeypatch.setattr(Path, "unlink", unlink)
     collecting = threading.Thread(target=lambda: store.collect(set(), 0))
-    reading = threading.Thread(target=lambda: found.append(store.document(document)))
+    reading = threading.Thread(target=lambda: payloads_read.append(store.document(document)))
     collecting.start()
     dropping.wait(10)
     reading.start()
     reading.join(2)
-    in_time = list(found)
+    in_time = list(payloads_read)
     go_on.set()
     collecting.join()
     reading.join()
@@ -209,7 +209,7 @@ def run_until_killed(folder: Path, first: int, reports: int) -> list[str]:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(reports)]
         process.send_signal(signal.SIGKILL)
-        return [line.strip() for line in (*lines, *process.stdout) if line.endswith("\n")]
+        return [text_line.strip() for text_line in (*lines, *process.stdout) if text_line.endswith("\n")]
 
 
 def test_a_store_killed_at_24_moments_keeps_every_promise(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_store_killed_at_24_moments_keeps_every_promise(tmp_path: Path) -> Non
         reports = run_until_killed(folder, number, rng.randint(1, 30))
         assert reports[0] == "open"
         dropped: set[int] = set()
-        for verb, *rest in (line.split() for line in reports[1:]):
+        for verb, *rest in (report.split() for report in reports[1:]):
             if verb == "put":
                 promised[rest[0]].add(int(rest[1]))
             else:
@@ -235,13 +235,13 @@ def test_a_store_killed_at_24_moments_keeps_every_promise(tmp_path: Path) -> Non
                 assert {version for version in promised[name] if version > oldest} <= kept.keys()
             for file in (*payloads.values(), *snapshots.values()):
                 assert file.path.read_bytes() == content(file.version)
-            found = {document.version for document in store.documents("version")}
-            assert promised["document"] <= found
+            versions = {document.version for document in store.documents("version")}
+            assert promised["document"] <= versions
             on_disk = {path for name in ("payloads", "snapshots") for path in (folder / name).iterdir()}
             assert on_disk == {file.path for file in (*payloads.values(), *snapshots.values())}
             assert list((folder / "scratch").iterdir()) == []
             store.abandon(set())
-        number = max(found | payloads.keys() | snapshots.keys(), default=-1) + 1
+        number = max(versions | payloads.keys() | snapshots.keys(), default=-1) + 1
     assert number > 24
 
 
@@ -285,8 +285,8 @@ def test_cut_at_any_moment_a_store_holds_what_it_held_before_or_behind(tmp_path:
 
         for cut in cuts(life(), folder):
             with Store(folder / "store") as store:
-                for found, before, behind in zip(shelves(store), cut.before, cut.after, strict=True):
-                    assert before & behind <= found <= before | behind, cut.where
+                for shelf, before, behind in zip(shelves(store), cut.before, cut.after, strict=True):
+                    assert before & behind <= shelf <= before | behind, cut.where
                 put_payload(store, 9, content(9))
                 assert blake3(content(9)).digest() in shelves(store).payloads, cut.where
 

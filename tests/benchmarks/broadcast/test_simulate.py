@@ -16,16 +16,16 @@ def outcome(n: int = 24, **how: Any) -> Outcome:
 
 @pytest.mark.parametrize("how", [{}, {"planned": False}], ids=["planned", "unplanned"])
 def test_everybody_gets_all_and_nobody_sooner_than_the_bound(how: dict[str, bool]) -> None:
-    found = outcome(**how)
-    assert found.unserved == 0
-    assert len(found.times) == 24
-    assert found.last >= found.best
+    outcome_of_run = outcome(**how)
+    assert outcome_of_run.unserved == 0
+    assert len(outcome_of_run.times) == 24
+    assert outcome_of_run.last >= outcome_of_run.best
 
 
 def test_survivors_and_newcomers_are_served_while_others_fail() -> None:
-    found = outcome(40, trouble=disturb)
-    assert found.unserved == 0
-    assert len(found.times) == 40 - 12 + 4
+    outcome_of_run = outcome(40, trouble=disturb)
+    assert outcome_of_run.unserved == 0
+    assert len(outcome_of_run.times) == 40 - 12 + 4
 
 
 def test_the_same_seed_gives_the_same_times() -> None:
@@ -33,9 +33,9 @@ def test_the_same_seed_gives_the_same_times() -> None:
 
 
 def test_equal_lines_end_soon_after_the_bound() -> None:
-    found = simulated(Load(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
-    assert found.best <= found.last <= 1.25 * found.best
-    assert found.surplus == 0
+    outcome_of_run = simulated(Load(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
+    assert outcome_of_run.best <= outcome_of_run.last <= 1.25 * outcome_of_run.best
+    assert outcome_of_run.surplus == 0
 
 
 MBIT_40 = 5_000_000.0

@@ -21,9 +21,9 @@ from runtime.errors import LocalFault
 
 
 def test_a_saved_stream_comes_back_as_it_was(tmp_path: Path) -> None:
-    made = [synthetic(1 << 12, 3, 1e-4)._replace(name=name) for name in ("add-lr1e-06", "guess-lr5e-06")]
-    save(tmp_path / "streams.npz", made)
-    for one, other in zip(made, recorded(tmp_path / "streams.npz"), strict=True):
+    streams = [synthetic(1 << 12, 3, 1e-4)._replace(name=name) for name in ("add-lr1e-06", "guess-lr5e-06")]
+    save(tmp_path / "streams.npz", streams)
+    for one, other in zip(streams, recorded(tmp_path / "streams.npz"), strict=True):
         assert (one.name, one.rate) == (other.name, other.rate)
         for version, again in zip(one.versions(), other.versions(), strict=True):
             assert (version == again).all()
@@ -37,11 +37,11 @@ def test_a_name_tells_the_learning_rate(name: str, rate: float | None) -> None:
 
 
 def test_sizes_leave_two_snapshots_behind_and_judge_sixteen_missed_versions(tmp_path: Path) -> None:
-    found = sizes(synthetic(1 << 18, 16, 1e-5), tmp_path)
-    assert found.full == 16 * (2 << 18)
-    assert found.bound < found.ours < found.xor < found.full_zstd
-    assert found.jump is not None
-    assert found.jump.ours == pytest.approx(found.jump.bound, rel=0.05)
+    measured = sizes(synthetic(1 << 18, 16, 1e-5), tmp_path)
+    assert measured.full == 16 * (2 << 18)
+    assert measured.bound < measured.ours < measured.xor < measured.full_zstd
+    assert measured.jump is not None
+    assert measured.jump.ours == pytest.approx(measured.jump.bound, rel=0.05)
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
@@ -96,15 +96,15 @@ def test_the_learners_stream_is_what_the_engine_came_to_hold(tmp_path: Path, mon
     stream = learned(Course("guess", 1e-3, 2, lessons=8), tmp_path, said.append)
     assert (stream.name, stream.rate, len(stream.steps)) == ("guess-lr0.001", 1e-3, 2)
     assert len(said) == 1 + learner.WARM + 2
-    held = learner.Snapshot(tmp_path / "engine" / "snapshot.safetensors")
+    snapshot = learner.Snapshot(tmp_path / "engine" / "snapshot.safetensors")
     exported = learner.Snapshot(tmp_path / "learner" / "exports" / f"v{learner.WARM + 2:010d}.safetensors")
-    assert held.root == exported.root
-    assert (list(stream.versions())[-1] == learner.bits_of(held)).all()
+    assert snapshot.root == exported.root
+    assert (list(stream.versions())[-1] == learner.bits_of(snapshot)).all()
 
 
 def test_a_fresh_stream_starts_from_the_base_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "make_smollm2", small_model)
-    stream = learned(Course("add", 1e-3, 1, fresh=True), tmp_path, lambda line: None)
+    stream = learned(Course("add", 1e-3, 1, fresh=True), tmp_path, lambda element: None)
     base = learner.bits_of(learner.Snapshot(tmp_path / "learner" / "exports" / "v0000000000.safetensors"))
     assert (stream.base == base).all()
 
@@ -122,15 +122,15 @@ def test_without_the_package_it_says_how_to_get_it(
 
 
 def test_the_picture_is_svg_with_a_point_for_each_stream_and_labels_apart() -> None:
-    found = [
+    measured = [
         (Stream(name, np.zeros(1, np.uint16), []), Sizes(1 * k, 200, 150, 3 * k, 3.1 * k, 0.98 * k, None))
         for k, name in enumerate(("a-lr1e-06", "b-lr2e-06", "c-lr2e-06", "d-lr1e-05"), 1)
     ]
-    drawn = ET.fromstring(drawing.draw(found))
+    drawn = ET.fromstring(drawing.draw(measured))
     space = "{http://www.w3.org/2000/svg}"
     assert len(drawn.findall(f"{space}circle")) == 4 * 5
-    lines = [line.attrib["points"].split() for line in drawn.findall(f"{space}polyline")]
-    assert [len(line) for line in lines] == [3] * 6  # two streams of one rate are one point of the line
+    lines = [element.attrib["points"].split() for element in drawn.findall(f"{space}polyline")]
+    assert [len(element) for element in lines] == [3] * 6  # two streams of one rate are one point of the line
     heights = sorted(float(text.attrib["y"]) for text in drawn.findall(f"{space}text") if float(text.attrib["x"]) > 530)
     assert len(heights) == 6
     assert min(b - a for a, b in itertools.pairwise(heights)) >= 16.9

@@ -10,7 +10,7 @@ from benchmarks.harness.bench import Claim, Measured
 
 
 @pytest.mark.parametrize(
-    ("claim", "line"),
+    ("claim", "closing_line"),
     [
         (Claim("node", 0.9, "the bare loop", 0.9), "node: ratio 0.900 against the bare loop, bar 0.9: ok"),
         (Claim("node", 0.8999, "the bare loop", 0.9), "node: ratio 0.900 against the bare loop, bar 0.9: short"),
@@ -18,15 +18,15 @@ from benchmarks.harness.bench import Claim, Measured
         (Claim("size", 0.51, "full", 0.5, at_most=True), "size: ratio 0.510 against full, bar 0.5: short"),
     ],
 )
-def test_a_claim_closes_with_one_line_that_a_script_can_read(claim: Claim, line: str) -> None:
-    assert claim.line() == line
+def test_a_claim_closes_with_one_line_that_a_script_can_read(claim: Claim, closing_line: str) -> None:
+    assert claim.closing_line() == closing_line
 
 
 def test_one_claim_that_is_short_fails_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = Claim("a", 2.0, "b", 1.0), Claim("c", 0.5, "d", 1.0)
     assert bench.close([good]) == 0
     assert bench.close([good, bad]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == bad.line()
+    assert capsys.readouterr().out.splitlines()[-1] == bad.closing_line()
 
 
 def test_the_ratio_is_of_runs_that_were_made_side_by_side() -> None:
@@ -46,9 +46,9 @@ def test_candidates_take_turns_after_one_unmeasured_turn() -> None:
 
         return run
 
-    found = bench.take_turns({"a": candidate("a"), "b": candidate("b")}, 2)
+    measured = bench.take_turns({"a": candidate("a"), "b": candidate("b")}, 2)
     assert order == ["a", "b"] * 3
-    assert [run.work for run in found["a"]] == [3, 5]
+    assert [run.work for run in measured["a"]] == [3, 5]
 
 
 def test_sleep_costs_no_cpu_time_and_work_does() -> None:

@@ -28,8 +28,8 @@ def points(picture: ET.Element, style: str) -> list[tuple[float, float]]:
 
 def test_ours_lies_between_the_bound_and_the_star_that_grows_with_n() -> None:
     star, bound, ours = (
-        [tuple(map(float, place.split(","))) for place in line.attrib["points"].split()]
-        for line in drawn({}).iter(f"{SVG}polyline")
+        [tuple(map(float, place.split(","))) for place in element.attrib["points"].split()]
+        for element in drawn({}).iter(f"{SVG}polyline")
     )
     assert len(ours) == 3
     assert bound[0][1] == bound[1][1]

@@ -7,29 +7,32 @@ import pytest
 pytest.importorskip("libp2p")
 
 from benchmarks.transport import __main__ as transport
-from benchmarks.transport.ends import CHUNK, TAKEN, Turn, chunk, running, write_chunks
+from benchmarks.transport.ends import CHUNK, TAKEN, TransferTurn, chunk, running, write_chunks
 
 
-def turn(wall: float, cpu: float = 1.0) -> Turn:
-    return Turn(nbytes=100_000_000, wall=wall, held=cpu / 4, taken=cpu * 3 / 4)
+def measured_turn(wall: float, cpu: float = 1.0) -> TransferTurn:
+    return TransferTurn(nbytes=100_000_000, wall=wall, holder_cpu=cpu / 4, taker_cpu=cpu * 3 / 4)
 
 
 def test_a_turn_says_megabytes_by_the_clock_and_the_cpu_of_both_ends_for_a_gigabyte() -> None:
-    assert turn(wall=0.5).speed() == pytest.approx(200)
-    assert turn(wall=0.5, cpu=0.3).cost() == pytest.approx(3.0)
+    assert measured_turn(wall=0.5).speed() == pytest.approx(200)
+    assert measured_turn(wall=0.5, cpu=0.3).cost() == pytest.approx(3.0)
 
 
 def test_a_ratio_is_the_median_of_the_ratios_within_turns() -> None:
-    turns = {"ours": [turn(1.0), turn(2.0), turn(8.0)], "other": [turn(1.0), turn(4.0), turn(4.0)]}
-    assert transport.ratio(turns, "ours", "other", Turn.speed) == pytest.approx(1.0)
+    turns = {
+        "ours": [measured_turn(1.0), measured_turn(2.0), measured_turn(8.0)],
+        "other": [measured_turn(1.0), measured_turn(4.0), measured_turn(4.0)],
+    }
+    assert transport.ratio(turns, "ours", "other", TransferTurn.speed) == pytest.approx(1.0)
 
 
 def test_each_bar_is_claimed_against_the_anchor_that_does_the_same_work() -> None:
     speeds = {name: 100.0 for name in transport.CANDIDATES}
     speeds |= {transport.STREAM: 95.0, transport.HTTPS_STORED: 50.0}
-    turns = {name: [turn(wall=1 / speed, cpu=1 / speed)] for name, speed in speeds.items()}
-    found = {(claim.name, claim.anchor): (claim.ratio, claim.ok) for claim in transport.claims(turns)}
-    assert found == {
+    turns = {name: [measured_turn(wall=1 / speed, cpu=1 / speed)] for name, speed in speeds.items()}
+    claimed = {(claim.name, claim.anchor): (claim.ratio, claim.ok) for claim in transport.claims(turns)}
+    assert claimed == {
         ("stream throughput", transport.HTTPS): (pytest.approx(0.95), True),
         ("stream CPU", transport.HTTPS): (pytest.approx(1 / 0.95), True),
         ("stream throughput", transport.STOCK): (pytest.approx(0.95), False),
@@ -39,7 +42,7 @@ def test_each_bar_is_claimed_against_the_anchor_that_does_the_same_work() -> Non
 
 
 def test_every_candidate_has_a_row_of_medians() -> None:
-    (row,) = transport.rows({"ours": [turn(1.0), turn(0.5), turn(0.2)]})
+    (row,) = transport.rows({"ours": [measured_turn(1.0), measured_turn(0.5), measured_turn(0.2)]})
     assert row == ["ours", *map(pytest.approx, (200.0, 500.0, 2.5, 7.5, 10.0))]
 
 
@@ -60,4 +63,4 @@ def test_a_candidate_takes_turns(name: str, tmp_path: Path) -> None:
     for one in turns:
         assert one.nbytes == 4 * CHUNK
         assert one.wall > 0
-        assert one.held + one.taken > 0
+        assert one.holder_cpu + one.taker_cpu > 0

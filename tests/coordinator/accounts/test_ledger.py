@@ -120,9 +120,9 @@ def test_tampering_is_found(ledger: Ledger, statement: str, seq: int) -> None:
     ledger._database.do("DROP TRIGGER entries_are_never_changed")
     ledger._database.do("DROP TRIGGER entries_are_never_removed")
     ledger._database.do(statement)
-    with pytest.raises(Tampered) as found:
+    with pytest.raises(Tampered) as caught:
         ledger.verify()
-    assert found.value.seq == seq
+    assert caught.value.seq == seq
 
 
 def test_a_reader_verifies_beside_the_writer(ledger: Ledger) -> None:

@@ -124,12 +124,12 @@ def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restar
 def crowd(world: World, seeds: range, host: str, now: int) -> list[Known]:
     """Nodes of one machine, or of many, that say hello one after the other. `host`: their address, with a place for a
     number."""
-    made = []
+    records = []
     for number in seeds:
-        found = record(number, host.format(number), T0)
-        world.books.roster.hello(public_key(found.peer), HELLO, found, now + number)
-        made.append(found)
-    return made
+        peer_record = record(number, host.format(number), T0)
+        world.books.roster.hello(public_key(peer_record.peer), HELLO, peer_record, now + number)
+        records.append(peer_record)
+    return records
 
 
 def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_told(world: World) -> None:

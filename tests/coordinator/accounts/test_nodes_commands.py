@@ -41,17 +41,17 @@ def said(*words: object) -> Result:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A run in which alice made a group and was suspended, and bob only said hello."""
-    made = tmp_path / "run"
-    made.mkdir()
-    world = World(made)
-    assert RunFolder(made).database == world.path
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    world = World(run_folder)
+    assert RunFolder(run_folder).database == world.path
     world.books.roster.hello(BOB, msgspec.structs.replace(HELLO, name="bob"), None, world.now - 1)
     world.books.roster.hello(ALICE, HELLO, None, world.now)
     world.accepted(ALICE)
     for _ in range(3):
         world.refused(group(world.lease(ALICE), rollouts=[]), ALICE)
     world.close()
-    return made
+    return run_folder
 
 
 @contextmanager
@@ -140,8 +140,8 @@ def test_one_node_is_shown_with_reasons_strikes_and_the_evidence_of_a_suspension
 
 def standing_of(folder: Path, node: bytes) -> tuple[Rank, int | None]:
     with Database.read(folder / "run.sqlite") as database:
-        found = Accounts(database, Ledger(database)).of(node, 1_700_000_010_000)
-        return found.rank, found.suspended_until
+        account = Accounts(database, Ledger(database)).of(node, 1_700_000_010_000)
+        return account.rank, account.suspended_until
 
 
 def test_without_a_coordinator_a_remark_goes_into_the_ledger_at_once(folder: Path) -> None:

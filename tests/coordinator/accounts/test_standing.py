@@ -174,11 +174,11 @@ def test_the_table_says_what_the_entries_say(
     for now in (register.now, register.now + 49):
         told = standing(entries, now)
         for node in (ALICE, BOB):
-            found = register.accounts.of(node, now)
-            assert found == told.get(peer_id(node), STRANGER)
-            assert found.rank == expected_rank(register.groups[node], node in vouched)
+            account = register.accounts.of(node, now)
+            assert account == told.get(peer_id(node), STRANGER)
+            assert account.rank == expected_rank(register.groups[node], node in vouched)
             until = FOREVER if node in banned else suspended.get(node, 0)
-            assert found.suspended_until == (until if until > now else None)
+            assert account.suspended_until == (until if until > now else None)
     register.database.close()
 
 

@@ -44,14 +44,14 @@ def _no_process_is_left(tmp_path: Path) -> Iterator[None]:
 
 def processes_of(place: Path) -> list[psutil.Process]:
     """Those whose command line names the place: every stand-in's does."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         try:
             if any(str(place) in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                pids.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return pids
 
 
 def played(story: str, options: DemoOptions | None = None) -> tuple[int, str]:
@@ -85,9 +85,9 @@ def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_kil
     ways: dict[str, str] = {}
     told = programs("good")
 
-    def node(invite: str, home: Path, name: str, way: Way) -> list[str]:
-        ways[name] = way
-        return told.node(invite, home, name, way)
+    def node(invite: str, home: Path, name: str, route: Way) -> list[str]:
+        ways[name] = route
+        return told.node(invite, home, name, route)
 
     text = io.StringIO()
     spied = dataclasses.replace(told, node=node)
@@ -191,8 +191,8 @@ def test_an_interrupted_demo_leaves_no_process_and_no_folder(
     with child(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         signal.signal(signal.SIGINT, before)
         assert process.stdout is not None
-        for line in process.stdout:
-            if when in line:
+        for text_line in process.stdout:
+            if when in text_line:
                 break
         process.send_signal(number)
         rest = process.stdout.read()

@@ -45,6 +45,8 @@ def test_the_demo_comes_to_its_end_although_rewards_a_batch_and_a_checkpoint_are
             "SELECT count(*) FROM set_aside s JOIN verdicts v ON v.lease = s.lease WHERE v.weight = 0"
         )
         assert unpaid == 0
-    log = [json.loads(line) for line in (folder / "run" / "logs" / "coordinator.jsonl").read_text().splitlines()]
+    log = [
+        json.loads(text_line) for text_line in (folder / "run" / "logs" / "coordinator.jsonl").read_text().splitlines()
+    ]
     assert [one for one in log if one["event"] == "no finite reward"]
     print({"set aside": len(aside), "task-score": paid, "steps": max(one.get("step", 0) for one in log)})

@@ -53,9 +53,9 @@ def test_a_good_run_has_no_shortcoming() -> None:
     }.items(),
 )  # fmt: skip
 def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object], str]) -> None:
-    found = shortcomings(changed(**case[0]), TINY)
-    assert len(found) == 1, flaw
-    assert case[1] in found[0]
+    missing = shortcomings(changed(**case[0]), TINY)
+    assert len(missing) == 1, flaw
+    assert case[1] in missing[0]
 
 
 def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_asked_for() -> None:
@@ -130,7 +130,7 @@ def test_the_curve_is_a_markdown_table() -> None:
     assert lines[1] == "| --- | --- | --- | --- | --- |"
     assert lines[2] == "| 0 | – | 0.170 | 0.340 | 512 |"
     assert lines[-1].startswith("| 40 | 0.7")
-    assert {line.count("|") for line in lines} == {6}
+    assert {text_line.count("|") for text_line in lines} == {6}
 
 
 def test_a_sparkline_has_the_lowest_block_at_the_bottom_and_the_highest_at_the_top() -> None:
@@ -146,7 +146,7 @@ def test_a_sparkline_is_never_wider_than_allowed(values: list[float]) -> None:
 
 def test_a_line_at_most_every_five_seconds_and_fewer_while_nothing_happens() -> None:
     now, seen = 0.0, list[float]()
-    screen = PlainScreen(lambda line: seen.append(now), lambda: now)
+    screen = PlainScreen(lambda text_line: seen.append(now), lambda: now)
     for second in range(100):
         now = float(second)
         screen.show(changed(step=min(second, 12)), now, "http://x")
@@ -168,7 +168,7 @@ def test_the_live_picture_fits_an_old_terminal(state: RunState) -> None:
         console.print(drawn(state, 12.0, "http://127.0.0.1:12345/"))
     lines = capture.get().splitlines()
     assert len(lines) <= 24
-    assert any("http://127.0.0.1:12345/" in line for line in lines)
+    assert any("http://127.0.0.1:12345/" in text_line for text_line in lines)
 
 
 @pytest.mark.parametrize("settings", [TINY, SMOLLM2], ids=["tiny", "smollm2"])
@@ -191,8 +191,8 @@ def test_an_impossible_choice_is_one_line(options: DemoOptions) -> None:
 
 
 def test_nothing_of_the_users_settings_reaches_the_demo(tmp_path: Path) -> None:
-    found = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
-    assert found["PATH"] == "/bin"
-    assert [name for name in found if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]
-    assert found["OMP_NUM_THREADS"] == "1"
-    assert found["OMP_WAIT_POLICY"] == "passive"
+    variables = environment({"ECHO2_INVITE": "x", "ECHO2_COORD_WEB_PORT": "1", "PATH": "/bin"}, tmp_path)
+    assert variables["PATH"] == "/bin"
+    assert [name for name in variables if name.startswith("ECHO2_")] == ["ECHO2_CONFIG"]
+    assert variables["OMP_NUM_THREADS"] == "1"
+    assert variables["OMP_WAIT_POLICY"] == "passive"

@@ -6,9 +6,9 @@ from coordinator.learner.advantages import compute
 
 
 def test_group_normalised_advantages_are_centred_and_divided_by_the_sample_deviation() -> None:
-    found = compute([[0.0, 0.0, 1.0, 1.0]], "group")
+    advantages = compute([[0.0, 0.0, 1.0, 1.0]], "group")
     unit = 0.5 / (math.sqrt(1 / 3) + 1e-6)
-    assert found.values == [pytest.approx([-unit, -unit, unit, unit])]
+    assert advantages.values == [pytest.approx([-unit, -unit, unit, unit])]
 
 
 def test_mean_only_advantages_keep_the_rewards_scale() -> None:
@@ -17,10 +17,10 @@ def test_mean_only_advantages_keep_the_rewards_scale() -> None:
 
 @pytest.mark.parametrize("kind", ["group", "mean"])
 def test_a_group_without_variance_teaches_nothing_and_is_counted(kind: str) -> None:
-    found = compute([[0.1, 0.1, 0.1], [0.0, 1.0, 0.0], [1.0], []], kind)
-    assert found.values[0] == [0.0, 0.0, 0.0]
-    assert found.values[2:] == [[0.0], []]
-    assert found.zero_variance == 3
+    advantages = compute([[0.1, 0.1, 0.1], [0.0, 1.0, 0.0], [1.0], []], kind)
+    assert advantages.values[0] == [0.0, 0.0, 0.0]
+    assert advantages.values[2:] == [[0.0], []]
+    assert advantages.zero_variance == 3
 
 
 @pytest.mark.parametrize("kind", ["group", "mean"])

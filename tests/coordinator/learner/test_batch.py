@@ -44,8 +44,8 @@ def test_only_sampled_tokens_are_targets_and_each_is_predicted_from_the_one_befo
 def test_groups_without_signal_cost_no_pass() -> None:
     chance = random.Random(1)
     flat = group(chance, "flat", reward=0.2)
-    found = rows(TrainBatch(step=1, groups=[flat, group(chance, "live")]), "group")
-    assert (len(found.groups), found.zero_variance) == (1, 1)
+    train_rows = rows(TrainBatch(step=1, groups=[flat, group(chance, "live")]), "group")
+    assert (len(train_rows.groups), train_rows.zero_variance) == (1, 1)
 
 
 def test_no_micro_batch_exceeds_its_budget_and_no_token_is_lost() -> None:

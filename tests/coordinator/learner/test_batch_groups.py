@@ -19,15 +19,15 @@ def test_groups_come_as_they_were_stored_in_the_order_asked_for(tmp_path: Path) 
     chance = random.Random(3)
     stored = [group(chance, "one", 4, turns=(3, 2, 1)), group(chance, "two", 5)]
     path = store(tmp_path / "run.sqlite", stored)
-    found = read(path, [one.id for one in reversed(stored)])
-    for one, other in zip(reversed(stored), found, strict=True):
+    groups = read(path, [one.id for one in reversed(stored)])
+    for one, other in zip(reversed(stored), groups, strict=True):
         assert (one.id, one.version, one.prompt.tolist()) == (other.id, other.version, other.prompt.tolist())
         for sample, again in zip(one.samples, other.samples, strict=True):
             assert (again.tokens.dtype, again.behaviour.dtype) == (np.int32, np.float32)
             assert again.tokens.tolist() == sample.tokens.tolist()
             assert again.behaviour.tobytes() == sample.behaviour.tobytes()
             assert (again.turns, again.reward) == (sample.turns, sample.reward)
-    metrics = described(TrainBatch(step=7, groups=found))
+    metrics = described(TrainBatch(step=7, groups=groups))
     assert metrics["reward"] == pytest.approx(np.mean([s.reward for one in stored for s in one.samples]))
     assert (metrics["success"], metrics["groups"], metrics["tokens"]) == (0.0, 2.0, 4 * 4 + 4 * 5)
 

@@ -49,11 +49,11 @@ def saved(folder: Path, of: State, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved_and_the_newest_two_stay(folder: Path) -> None:
-    found = checkpoint.load(folder, silent)
-    assert found is not None
-    assert found.state == state(3)
-    assert found.tensors.keys() == tensors(3).keys()
-    assert all(torch.equal(tensor, tensors(3)[name]) for name, tensor in found.tensors.items())
+    loaded = checkpoint.load(folder, silent)
+    assert loaded is not None
+    assert loaded.state == state(3)
+    assert loaded.tensors.keys() == tensors(3).keys()
+    assert all(torch.equal(tensor, tensors(3)[name]) for name, tensor in loaded.tensors.items())
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint-000000000003-000000000002",
         "checkpoint-000000000003-000000000003",
@@ -66,16 +66,16 @@ def test_where_there_never_was_a_checkpoint_there_is_none(tmp_path: Path) -> Non
 
 def test_a_later_era_is_newer_whatever_its_step(folder: Path) -> None:
     saved(folder, msgspec.structs.replace(state(1), era=4), tensors(1))
-    found = checkpoint.load(folder, silent)
-    assert found is not None
-    assert (found.state.era, found.state.step) == (4, 1)
+    loaded = checkpoint.load(folder, silent)
+    assert loaded is not None
+    assert (loaded.state.era, loaded.state.step) == (4, 1)
 
 
 def test_saving_a_step_again_replaces_it(folder: Path) -> None:
     saved(folder, state(3), tensors(7))
-    found = checkpoint.load(folder, silent)
-    assert found is not None
-    assert torch.equal(found.tensors["master.w"], tensors(7)["master.w"])
+    loaded = checkpoint.load(folder, silent)
+    assert loaded is not None
+    assert torch.equal(loaded.tensors["master.w"], tensors(7)["master.w"])
 
 
 def cut(name: str) -> Callable[[Path], object]:
@@ -111,9 +111,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_a_damaged_newest_is_set_aside_with_a_word_and_the_one_before_is_taken(sentence: str, folder: Path) -> None:
     DAMAGES[sentence](folder / "checkpoint-000000000003-000000000003")
     said: list[str] = []
-    found = checkpoint.load(folder, said.append)
-    assert found is not None
-    assert found.state == state(2)
+    loaded = checkpoint.load(folder, said.append)
+    assert loaded is not None
+    assert loaded.state == state(2)
     assert len(said) == 1
     assert "set aside as corrupt-checkpoint-000000000003-000000000003" in said[0]
     assert checkpoint.load(folder, silent) is not None, "it is reported once"
@@ -144,12 +144,12 @@ def test_cut_at_any_moment_the_newest_checkpoint_is_the_one_before_or_the_one_sa
                 yield step
 
         for cut in cuts(life(), folder):
-            found = checkpoint.load(folder, silent)
-            if found is None:
+            loaded = checkpoint.load(folder, silent)
+            if loaded is None:
                 assert cut.before == 0, cut.where
             else:
-                assert found.state in (state(cut.before), state(cut.after)), cut.where
-                assert torch.equal(found.tensors["master.w"], tensors(found.state.step)["master.w"]), cut.where
+                assert loaded.state in (state(cut.before), state(cut.after)), cut.where
+                assert torch.equal(loaded.tensors["master.w"], tensors(loaded.state.step)["master.w"]), cut.where
             saved(folder, state(5), tensors(5))
             again = checkpoint.load(folder, silent)
             assert again is not None
@@ -164,9 +164,9 @@ def test_a_save_without_room_says_so_and_leaves_the_others_whole(folder: Path, m
     with pytest.raises(DiskFull, match="free space there"):
         saved(folder, state(4), tensors(4))
     monkeypatch.undo()
-    found = checkpoint.load(folder, silent)
-    assert found is not None
-    assert found.state.step == 3
+    loaded = checkpoint.load(folder, silent)
+    assert loaded is not None
+    assert loaded.state.step == 3
     assert not list(folder.glob(".*"))
 
 

@@ -132,12 +132,12 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
                 await until(lambda: child.pid is None, 60)
             await until_step(coordinator, last.version + 4)
             versions = coordinator.books.database.all("SELECT era, version FROM versions ORDER BY era, version")
-            line = [(one.era, one.version) for one in coordinator.publisher.line]
-        assert line == sorted(set(line)), "no version twice"
-        assert [version for _, version in line] == [*range(line[-1][1] + 1)], "and none left out"
-        new = [era for era, version in line if version > last.version]
+            published = [(one.era, one.version) for one in coordinator.publisher.line]
+        assert published == sorted(set(published)), "no version twice"
+        assert [version for _, version in published] == [*range(published[-1][1] + 1)], "and none left out"
+        new = [era for era, version in published if version > last.version]
         assert len(set(new)) == 1, "one new era, however often it was begun"
         assert new[0] > 1
-        assert set(line) <= set(versions)
+        assert set(published) <= set(versions)
     finally:
         await child.stop()

@@ -64,16 +64,16 @@ def one(case: Case) -> tuple[Terms, TokenLoss]:
 @pytest.mark.parametrize("sentence", CASES)
 def test_the_loss_of_one_token_is_what_the_formula_gives(sentence: str) -> None:
     case = CASES[sentence]
-    _, found = one(case)
-    assert float(found.value.detach()) == pytest.approx(case.loss, rel=1e-5)
-    assert (bool(found.clipped), bool(found.truncated)) == (case.clipped, case.truncated)
+    _, token_loss = one(case)
+    assert float(token_loss.value.detach()) == pytest.approx(case.loss, rel=1e-5)
+    assert (bool(token_loss.clipped), bool(token_loss.truncated)) == (case.clipped, case.truncated)
 
 
 @pytest.mark.parametrize("sentence", CASES)
 def test_a_token_is_reported_clipped_exactly_when_its_advantage_has_no_gradient(sentence: str) -> None:
     case = CASES[sentence]
-    terms, found = one(case)
-    (gradient,) = torch.autograd.grad(found.value.sum(), terms.current)
+    terms, token_loss = one(case)
+    (gradient,) = torch.autograd.grad(token_loss.value.sum(), terms.current)
     penalty = 2e-3 * math.log(case.current / case.behaviour) if case.objective == "dppo" else 0.0
     assert (abs(float(gradient) - penalty) < 1e-6) == case.clipped
 
@@ -99,9 +99,9 @@ def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
     behaviour = logs(0.5, 0.5, 0.5)
     shift = torch.tensor([2e-4, 0.0, 1e-4])
     terms = Terms((behaviour + shift).requires_grad_(), behaviour, behaviour, torch.ones(3), torch.tensor([0, 0, 1]))
-    found = objective("gspo")(terms, HYPER)
-    torch.testing.assert_close(found.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
-    (gradient,) = torch.autograd.grad(found.value.sum(), terms.current)
+    token_loss = objective("gspo")(terms, HYPER)
+    torch.testing.assert_close(token_loss.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
+    (gradient,) = torch.autograd.grad(token_loss.value.sum(), terms.current)
     torch.testing.assert_close(gradient, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
 
 
@@ -118,8 +118,8 @@ def test_an_absurd_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
 
 
 def test_the_reference_divergence_is_zero_at_the_reference_and_positive_elsewhere() -> None:
-    found = reference_kl(logs(0.5, 0.3), logs(0.25, 0.3))
-    assert found.tolist() == pytest.approx([0.5 - 1 - math.log(0.5), 0.0])
+    divergence = reference_kl(logs(0.5, 0.3), logs(0.25, 0.3))
+    assert divergence.tolist() == pytest.approx([0.5 - 1 - math.log(0.5), 0.0])
 
 
 def test_an_unknown_objective_names_those_there_are() -> None:

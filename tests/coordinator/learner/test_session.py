@@ -45,12 +45,12 @@ def newest_tensors(main: Main) -> dict[str, torch.Tensor]:
 
 def follow(main: Main, folder: Path) -> bytes:
     """Come to the last version as a node does: apply each payload to the version before."""
-    held: Snapshot | None = None
+    snapshot: Snapshot | None = None
     for export in main.published:
-        (edge,) = [edge for edge in export.edges if edge.base_root == (held.root if held else None)]
-        held = apply(held, Path(edge.payload), folder / f"{export.version}.safetensors", export.root)
-    assert held is not None
-    return held.root
+        (edge,) = [edge for edge in export.edges if edge.base_root == (snapshot.root if snapshot else None)]
+        snapshot = apply(snapshot, Path(edge.payload), folder / f"{export.version}.safetensors", export.root)
+    assert snapshot is not None
+    return snapshot.root
 
 
 def test_the_base_is_the_first_export_with_a_full_edge(main: Main) -> None:
@@ -101,23 +101,23 @@ def test_opening_tells_every_group_drawn(main: Main) -> None:
 def test_an_export_that_main_never_published_is_handed_out_again_with_the_same_bytes(main: Main) -> None:
     session = main.open()
     main.step(session, 1)
-    made = main.step(session, 2, publish=False).export
-    assert made is not None
-    paths = [Path(made.snapshot), *(Path(edge.payload) for edge in made.edges)]
+    exported = main.step(session, 2, publish=False).export
+    assert exported is not None
+    paths = [Path(exported.snapshot), *(Path(edge.payload) for edge in exported.edges)]
     before = [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths]
     again = main.open(publish=False).opened().export
     # What the files hash to is no part of a checkpoint: after a crash they are read again.
-    assert again == structs.replace(made, edges=[structs.replace(edge, hashed=None) for edge in made.edges])
+    assert again == structs.replace(exported, edges=[structs.replace(edge, hashed=None) for edge in exported.edges])
     assert [(path.stat().st_mtime_ns, path.read_bytes()) for path in paths] == before
 
 
 def test_an_export_says_what_its_payloads_hash_to(main: Main) -> None:
     session = main.open()
     for number in (1, 2, 3, 4):
-        made = main.step(session, number).export
-        assert made is not None
-        assert [edge.base for edge in made.edges][:1] == [number - 1]
-        for edge in made.edges:
+        exported = main.step(session, number).export
+        assert exported is not None
+        assert [edge.base for edge in exported.edges][:1] == [number - 1]
+        for edge in exported.edges:
             assert edge.hashed == manifest.hashed(Path(edge.payload))
 
 
@@ -237,18 +237,18 @@ def test_a_change_of_era_that_is_cut_is_made_again_or_goes_on(tmp_path: Path, mo
             yield 5
 
         for cut in cuts(life(), folder):
-            found = Main(folder / "learner", model_folder, HYPER)
-            found.published, found.now = main.published[: cut.before], 200.0
-            found.era = 0 if cut.before == 3 else 100
-            session = found.open()
-            versions = [export.version for export in found.published]
+            reopened = Main(folder / "learner", model_folder, HYPER)
+            reopened.published, reopened.now = main.published[: cut.before], 200.0
+            reopened.era = 0 if cut.before == 3 else 100
+            session = reopened.open()
+            versions = [export.version for export in reopened.published]
             assert versions == [*range(session.opened().step + 1)], cut.where
-            assert found.era in ((100, 200) if cut.before == 3 else (100,)), cut.where
-            assert found.published[3].root == main.published[1].root, cut.where
-            assert [edge.base for edge in found.published[3].edges] == [2, None], cut.where
+            assert reopened.era in ((100, 200) if cut.before == 3 else (100,)), cut.where
+            assert reopened.published[3].root == main.published[1].root, cut.where
+            assert [edge.base for edge in reopened.published[3].edges] == [2, None], cut.where
             if session.opened().step == 3:
-                assert found.step(session, 4).export is not None, cut.where
-            assert found.published[4].root == main.published[4].root, cut.where
+                assert reopened.step(session, 4).export is not None, cut.where
+            assert reopened.published[4].root == main.published[4].root, cut.where
 
 
 def test_drawn_groups_too_old_to_be_drawn_again_leave_the_checkpoint(tmp_path: Path, model_folder: Path) -> None:
@@ -396,9 +396,9 @@ def live_and_die(zygote: Popen[bytes], main: Main, journal: Path, chance: random
     typical = (time.monotonic() - started) / steps if steps else 0.2
     time.sleep(chance.uniform(0, typical))
     os.kill(child, signal.SIGKILL)
-    while (line := zygote.stdout.readline()) == b".\n":
+    while (text_line := zygote.stdout.readline()) == b".\n":
         pass
-    assert line == b"killed by 9\n", "it was killed, it did not fail"
+    assert text_line == b"killed by 9\n", "it was killed, it did not fail"
 
 
 @pytest.fixture
@@ -430,14 +430,14 @@ def test_cut_at_any_moment_the_learner_goes_on_bit_for_bit(tmp_path: Path, model
                 yield number + 1
 
         for cut in cuts(life(), folder):
-            found = Main(folder / "learner", model_folder, HYPER)
-            found.published = main.published[: cut.before]
-            session = found.open()
-            assert found.reports == [], cut.where
-            assert cut.before <= len(found.published) <= cut.after, cut.where
+            reopened = Main(folder / "learner", model_folder, HYPER)
+            reopened.published = main.published[: cut.before]
+            session = reopened.open()
+            assert reopened.reports == [], cut.where
+            assert cut.before <= len(reopened.published) <= cut.after, cut.where
             for number in range(session.opened().step + 1, 3):
-                found.step(session, number)
-            assert contents(found) == contents(whole), cut.where
+                reopened.step(session, number)
+            assert contents(reopened) == contents(whole), cut.where
 
 
 def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
@@ -449,7 +449,9 @@ def test_kill_9_at_any_moment_leaves_a_learner_that_goes_on_whole(
     last_step = -1
     for life in range(16):
         live_and_die(zygote, main, journal, chance, life % 4)
-        main.published = [msgspec.json.decode(line, type=Export) for line in journal.read_bytes().splitlines()]
+        main.published = [
+            msgspec.json.decode(text_line, type=Export) for text_line in journal.read_bytes().splitlines()
+        ]
         versions = [export.version for export in main.published]
         assert versions == sorted(set(versions)), "no version is published twice"
         opened = main.open(publish=False).opened()

@@ -21,22 +21,24 @@ def policy(model_folder: Path) -> PreTrainedModel:
     return model.load(model_folder, "cpu")
 
 
-def on_policy(policy: PreTrainedModel, made: TrainBatch) -> TrainBatch:
+def on_policy(policy: PreTrainedModel, train_batch: TrainBatch) -> TrainBatch:
     """The batch with the behaviour's log-probabilities those of `policy`."""
     groups = []
-    for part in made.groups:
+    for part in train_batch.groups:
         samples = []
         for one in part.samples:
             logits = policy(torch.tensor([[*part.prompt, *one.tokens]])).logits[0, len(part.prompt) - 1 : -1]
             logs = torch.log_softmax(logits, -1).gather(1, torch.tensor(one.tokens).long()[:, None])[:, 0]
             samples.append(msgspec.structs.replace(one, behaviour=logs.detach().numpy()))
         groups.append(msgspec.structs.replace(part, samples=samples))
-    return msgspec.structs.replace(made, groups=groups)
+    return msgspec.structs.replace(train_batch, groups=groups)
 
 
-def gradients(policy: PreTrainedModel, made: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
+def gradients(policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper) -> dict[str, torch.Tensor]:
     optimiser = Optimiser(policy, hyper)
-    mini = list(pack([row for part in rows(made, hyper.advantage).groups for row in part], hyper.microbatch_tokens))
+    mini = list(
+        pack([row for part in rows(train_batch, hyper.advantage).groups for row in part], hyper.microbatch_tokens)
+    )
     step.accumulate(policy, mini, None, hyper, Tally(), optimiser, None)
     return {name: master.grad for name, master in optimiser.masters.items() if master.grad is not None}
 
@@ -45,22 +47,22 @@ def test_log_probabilities_in_chunks_are_those_of_the_models_own_logits_with_the
     policy: PreTrainedModel,
 ) -> None:
     chance = random.Random(4)
-    made = TrainBatch(step=1, groups=[group(chance, "g", turns=(3, 2, 2)), group(chance, "h", turns=(6,))])
-    (micro,) = pack([row for part in rows(made, "group").groups for row in part], 10_000)
+    train_batch = TrainBatch(step=1, groups=[group(chance, "g", turns=(3, 2, 2)), group(chance, "h", turns=(6,))])
+    (micro,) = pack([row for part in rows(train_batch, "group").groups for row in part], 10_000)
     logits = torch.log_softmax(policy(micro.tokens).logits, -1)
     expected = logits[micro.row, micro.position, micro.target]
     for chunk in (1 << 24, 64 * 7):
-        found = token_logprobs(policy, micro, chunk)
-        torch.testing.assert_close(found, expected)
-        ours = torch.autograd.grad(found.square().sum(), list(policy.parameters()))
+        logprobs = token_logprobs(policy, micro, chunk)
+        torch.testing.assert_close(logprobs, expected)
+        ours = torch.autograd.grad(logprobs.square().sum(), list(policy.parameters()))
         theirs = torch.autograd.grad(expected.square().sum(), list(policy.parameters()), retain_graph=True)
         torch.testing.assert_close(ours, theirs)
 
 
 def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -> None:
-    made = batch(1, groups=6)
-    whole = gradients(policy, made, Hyper())
-    parts = gradients(policy, made, Hyper(microbatch_tokens=24))
+    train_batch = batch(1, groups=6)
+    whole = gradients(policy, train_batch, Hyper())
+    parts = gradients(policy, train_batch, Hyper(microbatch_tokens=24))
     assert whole.keys() == parts.keys() == dict(policy.named_parameters()).keys()
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name], gradient, rtol=1e-4, atol=1e-7)
@@ -68,10 +70,10 @@ def test_micro_batches_give_the_gradient_of_one_batch(policy: PreTrainedModel) -
 
 def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:
     """The loss written out over the sampled tokens alone, from the model's own logits, has the same gradient."""
-    made = TrainBatch(step=1, groups=[group(random.Random(5), "g", turns=(2, 3, 2), samples=3)])
-    found = gradients(policy, made, Hyper(truncation=1e9))
+    train_batch = TrainBatch(step=1, groups=[group(random.Random(5), "g", turns=(2, 3, 2), samples=3)])
+    gradient_of = gradients(policy, train_batch, Hyper(truncation=1e9))
     total = torch.zeros(())
-    for row in (row for part in rows(made, "group").groups for row in part):
+    for row in (row for part in rows(train_batch, "group").groups for row in part):
         logs = torch.log_softmax(policy(torch.tensor(row.tokens)[None]).logits[0], -1)
         start = len(row.tokens) - 7
         for place, target in enumerate((start, start + 1, start + 5, start + 6)):
@@ -79,26 +81,26 @@ def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:
             total = total - (log.detach() - row.behaviour[place]).exp() * row.advantage * log / 12
     expected = torch.autograd.grad(total, list(policy.parameters()))
     for (name, _), gradient in zip(policy.named_parameters(), expected, strict=True):
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(gradient_of[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_one_minibatch_never_clips_and_four_do(policy: PreTrainedModel) -> None:
-    made = on_policy(policy, batch(1, groups=8))
+    train_batch = on_policy(policy, batch(1, groups=8))
     quick = Hyper(learning_rate=0.02, warmup_steps=0)
-    one = step.take(policy, Optimiser(policy, quick), made, quick, steps=0)
+    one = step.take(policy, Optimiser(policy, quick), train_batch, quick, steps=0)
     assert one["clipped"] == 0.0
     assert one["ess"] == pytest.approx(1.0, abs=1e-6)
     again = model.load(Path(policy.name_or_path), "cpu")
     hyper = msgspec.structs.replace(quick, minibatches=4)
-    four = step.take(again, Optimiser(again, hyper), made, hyper, steps=0)
+    four = step.take(again, Optimiser(again, hyper), train_batch, hyper, steps=0)
     assert four["clipped"] > 0.05
     assert four["ess"] == pytest.approx(1.0, abs=1e-6), "the proximal policy is the one at the start of the step"
 
 
 def test_on_policy_the_learner_agrees_with_the_published_weights_to_rounding(policy: PreTrainedModel) -> None:
-    made, hyper = on_policy(policy, batch(1)), Hyper(warmup_steps=0, learning_rate=3e-3)
+    train_batch, hyper = on_policy(policy, batch(1)), Hyper(warmup_steps=0, learning_rate=3e-3)
     optimiser = Optimiser(policy, hyper)
-    assert step.take(policy, optimiser, made, hyper, steps=0)["kl"] < 1e-10
+    assert step.take(policy, optimiser, train_batch, hyper, steps=0)["kl"] < 1e-10
     moved = on_policy(policy, batch(2))
     assert step.take(policy, optimiser, moved, hyper, steps=1)["kl"] < 1e-10
 
@@ -130,9 +132,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_reported(policy: P
     hyper = Hyper(warmup_steps=0)
     optimiser = Optimiser(policy, hyper)
     before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
-    made = batch(1)
-    made.groups[0].samples[0].behaviour[0] = float("nan")
-    assert step.take(policy, optimiser, made, hyper, steps=0)["skipped_updates"] == 1.0
+    train_batch = batch(1)
+    train_batch.groups[0].samples[0].behaviour[0] = float("nan")
+    assert step.take(policy, optimiser, train_batch, hyper, steps=0)["skipped_updates"] == 1.0
     assert optimiser.tensors().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
 
@@ -156,10 +158,10 @@ def test_a_pull_to_the_reference_keeps_the_policy_nearer_to_it(policy: PreTraine
 
 def test_metrics_are_told_apart_by_age(policy: PreTrainedModel) -> None:
     chance = random.Random(8)
-    made = on_policy(policy, TrainBatch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
-    for one in made.groups[1].samples:
+    train_batch = on_policy(policy, TrainBatch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
+    for one in train_batch.groups[1].samples:
         one.behaviour[:] -= 1.0
-    metrics = step.take(policy, Optimiser(policy, Hyper()), made, Hyper(), steps=0)
+    metrics = step.take(policy, Optimiser(policy, Hyper()), train_batch, Hyper(), steps=0)
     assert (metrics["truncated_age_0"], metrics["truncated_age_3"], metrics["truncated"]) == (0.0, 1.0, 0.5)
     assert metrics["log_ratio2_age_3"] == pytest.approx(1.0, rel=1e-4)
     assert metrics["kl_age_3"] == pytest.approx(2.718281828 - 2, rel=1e-4)

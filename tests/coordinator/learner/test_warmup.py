@@ -17,13 +17,13 @@ from tests.support.tiny_learner import SHAPE
 ORDER = WarmUp(folder="", task="reverse", task_version=1, steps=3, noise=0.3, batch=16, shape=SHAPE)
 
 
-def made(folder: Path, **changes: object) -> Path:
+def warmed_up(folder: Path, **changes: object) -> Path:
     warm_up(msgspec.structs.replace(ORDER, folder=str(folder), **changes))
     return folder
 
 
 def test_the_folder_is_an_ordinary_model_folder(tmp_path: Path) -> None:
-    folder = made(tmp_path / "model")
+    folder = warmed_up(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["tie_word_embeddings"], config["vocab_size"]) == ("qwen3", True, CHAR_SIZE)
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == EOS
@@ -36,7 +36,7 @@ def test_the_folder_is_an_ordinary_model_folder(tmp_path: Path) -> None:
 
 
 def test_the_same_order_gives_the_same_bytes_and_another_seed_does_not(tmp_path: Path) -> None:
-    first, second, other = made(tmp_path / "1"), made(tmp_path / "2"), made(tmp_path / "3", seed=1)
+    first, second, other = warmed_up(tmp_path / "1"), warmed_up(tmp_path / "2"), warmed_up(tmp_path / "3", seed=1)
     weights = [(folder / "model.safetensors").read_bytes() for folder in (first, second, other)]
     assert weights[0] == weights[1] != weights[2]
 
@@ -61,7 +61,7 @@ def test_demonstrations_come_from_the_training_split_and_only_answers_are_target
 
 def test_an_unknown_task_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownTask, match="juggle is not in this build"):
-        made(tmp_path, task="juggle")
+        warmed_up(tmp_path, task="juggle")
 
 
 BAD_SHAPES = {
@@ -74,7 +74,7 @@ BAD_SHAPES = {
 def test_a_shape_that_cannot_be_is_named(sentence: str, tmp_path: Path) -> None:
     shape, message = BAD_SHAPES[sentence]
     with pytest.raises(ValueError, match=message):
-        made(tmp_path, shape=shape)
+        warmed_up(tmp_path, shape=shape)
 
 
 def test_without_the_package_the_import_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def sender(peer: str, nbytes: int, began: int, ended: int) -> Sender:
     return Sender(peer=peer, nbytes=nbytes, began=began, ended=ended)
 
 
-def held(version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[Sender] | None = None,
+def acknowledgement(version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[Sender] | None = None,
          **changes: int) -> Acknowledgement:  # fmt: skip
     """An acknowledgement; times in ms ago."""
     taken = [Taken(payload_hash=bytes(32), took=heard - complete, senders=by)] if by else []
@@ -42,7 +42,7 @@ def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> Broadcasts:
 
 
 def test_times_are_placed_on_the_coordinators_clock_by_arrival_less_what_passed_since() -> None:
-    message = held(heard=1900, complete=700, applied=100, by=[sender("source", 5, 1800, 700)])
+    message = acknowledgement(heard=1900, complete=700, applied=100, by=[sender("source", 5, 1800, 700)])
     view = told(("a", message, 2000)).view("source")
     (take,) = view.takes
     assert (take.heard, take.complete, take.applied) == (0.1, 1.3, 1.9)
@@ -51,13 +51,13 @@ def test_times_are_placed_on_the_coordinators_clock_by_arrival_less_what_passed_
 
 
 def test_what_would_lie_before_the_announcement_is_moved_to_it() -> None:
-    (take,) = told(("a", held(heard=1 << 52, complete=1 << 52), 2000)).view("s").takes
+    (take,) = told(("a", acknowledgement(heard=1 << 52, complete=1 << 52), 2000)).view("s").takes
     assert (take.heard, take.complete, take.applied) == (0.0, 0.0, 2.0)
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=40))
 def test_median_quantiles_and_slowest_are_those_of_the_nodes(times: list[int]) -> None:
-    view = told(*[(f"n{number}", held(), time) for number, time in enumerate(times)]).view("s")
+    view = told(*[(f"n{number}", acknowledgement(), time) for number, time in enumerate(times)]).view("s")
     ordered = sorted(time / 1000 for time in times)
     assert view.slowest == ordered[-1]
     assert None not in (view.median, view.p90, view.p95)
@@ -67,22 +67,22 @@ def test_median_quantiles_and_slowest_are_those_of_the_nodes(times: list[int]) -
 
 
 def test_the_first_acknowledgement_of_a_node_counts() -> None:
-    view = told(("a", held(), 500), ("a", held(), 9000)).view("s")
+    view = told(("a", acknowledgement(), 500), ("a", acknowledgement(), 9000)).view("s")
     assert (view.slowest, view.samples) == (0.5, 1)
 
 
 def test_a_head_sent_again_does_not_move_the_announcement() -> None:
     broadcasts = told()
     broadcasts.announced(1, 1, T0 + 60_000)
-    broadcasts.acknowledged("a", held(), T0 + 61_000, here_since=T0, admitted=True)
+    broadcasts.acknowledged("a", acknowledgement(), T0 + 61_000, here_since=T0, admitted=True)
     assert broadcasts.view("s").slowest == 61.0
 
 
 UNCOUNTED: dict[str, tuple[dict[str, object], bool]] = {
     "a node that joined later": ({"here_since": T0 + 1}, False),
     "a node that never said hello": ({"here_since": None}, False),
-    "a version of another era": ({"message": held(era=2)}, False),
-    "a version that does not exist": ({"message": held(2)}, False),
+    "a version of another era": ({"message": acknowledgement(era=2)}, False),
+    "a version that does not exist": ({"message": acknowledgement(2)}, False),
     "a node of which no work was accepted, which is shown": ({"admitted": False}, True),
 }
 
@@ -90,8 +90,8 @@ UNCOUNTED: dict[str, tuple[dict[str, object], bool]] = {
 @pytest.mark.parametrize("who", UNCOUNTED)
 def test_what_is_no_measurement_is_not_counted(who: str) -> None:
     change, shown = UNCOUNTED[who]
-    facts = {"node": "b", "message": held(), "now": T0 + 90_000, "here_since": T0, "admitted": True} | change
-    broadcasts = told(("a", held(), 500))
+    facts = {"node": "b", "message": acknowledgement(), "now": T0 + 90_000, "here_since": T0, "admitted": True} | change
+    broadcasts = told(("a", acknowledgement(), 500))
     broadcasts.acknowledged(**facts)  # type: ignore[arg-type]
     view = broadcasts.view("s")
     assert (view.slowest, view.samples, broadcasts.reach()) == (0.5, 1, 0.5)
@@ -101,8 +101,8 @@ def test_what_is_no_measurement_is_not_counted(who: str) -> None:
 def test_strangers_without_end_take_bounded_room_and_keep_nobody_out() -> None:
     broadcasts = told()
     for number in range(MOST_STRANGERS + 50):
-        broadcasts.acknowledged(f"stranger {number}", held(), T0 + 1, here_since=T0, admitted=False)
-    broadcasts.acknowledged("honest", held(), T0 + 700, here_since=T0, admitted=True)
+        broadcasts.acknowledged(f"stranger {number}", acknowledgement(), T0 + 1, here_since=T0, admitted=False)
+    broadcasts.acknowledged("honest", acknowledgement(), T0 + 700, here_since=T0, admitted=True)
     view = broadcasts.view("s")
     assert (view.samples, view.slowest) == (1, 0.7)
     assert "honest" in {take.node for take in view.takes}
@@ -114,18 +114,20 @@ def test_only_the_last_versions_are_kept() -> None:
     broadcasts = Broadcasts()
     for version in range(30):
         broadcasts.announced(1, version, T0 + 1000 * version)
-        broadcasts.acknowledged("a", held(version), T0 + 1000 * version + version, here_since=T0, admitted=True)
+        broadcasts.acknowledged(
+            "a", acknowledgement(version), T0 + 1000 * version + version, here_since=T0, admitted=True
+        )
     view = broadcasts.view("s")
     assert (view.samples, view.version, view.slowest) == (VERSIONS, 29, 0.029)
-    broadcasts.acknowledged("b", held(29 - VERSIONS), T0 + 99_000, here_since=T0, admitted=True)
+    broadcasts.acknowledged("b", acknowledgement(29 - VERSIONS), T0 + 99_000, here_since=T0, admitted=True)
     assert broadcasts.view("s") == view
 
 
 def test_the_picture_is_of_the_newest_version_that_a_node_holds() -> None:
-    broadcasts = told(("a", held(), 500))
+    broadcasts = told(("a", acknowledgement(), 500))
     broadcasts.announced(1, 2, T0 + 5000)
     assert broadcasts.view("s").version == 1
-    broadcasts.acknowledged("b", held(2), T0 + 5100, here_since=T0, admitted=True)
+    broadcasts.acknowledged("b", acknowledgement(2), T0 + 5100, here_since=T0, admitted=True)
     assert (broadcasts.view("s").version, [take.node for take in broadcasts.view("s").takes]) == (2, ["b"])
 
 
@@ -150,8 +152,8 @@ def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itsel
 
 def test_an_uplink_is_what_all_that_are_fed_at_once_get_together() -> None:
     # One after the other at 4 MB/s, then four at once at 1 MB/s each: the same uplink.
-    alone = [(f"n{i}", held(by=[sender("u", 4 * MB, 1000, 0)]), 1000 * (i + 1)) for i in range(4)]
-    together = [(f"n{i}", held(by=[sender("u", 4 * MB, 4000, 0)]), 4000) for i in range(4)]
+    alone = [(f"n{i}", acknowledgement(by=[sender("u", 4 * MB, 1000, 0)]), 1000 * (i + 1)) for i in range(4)]
+    together = [(f"n{i}", acknowledgement(by=[sender("u", 4 * MB, 4000, 0)]), 4000) for i in range(4)]
     assert told(*alone).uplinks()["u"] == pytest.approx(4 * MB, rel=0.35)
     assert told(*together).uplinks()["u"] == pytest.approx(4 * MB)
 
@@ -160,7 +162,9 @@ def test_uplinks_of_a_star_cost_little_more_than_its_nodes_are() -> None:
     """Row A4. All nodes are fed by one peer at the same time. On 439044d twice the nodes make four times the calls."""
 
     def calls(nodes: int) -> int:
-        broadcasts = told(*[(f"n{n}", held(complete=n, by=[sender("u", MB, 1000 + n, n)]), 1000) for n in range(nodes)])
+        broadcasts = told(
+            *[(f"n{n}", acknowledgement(complete=n, by=[sender("u", MB, 1000 + n, n)]), 1000) for n in range(nodes)]
+        )
         counted = 0
 
         def count(frame: object, event: str, what: object) -> None:
@@ -178,24 +182,24 @@ def test_uplinks_of_a_star_cost_little_more_than_its_nodes_are() -> None:
 
 
 def test_a_few_bytes_tell_nothing_of_an_uplink() -> None:
-    assert told(("a", held(by=[sender("u", LEAST_BYTES - 1, 10, 0)]), 50)).uplinks() == {}
-    assert told(("a", held(by=[sender("u", MB, 10, 10)]), 50)).uplinks() == {}
+    assert told(("a", acknowledgement(by=[sender("u", LEAST_BYTES - 1, 10, 0)]), 50)).uplinks() == {}
+    assert told(("a", acknowledgement(by=[sender("u", MB, 10, 10)]), 50)).uplinks() == {}
 
 
 @pytest.mark.parametrize("claimed", [LEAST_BYTES, 10**15], ids=["next to nothing", "a petabyte"])
 def test_a_liar_among_three_reporters_hardly_moves_an_uplink(claimed: int) -> None:
-    honest = [(f"n{i}", held(by=[sender("u", MB, 1000, 0)]), 1000) for i in range(3)]
-    lie = ("liar", held(by=[sender("u", claimed, 1000, 0)]), 1000)
+    honest = [(f"n{i}", acknowledgement(by=[sender("u", MB, 1000, 0)]), 1000) for i in range(3)]
+    lie = ("liar", acknowledgement(by=[sender("u", claimed, 1000, 0)]), 1000)
     assert told(*honest).uplinks()["u"] == pytest.approx(3 * MB)
     assert told(*honest, lie).uplinks()["u"] == pytest.approx(4 * MB)  # one more mouth, whatever it says it ate
 
 
 def test_a_liar_changes_the_figures_of_no_other_node() -> None:
-    honest = [(f"n{i}", held(complete=100, by=[sender("s", MB, 900, 100)]), 1000 + i) for i in range(9)]
+    honest = [(f"n{i}", acknowledgement(complete=100, by=[sender("s", MB, 900, 100)]), 1000 + i) for i in range(9)]
     lies: list[Callable[[], Acknowledgement]] = [
-        lambda: held(heard=1 << 52, complete=1 << 52, applied=1 << 52),
-        lambda: held(by=[sender("n1", 1 << 50, 1 << 52, 0)]),
-        held,
+        lambda: acknowledgement(heard=1 << 52, complete=1 << 52, applied=1 << 52),
+        lambda: acknowledgement(by=[sender("n1", 1 << 50, 1 << 52, 0)]),
+        acknowledgement,
     ]
     before = told(*honest)
     for lie in lies:
@@ -219,9 +223,9 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
     world.decide_all()
     alone = world.capacity(1.0).turnaround_seconds
     books.broadcasts.announced(1, 9, world.now)
-    books.acknowledge(BOB, held(9), world.now + 60_000)  # no work of BOB was ever accepted
+    books.acknowledge(BOB, acknowledgement(9), world.now + 60_000)  # no work of BOB was ever accepted
     assert world.capacity(1.0).turnaround_seconds == alone
-    books.acknowledge(ALICE, held(9), world.now + 2_500)
+    books.acknowledge(ALICE, acknowledgement(9), world.now + 2_500)
     assert alone is not None
     assert world.capacity(1.0).turnaround_seconds == pytest.approx(alone + 2.5)
     assert [take.node for take in books.broadcasts.view("s").takes] == [peer_id(ALICE), peer_id(BOB)]
@@ -229,13 +233,13 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
 
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
     world.books.roster.hello(ALICE, HELLO, None, T0)
-    world.books.acknowledge(ALICE, held(), T0 + 5000)
+    world.books.acknowledge(ALICE, acknowledgement(), T0 + 5000)
     world.books.roster.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 5000
 
 
 def test_the_view_holds_no_more_than_a_page_can_show() -> None:
-    acks = [(f"n{i}", held(by=[sender(f"p{j}", 5, 3, 1) for j in range(32)]), 100 + i) for i in range(500)]
+    acks = [(f"n{i}", acknowledgement(by=[sender(f"p{j}", 5, 3, 1) for j in range(32)]), 100 + i) for i in range(500)]
     view = told(*acks).view("s")
     assert len(view.takes) == MOST_TAKES
     assert view.takes[-1].complete < 0.15

@@ -47,16 +47,16 @@ def test_the_best_period_is_the_papers_default_while_a_broadcast_takes_no_longer
     ],
 )
 def test_the_least_supply_in_both_branches(staleness: int, period: int, turnaround: float, least: float | None) -> None:
-    found = capacity.least_supply(staleness, period, 1.0, turnaround, 100.0)
-    assert found == (None if least is None else pytest.approx(least))
+    supply = capacity.least_supply(staleness, period, 1.0, turnaround, 100.0)
+    assert supply == (None if least is None else pytest.approx(least))
 
 
 @given(st.integers(1, 12), st.floats(0.1, 100), st.floats(0.01, 500))
 def test_the_best_period_leaves_overlap_free_wherever_any_period_does(staleness: int, step: float, back: float) -> None:
     best = capacity.best_period(staleness, step, back)
-    found = capacity.least_supply(staleness, best, step, back, 1.0)
+    supply = capacity.least_supply(staleness, best, step, back, 1.0)
     if capacity.least_supply(staleness, 1, step, back, 1.0) == 1.0 / step:
-        assert found == pytest.approx(1.0 / step)
+        assert supply == pytest.approx(1.0 / step)
 
 
 @given(st.floats(0.1, 100), st.floats(0.01, 500))

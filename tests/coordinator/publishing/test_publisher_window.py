@@ -37,19 +37,19 @@ def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def exports(folder: Path) -> list[Export]:
     """Each version with a diff from the one before, and each sixth with one from the first."""
-    made = [export(folder, 0, None)]
+    exported = [export(folder, 0, None)]
     for version in range(1, VERSIONS):
-        one = export(folder, version, made[-1])
+        one = export(folder, version, exported[-1])
         if version % ANCHOR_EVERY == 0:
             payload = folder / f"{version}-anchor.edge"
-            encode(Snapshot(Path(made[0].snapshot)), Snapshot(Path(one.snapshot)), payload)
-            one.edges.append(ExportedEdge(base=0, base_root=made[0].root, payload=str(payload)))
-        made.append(one)
-    return made
+            encode(Snapshot(Path(exported[0].snapshot)), Snapshot(Path(one.snapshot)), payload)
+            one.edges.append(ExportedEdge(base=0, base_root=exported[0].root, payload=str(payload)))
+        exported.append(one)
+    return exported
 
 
-async def published(publisher: Publisher, made: list[Export]) -> None:
-    for one in made:
+async def published(publisher: Publisher, exported: list[Export]) -> None:
+    for one in exported:
         await publisher.publish(1, one.version, one)
 
 
@@ -68,9 +68,9 @@ def started_again(publisher: Publisher, store: Store, folder: Path) -> Publisher
 
 
 async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None:
-    made = exports(tmp_path)
+    exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
-        await published(publisher, made)
+        await published(publisher, exported)
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         counts = {kind: len(store.documents(kind)) for kind in ("version", "edgeindex", "published")}
         assert max(counts.values()) <= WINDOW + 1, f"{counts} after {VERSIONS} versions"
@@ -80,9 +80,9 @@ async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None
 
 
 async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(tmp_path: Path) -> None:
-    made = exports(tmp_path)
+    exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
-        await published(publisher, made)
+        await published(publisher, exported)
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         latest = publisher.latest
         assert latest is not None
@@ -90,32 +90,32 @@ async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(
         assert index is not None
         edges = [publisher._edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
         assert path_to(edges, [], latest.root), "a node that holds nothing"
-        assert path_to(edges, [made[1].root], latest.root), "a node that was away for long"
+        assert path_to(edges, [exported[1].root], latest.root), "a node that was away for long"
         assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
         for one in publisher.line:
             assert path_to(publisher.at_hand(), publisher.snapshots(), one.root) is not None
 
 
 async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
-    made = exports(tmp_path)
+    exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, _):
-        await published(publisher, made)
+        await published(publisher, exported)
         await publisher.retain((1, 10), ROOMY, ROOMY)
         assert [one.version for one in publisher.line] == [0, *range(10, VERSIONS)]
-        assert path_to(publisher.at_hand(), publisher.snapshots(), made[10].root) is not None
+        assert path_to(publisher.at_hand(), publisher.snapshots(), exported[10].root) is not None
         await publisher.retain((1, VERSIONS), ROOMY, ROOMY)
         assert [one.version for one in publisher.line] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
 
 
 async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
-    made = exports(tmp_path)
+    exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
-        await published(publisher, made[:-1])
+        await published(publisher, exported[:-1])
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         again = started_again(publisher, store, tmp_path)
         assert again.line == publisher.line
         assert again._edges == publisher._edges
-        await published(again, made[-1:])
+        await published(again, exported[-1:])
         assert again.latest is not None
         assert again.latest.version == VERSIONS - 1
 
@@ -123,9 +123,9 @@ async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypat
 async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = exports(tmp_path)
+    exported = exports(tmp_path)
     with publishing(tmp_path) as (publisher, store):
-        await published(publisher, made)
+        await published(publisher, exported)
         monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
         monkeypatch.setattr(module, "EARLIER", 3)
         again = started_again(publisher, store, tmp_path)

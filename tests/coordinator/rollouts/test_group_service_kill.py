@@ -32,7 +32,7 @@ def run_until_killed(folder: Path, seconds: float) -> list[list[str]]:
         assert worker.poll() is None, worker.stderr.read()
         worker.kill()
         lines = worker.stdout.read().split("\n")
-    return [line.split() for line in lines[:-1]]
+    return [text_line.split() for text_line in lines[:-1]]
 
 
 def check(folder: Path, acknowledged: list[list[str]]) -> None:

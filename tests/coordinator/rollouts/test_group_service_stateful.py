@@ -42,14 +42,14 @@ class BooksMachine(RuleBasedStateMachine):
         self.world.close()
         self._folder.cleanup()
 
-    @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3), over=st.sampled_from("ab"))
-    def lease(self, node: bytes, behind: int, over: str) -> Lease | None:
+    @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3), origin=st.sampled_from("ab"))
+    def lease(self, node: bytes, behind: int, origin: str) -> Lease | None:
         world, version = self.world, max(0, self.step - behind)
-        answer = world.books.lease(node, world.ask(version, era=self.era), world.now, Origin(over, over))
+        answer = world.books.lease(node, world.ask(version, era=self.era), world.now, Origin(origin, origin))
         if isinstance(answer, Refusal):
             return None
-        found = world.books.database.value("SELECT document FROM leases WHERE sealed = ?", (answer,))
-        lease = msgspec.msgpack.decode(found, type=Lease)
+        document = world.books.database.value("SELECT document FROM leases WHERE sealed = ?", (answer,))
+        lease = msgspec.msgpack.decode(document, type=Lease)
         assert self.step - lease.version <= world.spec.staleness
         return lease
 
@@ -57,12 +57,12 @@ class BooksMachine(RuleBasedStateMachine):
     def submit(self, lease: Lease | None, bad: str, right: bool) -> None:
         if lease is None:
             return
-        made = group(lease, [TEXT.decode(lease.prompt)[3::-1], "0"] if right else None)
+        rollouts = group(lease, [TEXT.decode(lease.prompt)[3::-1], "0"] if right else None)
         if bad == "incomplete":
-            made = msgspec.structs.replace(made, rollouts=made.rollouts[:1])
+            rollouts = msgspec.structs.replace(rollouts, rollouts=rollouts.rollouts[:1])
         elif bad == "version-lie":
-            made = msgspec.structs.replace(made, version=made.version + 1)
-        answer = self.world.books.intake.submit(lease.node, encode(made), self.world.now)
+            rollouts = msgspec.structs.replace(rollouts, version=rollouts.version + 1)
+        answer = self.world.books.intake.submit(lease.node, encode(rollouts), self.world.now)
         if isinstance(answer, Refusal):
             assert answer.code == "other-bytes"
             assert lease.id in self.answers

@@ -35,8 +35,19 @@ def write_history(world: World, groups: int) -> None:
         for number in range(groups):
             lease, node, version = name("lease", number), name("node", number % NODES, 32), number // PER_VERSION
             sent = T0 + number * 100
-            held = (lease, node, name("nonce", number), number + 1, 1, version, sent, sent + 20_000, "open", document)
-            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '')", held)
+            open_lease = (
+                lease,
+                node,
+                name("nonce", number),
+                number + 1,
+                1,
+                version,
+                sent,
+                sent + 20_000,
+                "open",
+                document,
+            )
+            database.do("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, x'73', 0, '', '')", open_lease)
             if number % 20 == 0:
                 database.do("UPDATE leases SET state = 'expired' WHERE id = ?", (lease,))
                 continue
@@ -136,11 +147,11 @@ ACTIONS = [ask, refused_ask, judged_group, late_group, tick, forgotten_tokens, h
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    made = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
-    for world, groups in zip(made, (FEW, MANY), strict=True):
+    two_worlds = [World(tmp_path_factory.mktemp("world"), batch_groups=100) for _ in range(2)]
+    for world, groups in zip(two_worlds, (FEW, MANY), strict=True):
         write_history(world, groups)
-    yield made[0], made[1]
-    for world in made:
+    yield two_worlds[0], two_worlds[1]
+    for world in two_worlds:
         world.close()
 
 

@@ -241,24 +241,24 @@ def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World
     world.books.tick(world.now)
     ahead = world.lease(BOB)
     world.reopen(away=-day)
-    held = world.books.leases.find(ahead.id)
-    assert held is not None
-    assert held.expires - world.now == ahead.expires - ahead.sent
-    world.now = held.expires + 1
+    record = world.books.leases.find(ahead.id)
+    assert record is not None
+    assert record.expires - world.now == ahead.expires - ahead.sent
+    world.now = record.expires + 1
     world.books.tick(world.now)
     assert world.lease(BOB), "its place is free again"
 
 
 def test_absence_is_given_back_once_and_only_to_open_leases(world: World) -> None:
-    over, still = world.lease(), world.lease()
+    expired, still = world.lease(), world.lease()
     world.books.tick(world.now)
-    world.books.database.do("UPDATE leases SET expires = ? WHERE id = ?", (world.now - 1, over.id))
+    world.books.database.do("UPDATE leases SET expires = ? WHERE id = ?", (world.now - 1, expired.id))
     world.reopen(away=1_000)
     world.reopen(away=0)
-    held = world.books.leases.find(still.id)
-    assert held is not None
-    assert held.expires == still.expires + 1_000
-    gone = world.books.leases.find(over.id)
+    record = world.books.leases.find(still.id)
+    assert record is not None
+    assert record.expires == still.expires + 1_000
+    gone = world.books.leases.find(expired.id)
     assert gone is not None
     assert gone.state == "expired"
 
@@ -267,9 +267,9 @@ def test_a_clock_set_back_takes_no_time_from_a_lease(world: World) -> None:
     lease = world.lease()
     world.books.tick(world.now)
     world.reopen(away=-3_600_000)
-    held = world.books.leases.find(lease.id)
-    assert held is not None
-    assert held.expires - world.now == lease.expires - lease.sent
+    record = world.books.leases.find(lease.id)
+    assert record is not None
+    assert record.expires - world.now == lease.expires - lease.sent
 
 
 def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:

@@ -137,7 +137,7 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
     asked = encode(desk.world.ask())
     good = Request(recipient=COORDINATOR, id=bytes(16), method="lease", expires=desk.world.now, body=asked)
     other = Ed25519PrivateKey.from_private_bytes(bytes([9]) * 32)
-    made = {
+    request = {
         "no bytes": b"",
         "not sealed": encode(good),
         "sealed, but no request": seal("request", RUN, b"\xc0", ALICE_KEY),
@@ -152,7 +152,7 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
         "valid for too long": desk.request("lease", asked, expires=desk.world.now + SKEW + 1),
         "a body that is none": desk.request("lease", b"\xc1"),
     }
-    return "lease", made[how]
+    return "lease", request[how]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
     answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)
     assert answer.body is not None
-    held = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)
-    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(held))), Answer)
+    message = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(message))), Answer)
     assert answer == Answer(body=b"")
     answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", b"nonsense")), Answer)
     assert refusal(answer).code == "malformed"

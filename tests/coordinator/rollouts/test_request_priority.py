@@ -57,7 +57,7 @@ def test_an_asker_that_goes_away_holds_up_nobody() -> None:
     asyncio.run(main())
 
 
-class Line(Handlers):
+class Connection(Handlers):
     """`waiting`: requests by method."""
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ def at_home(peer: str) -> Origin:
 
 
 def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
-    line = Line()
-    control_of(world, Control).serve(line, at_home)
+    connection = Connection()
+    control_of(world, Control).serve(connection, at_home)
 
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
-            line.waiting["submit"] = unanswered
-            refusal = decode(await line.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
+            connection.waiting["submit"] = unanswered
+            refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
             assert refusal is not None
             assert (refusal.code, refusal.retry_after) == (code, again)
 
@@ -89,12 +89,12 @@ def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: Wor
 def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) -> None:
     """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
     hundred of them wait would else keep everybody from a lease."""
-    line = Line()
-    control_of(world, Control).serve(line, at_home)
-    line.waiting["plan"] = 10 * BURST
+    connection = Connection()
+    control_of(world, Control).serve(connection, at_home)
+    connection.waiting["plan"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await line.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 
@@ -102,12 +102,12 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
 
 
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
-    line = Line()
-    control_of(world, Control).serve(line, at_home)
-    line.waiting["submit"] = 10 * BURST
+    connection = Connection()
+    control_of(world, Control).serve(connection, at_home)
+    connection.waiting["submit"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await line.methods["submit"].handler("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await connection.methods["submit"].handler("peer", b"no request at all"), Answer).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 

@@ -37,10 +37,10 @@ def code_of(answer: Answer) -> str:
 def fleet(folder: Path, name: str, **terms: int) -> Fleet:
     folder = folder / name
     folder.mkdir()
-    made = Fleet(World(folder, **({"batch_groups": 4, "per_node": 3} | terms)), step_ms=4_000)
+    new_fleet = Fleet(World(folder, **({"batch_groups": 4, "per_node": 3} | terms)), step_ms=4_000)
     for number in range(HONEST):
-        made.honest(key("honest", number), 6.0)
-    return made
+        new_fleet.honest(key("honest", number), 6.0)
+    return new_fleet
 
 
 def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], minutes: int = 4) -> float:
@@ -60,8 +60,8 @@ def share_of_calm(folder: Path, before: int, flood: Callable[[Fleet], None], min
 @pytest.mark.parametrize(("before", "least"), [(2, 0.9), (0, 0.7)], ids=["nodes known before", "fresh run"])
 def test_a_thousand_keys_on_one_connection_do_not_stop_the_learner(tmp_path: Path, before: int, least: float) -> None:
     """Row d. On 439044d the crowd takes every lease, and the learner makes 0.08 and 0.04 of the steps of calm."""
-    found = share_of_calm(tmp_path, before, lambda run: run.crowd(1_000, every=200))
-    assert found >= least, f"{found:.2f} of the steps of a calm run, at least {least}"
+    share = share_of_calm(tmp_path, before, lambda run: run.crowd(1_000, every=200))
+    assert share >= least, f"{share:.2f} of the steps of a calm run, at least {least}"
 
 
 def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_nodes_that_hand_in_at_the_last_second_do_not_stop_the_learner(tmp_path:
         for number in range(40):
             run.last_second(key("late", number))
 
-    found = share_of_calm(tmp_path, 5, flood, minutes=5)
-    assert found >= 0.8, f"{found:.2f} of the steps of a calm run"
+    share = share_of_calm(tmp_path, 5, flood, minutes=5)
+    assert share >= 0.8, f"{share:.2f} of the steps of a calm run"
 
 
 def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     world = World(tmp_path, batch_groups=2)
     for _ in range(4):
         world.accepted(ALICE)
-    held = [world.lease(ALICE), world.lease(ALICE)]
+    leases = [world.lease(ALICE), world.lease(ALICE)]
     assert code_of(asked(world, "new")) == "no-room"
-    for lease in held:
+    for lease in leases:
         world.submit(group(lease))
     world.decide_all()
     assert world.books.draw() is not None
@@ -188,14 +188,14 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
     world = World(tmp_path, batch_groups=2)
     crowd = [(f"many {number}", "198.51.100.0/24") for number in range(40)]
     crowd += [(f"few {number}", "203.0.113.0/24") for number in range(6)]
-    held = [asked(world, f"first {number}") for number in range(6)]
+    leases = [asked(world, f"first {number}") for number in range(6)]
     served: list[str] = []
     for _ in range(10):
         for connection, party in crowd:
             if isinstance(answer := asked(world, connection, party=party), Lease):
                 served.append(party)
-                held.append(answer)
-        oldest = held.pop(0)
+                leases.append(answer)
+        oldest = leases.pop(0)
         assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
@@ -212,12 +212,12 @@ def test_slow_nodes_share_a_tenth_of_the_room(tmp_path: Path) -> None:
     for number in range(8):
         run.honest(key("slow", number), 60.0)
     run.run(5 * MINUTE)
-    query, held = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = 'slow'", list[int]()
+    query, open_counts = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = 'slow'", list[int]()
     for _ in range(20):
         run.run(5_000)
-        held.append(run.world.books.database.value(query))
+        open_counts.append(run.world.books.database.value(query))
     run.world.close()
-    assert 3 <= max(held) <= 7, "a tenth of 30 groups, up to a quarter of those that are free"
+    assert 3 <= max(open_counts) <= 7, "a tenth of 30 groups, up to a quarter of those that are free"
     assert run.asks["slow-share"] > 0
 
 

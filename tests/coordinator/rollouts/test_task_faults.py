@@ -34,8 +34,8 @@ class BentEpisode:
         return self._episode.reply(sampled) if bent is None else bent  # type: ignore[return-value]
 
     def score(self) -> Score:
-        found = self._score()
-        return found if isinstance(found, Score) else Score(found, False)  # type: ignore[arg-type]
+        score = self._score()
+        return score if isinstance(score, Score) else Score(score, False)  # type: ignore[arg-type]
 
 
 class BentTask:

@@ -32,9 +32,9 @@ OF_A_LEASE = (
 @pytest.fixture
 def long_world(tmp_path: Path) -> Iterator[World]:
     """A run whose groups may be long."""
-    made = World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=LONG))
-    yield made
-    made.close()
+    new_world = World(tmp_path, spec=msgspec.structs.replace(SPEC, limit=LONG))
+    yield new_world
+    new_world.close()
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: Wo
         lease = world.lease(BOB)
         world.refused(long_and_wrong(lease, 1024), BOB)
         leases.append(lease.id)
-    held = world.books.database.value("SELECT sum(length(payload)) FROM submissions")
-    assert MOST_REFUSED - (2 << 20) <= held <= MOST_REFUSED
+    nbytes = world.books.database.value("SELECT sum(length(payload)) FROM submissions")
+    assert MOST_REFUSED - (2 << 20) <= nbytes <= MOST_REFUSED
     assert world.books.database.value("SELECT count(hash) FROM submissions") == 72
     same = encode(long_and_wrong(world.books.leases.find(leases[-1]).lease, 1024))  # type: ignore[union-attr]
     assert world.books.intake.submit(BOB, same, world.now).receipt is not None, "the same submission, the same answer"  # type: ignore[union-attr]

@@ -263,8 +263,8 @@ def test_a_lost_online_key_is_replaced_and_a_lost_identity_is_said(home: Path) -
 
 def test_a_time_of_revocation_is_in_the_past(home: Path) -> None:
     for text, told in (("2999-01-01", "is not in the past"), ("yesterday", "should be a time such as")):
-        code, line = said("keys", "revoke", "ledger", "--home", home, "--from", text)
-        assert (code, told in line) == (Exit.CONFIG, True)
+        code, message = said("keys", "revoke", "ledger", "--home", home, "--from", text)
+        assert (code, told in message) == (Exit.CONFIG, True)
     assert keys_commands.time_of("2026-11-22T08:00", NOW) == 1_795_334_400_000
     assert load(home).root.serial == 1
 
@@ -289,14 +289,14 @@ def test_cut_off_at_any_point_a_rotation_leaves_a_folder_that_starts(role: str, 
     shutil.copytree(home, kept, copy_function=shutil.copy2)
     seen = set()
     for cut in cuts(life(), home):
-        found = load(home)
-        assert found.root.serial in (cut.before, cut.after), cut.where
-        assert found.peer_id == load(kept).peer_id, cut.where
-        assert {public_bytes(getattr(found.keys, one)) for one in ONLINE} == {
-            found.root.roles[one].keys[0] for one in ONLINE
+        run = load(home)
+        assert run.root.serial in (cut.before, cut.after), cut.where
+        assert run.peer_id == load(kept).peer_id, cut.where
+        assert {public_bytes(getattr(run.keys, one)) for one in ONLINE} == {
+            run.root.roles[one].keys[0] for one in ONLINE
         }
         change(home, role, now=LATER + 1)
-        assert load(home).root.serial == found.root.serial + 1, cut.where
+        assert load(home).root.serial == run.root.serial + 1, cut.where
         assert {stat.S_IMODE(path.stat().st_mode) for path in (home / "keys").glob("*.pem")} == {0o600}
-        seen.add(found.root.serial)
+        seen.add(run.root.serial)
     assert seen == {1, 2}

@@ -30,9 +30,9 @@ def said(*words: object) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "run"
-    made.mkdir()
-    return made
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    return run_folder
 
 
 @contextmanager
@@ -108,9 +108,9 @@ def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinato
         commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
         with structlog.testing.capture_logs() as said:
             await commands.run()
-        (line,) = said
-        assert (line["event"], line["log_level"]) == ("commands cannot reach this daemon", "warning")
-        assert "Operation not permitted" in line["reason"]
+        (event,) = said
+        assert (event["event"], event["log_level"]) == ("commands cannot reach this daemon", "warning")
+        assert "Operation not permitted" in event["reason"]
 
     asyncio.run(main())
 
@@ -122,7 +122,7 @@ def test_a_place_that_is_taken_by_something_else_costs_the_commands_and_not_the_
         commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
         with structlog.testing.capture_logs() as said:
             await asyncio.wait_for(commands.run(), 10)
-        assert [line["event"] for line in said] == ["commands cannot reach this daemon"]
+        assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
 
     asyncio.run(main())
     assert (folder / "control.sock").is_dir()

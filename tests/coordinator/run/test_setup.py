@@ -349,13 +349,13 @@ def test_the_next_init_names_what_a_killed_one_left_and_removes_nothing(
     words = [str(tmp_path / "run"), "--model", str(model), "--task", "reverse", "--yes"]
     killed(where, words, repository)
     (left,) = tmp_path.glob(".run-*")
-    held = sorted(path.relative_to(left) for path in left.rglob("*"))
+    paths = sorted(path.relative_to(left) for path in left.rglob("*"))
     for folder, told in (("run", True), ("other", False)):
         result = CliRunner().invoke(cli.app, ["init", str(tmp_path / folder), *words[1:]])
         assert result.exit_code == 0
         assert (holds in result.stderr, f"rm -r '{left}'" in result.stderr) == (told, told)
         assert setup.load_run(tmp_path / folder, env={}, now=cli.unix_milliseconds()).id.hex()
-    assert sorted(path.relative_to(left) for path in left.rglob("*")) == held
+    assert sorted(path.relative_to(left) for path in left.rglob("*")) == paths
 
 
 def test_an_init_that_runs_now_is_no_killed_one(tmp_path: Path, model: Path) -> None:

@@ -47,10 +47,10 @@ def put(store: Store, run: Run, version: int, *payloads: Payload) -> None:
         store.put_document("edge", 1, version, seal("edge", run.id, edge.to_bytes(), run.keys.policy))
         store.put_payload(1, version, payload.hash, payload.path)
     path = store.scratch(str(version))
-    held = Snapshot(path)
-    document = Version(era=1, version=version, root=held.root, tensors=held.tensors)
+    snapshot = Snapshot(path)
+    document = Version(era=1, version=version, root=snapshot.root, tensors=snapshot.tensors)
     store.put_document("version", 1, version, seal("version", run.id, document.to_bytes(), run.keys.policy))
-    store.put_snapshot(1, version, held.root, path)
+    store.put_snapshot(1, version, snapshot.root, path)
 
 
 def published(home: Path) -> Store:

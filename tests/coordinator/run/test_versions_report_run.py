@@ -52,7 +52,7 @@ def exports(folder: Path) -> list[Export]:
     """What a learner leaves: each version changes one weight in a hundred, and diffs start where they do in a run."""
     rng = np.random.default_rng(9)
     bits = (rng.normal(0, 0.02, ELEMENTS).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    made: list[Export] = []
+    exported: list[Export] = []
     published: list[Base] = []
     for version in range(LAST + 1):
         with writing_snapshot(
@@ -68,14 +68,14 @@ def exports(folder: Path) -> list[Export]:
         if not edges:
             payload = encode_full(new, folder / "full.edge").path
             edges = [ExportedEdge(base=None, base_root=None, payload=str(payload))]
-        made.append(Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=0.0))
+        exported.append(Export(version=version, root=new.root, snapshot=str(new.path), edges=edges, seconds=0.0))
         published.append(Base(version=version, root=new.root, snapshot=str(new.path)))
         bits = bits + (rng.random(ELEMENTS) < 0.01).astype(np.uint16)
-    return made
+    return exported
 
 
-async def _publish(publisher: Publisher, made: list[Export]) -> None:
-    for export in made:
+async def _publish(publisher: Publisher, exported: list[Export]) -> None:
+    for export in exported:
         await publisher.publish(1, export.version, export)
 
 
@@ -116,9 +116,9 @@ def test_the_store_of_a_run_is_listed_and_verified(quick_home: Path, monkeypatch
         assert rho[31] < rho[30] < rho[28] < rho[24] < rho[16] < rho[0]
         anyio.run(publisher.retain, (1, 29), 1 << 30, 0)
         code, out, _ = said("ls", "--home", home)
-        cells = [line.split() for line in out.splitlines()]
+        cells = [text_line.split() for text_line in out.splitlines()]
         assert code == 0
-        assert {len(line) for line in out.splitlines()} == {len(out.splitlines()[0])}, "columns are in line"
+        assert {len(text_line) for text_line in out.splitlines()} == {len(out.splitlines()[0])}, "columns are in line"
         assert [(int(row[1]), row[2]) for row in cells[1:] if row[6] == "held"] == [
             (16, "0"), (24, "16"), (28, "24"), (29, "28"), (30, "28"), (30, "29"), (31, "30"),
             *((32, base) for base in ("0", "16", "24", "28", "30", "31")),

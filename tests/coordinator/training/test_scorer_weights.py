@@ -30,7 +30,7 @@ def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "move"),
+    ("loaded", "wanted", "move"),
     [
         pytest.param(at(3, behind=2), 1, StepTo(LINE[1]), id="what is behind is gone back to"),
         pytest.param(at(1, behind=1, ahead=2), 3, StepTo(LINE[3]), id="what was undone is made again"),
@@ -40,8 +40,8 @@ def at(present: int, behind: int = 0, ahead: int = 0) -> Loaded:
         pytest.param(at(3), 1, None, id="what is out of reach behind needs other weights"),
     ],
 )
-def test_each_version_is_come_by_in_the_cheapest_way(held: Loaded, wanted: int, move: Any) -> None:
-    assert next_move(held, LINE, LINE[1], EDGES, LINE[wanted]) == move
+def test_each_version_is_come_by_in_the_cheapest_way(loaded: Loaded, wanted: int, move: Any) -> None:
+    assert next_move(loaded, LINE, LINE[1], EDGES, LINE[wanted]) == move
 
 
 def test_weights_from_elsewhere_and_lost_payloads_lead_nowhere() -> None:

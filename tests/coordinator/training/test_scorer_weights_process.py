@@ -26,35 +26,35 @@ VERSIONS, KILLS = 5, 6
 
 
 def edge(old: Snapshot, new: Snapshot, version: int, payload: Path) -> Edge:
-    made = encode(old, new, payload)
+    payload_file = encode(old, new, payload)
     return Edge(
-        era=1, base=version - 1, base_root=old.root, version=version, root=new.root, codec=made.codec,
-        payload_hash=made.hash, length=made.length, chunk_size=1 << 18, chunk_root=bytes(32),
+        era=1, base=version - 1, base_root=old.root, version=version, root=new.root, codec=payload_file.codec,
+        payload_hash=payload_file.hash, length=payload_file.length, chunk_size=1 << 18, chunk_root=bytes(32),
     )  # fmt: skip
 
 
 def line_of(first: Snapshot, folder: Path) -> tuple[list[Snapshot], dict[Edge, Path]]:
-    rng, found, edges = np.random.default_rng(2), [first], {}
+    rng, snapshots, edges = np.random.default_rng(2), [first], {}
     for number in range(1, VERSIONS):
-        old, path = found[-1], folder / f"{number}.safetensors"
+        old, path = snapshots[-1], folder / f"{number}.safetensors"
         with writing_snapshot(path, old.tensors, old.aliases) as writer:
             for entry in old.tensors:
                 bits = old.bits(entry.name)
                 writer.write(bits + (rng.random(len(bits)) < 0.02).astype(bits.dtype))
             writer.finish()
-        found.append(Snapshot(path))
+        snapshots.append(Snapshot(path))
         payload = folder / f"{number}.payload"
-        edges[edge(old, found[-1], number, payload)] = payload
-    return found, edges
+        edges[edge(old, snapshots[-1], number, payload)] = payload
+    return snapshots, edges
 
 
 @pytest.mark.slow
 async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_path: Path) -> None:
     model = tiny_model.make(tmp_path / "model")
-    line, edges = line_of(Snapshot(model.snapshot), tmp_path)
+    versions, edges = line_of(Snapshot(model.snapshot), tmp_path)
     publisher: Any = SimpleNamespace(
-        line=[SimpleNamespace(era=1, version=number, root=one.root) for number, one in enumerate(line)],
-        snapshots=lambda: {line[0].root: line[0].path},
+        line=[SimpleNamespace(era=1, version=number, root=one.root) for number, one in enumerate(versions)],
+        snapshots=lambda: {versions[0].root: versions[0].path},
         at_hand=lambda: edges, payload=lambda edge: edges.get(edge),
         steps_from=lambda root: [edge for edge in edges if edge.base_root == root],
     )  # fmt: skip
@@ -65,7 +65,7 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
 
     async def wander() -> None:
         while True:
-            wanted = rng.choice(line).root
+            wanted = rng.choice(versions).root
             assert await weights.hold(wanted)
             assert scorer.loaded is not None
             assert scorer.loaded.root == wanted
@@ -78,16 +78,16 @@ async def test_a_scorer_killed_within_a_step_goes_on_from_a_whole_version(tmp_pa
             os.kill(scorer.pid, signal.SIGKILL)
 
     try:
-        assert await weights.hold(line[-1].root)
+        assert await weights.hold(versions[-1].root)
         for _ in range(KILLS):
             with pytest.raises(ExceptionGroup) as died:
                 await killed()
             assert died.group_contains(ChildDied)
-            found = Rolling(folder / "held")
-            assert Snapshot(found.path).root == found.root
-            assert {found.root, *found.behind(), *found.ahead()} == {one.root for one in line}
-            assert await weights.hold(line[0].root)
+            rolling = Rolling(folder / "held")
+            assert Snapshot(rolling.path).root == rolling.root
+            assert {rolling.root, *rolling.behind(), *rolling.ahead()} == {one.root for one in versions}
+            assert await weights.hold(versions[0].root)
             assert scorer.loaded is not None
-            assert (scorer.loaded.behind, scorer.loaded.ahead) == ([], [one.root for one in line[1:]])
+            assert (scorer.loaded.behind, scorer.loaded.ahead) == ([], [one.root for one in versions[1:]])
     finally:
         await scorer.renew()

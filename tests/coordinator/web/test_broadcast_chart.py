@@ -26,9 +26,9 @@ def take(node: str, complete: float, *feeds: tuple[str, int], applied: float | N
 
 
 def drawn(*takes: TakeView, **names: str) -> Spread:
-    found = picture(BroadcastView(source="C", version=7, takes=list(takes)), names)
-    assert found is not None
-    return found
+    spread = picture(BroadcastView(source="C", version=7, takes=list(takes)), names)
+    assert spread is not None
+    return spread
 
 
 def svg(state: object) -> ET.Element:

@@ -59,7 +59,7 @@ def test_a_single_point_is_a_dot_since_a_line_of_one_point_is_invisible() -> Non
 def test_labels_never_cover_each_other_nor_leave_the_plot(values: list[float]) -> None:
     series = [Series(f"s{n}", "first", [(1, value)]) for n, value in enumerate(values)]
     chart = line_chart("c", "C", series, x_name="x", x_last=1, y_ticks=(0, 1))
-    heights = sorted({line.label_y for line in chart.lines})
+    heights = sorted({plotted.label_y for plotted in chart.lines})
     assert heights[-1] <= 100.001
     assert all(b - a > 8.9 for a, b in pairwise(heights))
 

@@ -23,66 +23,66 @@ def visitors(**limits: int) -> Visitors:
 
 
 def test_a_newcomer_takes_the_place_of_the_connection_that_was_quiet_longest() -> None:
-    found = visitors(connections=2)
-    assert [found.enter(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
-    found.ask("a", HERE, 2.0)
-    found.answered("a", 3.0)
-    assert found.enter("c", ELSEWHERE, 4.0) == "b"
-    assert len(found) == 2
+    connections = visitors(connections=2)
+    assert [connections.enter(one, ip, now) for one, ip, now in (("a", HERE, 0.0), ("b", THERE, 1.0))] == [None, None]
+    connections.ask("a", HERE, 2.0)
+    connections.answered("a", 3.0)
+    assert connections.enter("c", ELSEWHERE, 4.0) == "b"
+    assert len(connections) == 2
 
 
 def test_the_address_with_the_most_connections_loses_one_first() -> None:
-    found = visitors(connections=4)
+    connections = visitors(connections=4)
     for one, ip in (("old", THERE), ("a", HERE), ("b", HERE), ("c", HERE)):
-        found.enter(one, ip, 0.0)
-    assert found.enter("new", ELSEWHERE, 1.0) == "a"
+        connections.enter(one, ip, 0.0)
+    assert connections.enter("new", ELSEWHERE, 1.0) == "a"
 
 
 def test_a_connection_at_work_makes_way_for_nobody() -> None:
-    found = visitors(connections=1)
-    found.enter("a", HERE, 0.0)
-    found.ask("a", HERE, 0.0)
-    refused = found.refused(THERE)
+    connections = visitors(connections=1)
+    connections.enter("a", HERE, 0.0)
+    connections.ask("a", HERE, 0.0)
+    refused = connections.refused(THERE)
     assert refused is not None
     assert refused[0] == "web"
-    found.answered("a", 1.0)
-    assert found.refused(THERE) is None
+    connections.answered("a", 1.0)
+    assert connections.refused(THERE) is None
 
 
 def test_one_public_address_has_its_share_and_a_proxy_on_loopback_has_no_bound_of_its_own() -> None:
-    found = visitors(per_address=2)
+    connections = visitors(per_address=2)
     for number in range(2):
-        found.enter(number, HERE, 0.0)
-    refused = found.refused(HERE)
+        connections.enter(number, HERE, 0.0)
+    refused = connections.refused(HERE)
     assert refused is not None
     assert refused[0] == "web-address"
-    assert found.refused(THERE) is None
+    assert connections.refused(THERE) is None
     for number in range(100):
-        assert found.refused("127.0.0.1") is None
-        found.enter(("proxy", number), "127.0.0.1", 0.0)
-        assert found.ask(("proxy", number), "127.0.0.1", 0.0) == 0.0
-    found.leave(0)
-    assert found.refused(HERE) is None
+        assert connections.refused("127.0.0.1") is None
+        connections.enter(("proxy", number), "127.0.0.1", 0.0)
+        assert connections.ask(("proxy", number), "127.0.0.1", 0.0) == 0.0
+    connections.leave(0)
+    assert connections.refused(HERE) is None
 
 
 def test_one_public_address_asks_no_faster_than_it_may() -> None:
-    found = visitors()
-    waits = [found.ask("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
+    connections = visitors()
+    waits = [connections.ask("a", HERE, 0.0) for _ in range(int(BURST) + 1)]
     assert waits[:-1] == [0.0] * int(BURST)
     assert waits[-1] > 0
-    assert found.ask("b", THERE, 0.0) == 0.0
-    assert found.ask("a", HERE, 1.0) == 0.0
+    assert connections.ask("b", THERE, 0.0) == 0.0
+    assert connections.ask("a", HERE, 1.0) == 0.0
 
 
 def test_a_connection_that_says_nothing_is_overdue_and_one_at_work_is_not() -> None:
-    found = visitors()
+    connections = visitors()
     for one in "abc":
-        found.enter(one, HERE, 0.0)
-    found.ask("a", HERE, 1.0)
-    found.ask("b", HERE, 1.0)
-    found.answered("b", 20.0)
-    assert found.overdue(WebLimits.quiet) == ["c"]
-    assert found.overdue(20.0 + WebLimits.quiet) == ["c", "b"]
+        connections.enter(one, HERE, 0.0)
+    connections.ask("a", HERE, 1.0)
+    connections.ask("b", HERE, 1.0)
+    connections.answered("b", 20.0)
+    assert connections.overdue(WebLimits.quiet) == ["c"]
+    assert connections.overdue(20.0 + WebLimits.quiet) == ["c", "b"]
 
 
 @pytest.mark.parametrize(

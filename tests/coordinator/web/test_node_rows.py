@@ -18,16 +18,16 @@ def test_pages_follow_the_work_and_leave_no_node_out(world: World) -> None:
     world.accepted(ALICE)
     world.accepted(keys[3])
     world.accepted(keys[3])
-    found, after, ranks = [], None, []
+    nodes, after, ranks = [], None, []
     while True:
         page = node_rows.page(world.books.database, after, 3, [], {})
         ranks.append(page.first)
-        found += page.rows
+        nodes += page.rows
         if page.after is None:
             break
         after = Cursor.read(str(page.after))
-    assert [row.accepted for row in found[:3]] == [2, 1, 0]
-    assert len({row.id for row in found}) == len(found) == 8
+    assert [row.accepted for row in nodes[:3]] == [2, 1, 0]
+    assert len({row.id for row in nodes}) == len(nodes) == 8
     assert ranks == [1, 4, 7]
 
 

@@ -18,7 +18,7 @@ def test_a_refusal_is_on_the_page_with_its_setting_in_status_and_in_the_metrics(
     assert "5: all places over HTTPS were taken (https.connections)" in html
     assert "7 times no descriptor was free" in html
     told = "1024 connections open; refused for a limit: 1234 connections, 5 https"
-    assert any(told in line for line in status.lines(FULL))
+    assert any(told in text_line for text_line in status.lines(FULL))
     families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(FULL).decode())}
     assert {one.labels["limit"]: one.value for one in families["echo2_connections_refused"].samples} == {
         "connections": 1234,

@@ -39,24 +39,24 @@ def test_a_pause_is_said_with_its_reason_and_its_end(until: int | None, on_the_p
     assert "the learner failed at 3 batches in a row" in html
     assert on_the_page in html
     assert ">Paused</span>" in html
-    (line,) = [line for line in status.lines(paused(until)) if line.startswith("paused")]
-    assert in_status in line
+    (text_line,) = [text_line for text_line in status.lines(paused(until)) if text_line.startswith("paused")]
+    assert in_status in text_line
 
 
 def test_a_reason_is_on_the_page_in_status_and_in_the_metrics() -> None:
     html = page.page(ASIDE)
     assert "ValueError: a reward is not a number &lt;b&gt;" in html
     assert "48 groups were set aside in all" in html
-    assert any("16 for ValueError: a reward is not a number" in line for line in status.lines(ASIDE))
+    assert any("16 for ValueError: a reward is not a number" in text_line for text_line in status.lines(ASIDE))
     families = {family.name: family for family in text_string_to_metric_families(prometheus.exposition(ASIDE).decode())}
-    found = {one.labels["reason"]: one.value for one in families["echo2_groups_set_aside"].samples}
-    assert found == {REASON: 16, "the death": 32}
+    samples = {one.labels["reason"]: one.value for one in families["echo2_groups_set_aside"].samples}
+    assert samples == {REASON: 16, "the death": 32}
 
 
 def test_a_learner_that_waits_says_what_for() -> None:
     state = troubled(waiting="0 of 8 groups of the next batch are ready; no node has asked for a lease")
     assert "no node has asked for a lease" in page.page(state)
-    assert any(line.startswith("waiting") for line in status.lines(state))
+    assert any(text_line.startswith("waiting") for text_line in status.lines(state))
     assert b"echo2_waiting 1.0" in prometheus.exposition(state)
 
 
@@ -64,7 +64,7 @@ def test_the_picture_of_a_run_without_trouble_says_nothing_of_it() -> None:
     html = page.page(pictures.BUSY)
     assert "Set aside" not in html
     assert 'class="notice"' not in html
-    assert not any(line.startswith(("paused", "aside", "waiting")) for line in status.lines(pictures.BUSY))
+    assert not any(text_line.startswith(("paused", "aside", "waiting")) for text_line in status.lines(pictures.BUSY))
 
 
 def test_a_picture_of_an_older_coordinator_is_still_read() -> None:

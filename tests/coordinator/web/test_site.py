@@ -85,9 +85,9 @@ class Drawn(HTMLParser):
 
     def loaded(self) -> list[str]:
         """Addresses of what the browser loads by itself."""
-        found = [attrs.get("src") for _, attrs in self.tags]
-        found += [attrs.get("href") for tag, attrs in self.tags if tag == "link"]
-        return [address for address in found if address]
+        sources = [attrs.get("src") for _, attrs in self.tags]
+        sources += [attrs.get("href") for tag, attrs in self.tags if tag == "link"]
+        return [address for address in sources if address]
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)

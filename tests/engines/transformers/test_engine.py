@@ -320,20 +320,20 @@ def test_a_diff_that_fails_leaves_the_old_version_held(fault: str, tmp_path: Pat
     old = tiny_model.make(tmp_path / "model")
     new, payload = tiny_model.next_version(old)
     live = live_engine(old, tmp_path / "rolling")
-    root, held, error = new.root, old, BadPayload
+    root, expected, error = new.root, old, BadPayload
     if fault == "another root":
         root = bytes(32)
     elif fault == "a cut payload":
         payload.write_bytes(payload.read_bytes()[:-5])
     else:
         live.step_by(payload, new.root, 0)
-        held, error = new, WrongBase
+        expected, error = new, WrongBase
     asked = job(1, limit=20)
     before = live.generate(asked)
     with pytest.raises(error):
         live.step_by(payload, root, 0)
     assert live.generate(asked) == before
-    assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == held.root
+    assert Snapshot(tmp_path / "rolling" / "snapshot.safetensors").root == expected.root
 
 
 def test_tensors_that_were_left_half_patched_are_not_used_and_load_anew(

@@ -24,9 +24,9 @@ def test_it_holds_what_the_librarys_own_cache_holds() -> None:
     def feed(tokens: int) -> None:
         for layer in range(2):
             keys, values = states(generator, rows, tokens)
-            found, expected = ours.update(keys, values, layer), theirs.update(keys, values, layer)
-            assert torch.equal(found[0], expected[0])
-            assert torch.equal(found[1], expected[1])
+            actual, expected = ours.update(keys, values, layer), theirs.update(keys, values, layer)
+            assert torch.equal(actual[0], expected[0])
+            assert torch.equal(actual[1], expected[1])
         assert ours.get_seq_length() == theirs.get_seq_length()
 
     feed(7)

@@ -77,7 +77,7 @@ def test_no_way_at_all_ends_with_its_own_code():
 def test_the_table_names_each_remedy_below_the_findings():
     lines = doctor_checks.table(doctor_checks.ways([DEAD]))
     assert lines[0].startswith("poor direct")
-    assert [line for line in lines if line.startswith("-> direct: allow outgoing TCP")]
+    assert [text_line for text_line in lines if text_line.startswith("-> direct: allow outgoing TCP")]
 
 
 async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Row]:

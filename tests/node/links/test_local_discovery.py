@@ -19,7 +19,7 @@ HONEST = announced("a run", "/ip4/10.0.0.1/tcp/1")
 LIAR = announced("a run", "/ip4/10.0.0.66/tcp/1", root=b"x")
 
 
-def never(found):
+def never(announcements):
     raise AssertionError("nobody is asked")
 
 
@@ -29,31 +29,31 @@ def test_the_fingerprint_given_chooses_whatever_the_names_say():
 
 def test_what_is_typed_counts_without_case_and_hyphens():
     typed = HONEST.invite.fingerprint.lower().replace("-", " ")
-    assert choose([LIAR, HONEST], None, lambda found: typed) == HONEST.invite
+    assert choose([LIAR, HONEST], None, lambda announcements: typed) == HONEST.invite
 
 
 @pytest.mark.parametrize("typed", ["", "AAAA-AAAA-AAAA-AAAA", "a run", HONEST.invite.fingerprint[:-1]])
 def test_nothing_else_joins(typed):
     with pytest.raises(BadConfig, match="no announced run has the fingerprint"):
-        choose([LIAR, HONEST], None, lambda found: typed)
+        choose([LIAR, HONEST], None, lambda announcements: typed)
 
 
 def test_addresses_of_the_same_run_from_several_announcements_are_put_together():
     again = announced("else", "/ip4/10.0.0.2/tcp/1")
-    found = choose([HONEST, again], HONEST.invite.fingerprint, never)
-    assert found.addresses == ["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"]
+    chosen_invite = choose([HONEST, again], HONEST.invite.fingerprint, never)
+    assert chosen_invite.addresses == ["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"]
 
 
 def test_a_service_joins_by_its_accepted_fingerprint_and_remembers(tmp_path, monkeypatch):
     config = NodeConfig(home=tmp_path, accept_fingerprint=HONEST.invite.fingerprint)
-    monkeypatch.setattr(local_discovery, "discover", _found)
+    monkeypatch.setattr(local_discovery, "discover", _one_announcement)
     assert _invite(config) == HONEST.invite
     monkeypatch.setattr(local_discovery, "discover", _nothing)
     assert _invite(config) == HONEST.invite, "it is not looked for again"
     assert normal(HONEST.invite.fingerprint).isalnum()
 
 
-async def _found(seconds):
+async def _one_announcement(seconds):
     return [LIAR, HONEST]
 
 
@@ -62,7 +62,7 @@ async def _nothing(seconds):
 
 
 def test_without_a_terminal_and_a_fingerprint_nothing_is_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_discovery, "discover", _found)
+    monkeypatch.setattr(local_discovery, "discover", _one_announcement)
     with pytest.raises(BadConfig, match="--accept-fingerprint"):
         _invite(NodeConfig(home=tmp_path))
     monkeypatch.setattr(local_discovery, "discover", _nothing)

@@ -44,13 +44,13 @@ class Lines:
 def test_one_subnet_is_only_a_part_of_the_neighbourhood():
     flood = [address(f"8.8.8.{number}", f"liar{number}") for number in range(100)]
     honest = [address(f"9.9.{number}.1", f"honest{number}") for number in range(3)]
-    found = chosen([*flood, *honest], ())
-    assert found == [*flood[:PER_SUBNET], *honest]
+    picked = chosen([*flood, *honest], ())
+    assert picked == [*flood[:PER_SUBNET], *honest]
 
 
 def test_made_up_peers_at_one_address_cost_it_one_connection():
-    found = chosen([address("8.8.8.8", f"ghost{number}", 4000 + number) for number in range(50)], ())
-    assert len(found) == 1
+    picked = chosen([address("8.8.8.8", f"ghost{number}", 4000 + number) for number in range(50)], ())
+    assert len(picked) == 1
 
 
 def test_machines_of_a_private_network_may_all_be_neighbours():

@@ -30,14 +30,14 @@ class FakeNetwork:
     def __init__(self, verdict: Reachable | None, relays: tuple[str, ...] = ()) -> None:
         self.verdict, self.relays = verdict, relays
         self.own = [OWN]
-        self.held: dict[str, str] = {}
+        self.reservations: dict[str, str] = {}
         self.by = "direct"
         self.questions = 0
 
     async def addresses(self) -> list[str]:
-        return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.held.values())]
+        return [*self.own, *(f"{relay}/p2p-circuit/p2p/{ME}" for relay in self.reservations.values())]
 
-    async def way(self, peer: str) -> str:
+    async def route(self, peer: str) -> str:
         return self.by
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
@@ -50,10 +50,10 @@ class FakeNetwork:
         peer = addresses[0].rpartition("/p2p/")[2]
         if peer not in self.relays:
             raise Unreachable(f"{peer} is no relay")
-        self.held[peer] = addresses[0]
+        self.reservations[peer] = addresses[0]
 
     async def release(self, relay: str) -> None:
-        del self.held[relay]
+        del self.reservations[relay]
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_rel
         async with reaching(network) as (reach, changes):
             assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
             assert changes == ["this node's addresses changed"]
-            assert not network.held
+            assert not network.reservations
             assert "directly" in reach.found
 
     run_fake(main)
@@ -89,7 +89,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
     async def main() -> None:
         network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=(relay,))
         async with reaching(network) as (reach, changes):
-            assert network.held == {relay: COORDINATOR if relay == "coordinator" else OTHER}
+            assert network.reservations == {relay: COORDINATOR if relay == "coordinator" else OTHER}
             assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
             assert len(changes) == 1
             assert "no port of this node answers" in reach.found
@@ -102,7 +102,7 @@ def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
         network = FakeNetwork(Reachable(), relays=("other",))
         network.by = "relay"
         async with reaching(network):
-            assert list(network.held) == ["other"]
+            assert list(network.reservations) == ["other"]
 
     run_fake(main)
 
@@ -121,7 +121,7 @@ def test_a_coordinator_that_gives_no_verdict_changes_nothing():
         for verdict in (None, Reachable()):
             network = FakeNetwork(verdict, relays=("coordinator",))
             async with reaching(network) as (reach, changes):
-                assert not network.held
+                assert not network.reservations
                 assert not changes
                 assert reach.found.startswith("not known")
 
@@ -132,7 +132,7 @@ def test_the_relays_that_the_owner_named_are_used_in_any_case():
     async def main() -> None:
         network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("other",))
         async with reaching(network, relays=(OTHER,)):
-            assert list(network.held) == ["other"]
+            assert list(network.reservations) == ["other"]
 
     run_fake(main)
 
@@ -144,7 +144,7 @@ def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
             network.own = ["/ip4/10.9.9.9/tcp/4000"]
             network.verdict = Reachable(observed="203.0.113.1", ports=[4000])
             await asyncio.sleep(10)
-            assert not network.held, "the relay is given back"
+            assert not network.reservations, "the relay is given back"
             assert len(changes) == 2
             assert (await reach.addresses())[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
 

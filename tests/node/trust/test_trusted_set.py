@@ -211,8 +211,8 @@ def _named(version: Callable[[Operator], bytes], number: int) -> Lie:
     """A Head that names a Version which is false in itself."""
 
     def make(operator: Operator) -> tuple[bytes, bytes]:
-        made = version(operator)
-        return operator.head(made, number, 60), made
+        signed = version(operator)
+        return operator.head(signed, number, 60), signed
 
     return make
 
@@ -352,8 +352,8 @@ def test_edges_are_named_by_the_index_and_the_index_by_the_head() -> None:
     trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
     head = trusted.head
     assert head is not None
-    held = trusted.edge_index(index, head)
-    assert [trusted.edge(edge, held).value.version for edge in (good, older)] == [6, 5]
+    indexed = trusted.edge_index(index, head)
+    assert [trusted.edge(edge, indexed).value.version for edge in (good, older)] == [6, 5]
 
 
 def indexed(trusted: TrustedSet, operator: Operator, number: int, *edges: bytes) -> Verified[EdgeIndex]:
@@ -492,7 +492,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
     heads.append(operator.head(six, 6, 60))
     pin = hashlib.sha256(roots[0]).digest()
 
-    def held(trusted: TrustedSet) -> tuple[int, int]:
+    def current(trusted: TrustedSet) -> tuple[int, int]:
         """Roots, version."""
         return len(trusted.roots), trusted.version.value.version if trusted.version else -1
 
@@ -502,24 +502,24 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
             yield (0, -1)
             records = Records(folder, RUN, pin, NOW)
             records.update_roots(roots[:1], NOW)
-            yield held(records.trusted)
+            yield current(records.trusted)
             records.update_runspec(operator.runspec())
-            yield held(records.trusted)
+            yield current(records.trusted)
             records.update_version(heads[0], five, NOW)
-            yield held(records.trusted)
+            yield current(records.trusted)
             records.offer_head(heads[1], NOW)
-            yield held(records.trusted)
+            yield current(records.trusted)
             records.update_roots(roots, NOW)
-            yield held(records.trusted)
+            yield current(records.trusted)
             records.update_version(heads[2], six, NOW)
-            yield held(records.trusted)
+            yield current(records.trusted)
 
         for cut in cuts(life(), folder):
             records = Records(folder, RUN, pin, NOW)
-            assert held(records.trusted) in (cut.before, cut.after), cut.where
+            assert current(records.trusted) in (cut.before, cut.after), cut.where
             records.update_roots(roots, NOW)
             records.update_version(heads[2], six, NOW)
-            assert held(Records(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
+            assert current(Records(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
 
 
 def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:

@@ -15,7 +15,7 @@ from protocol.requests import Refusal
 from tests.support.clock import run_fake
 
 
-class Line:
+class Connection:
     """Notes what it is told. `fails`: raised by the next tries, in turn; None: that one succeeds."""
 
     def __init__(self, *fails: Exception | None) -> None:
@@ -38,14 +38,14 @@ def feed(peer: str, nbytes: int, began: float = 0.0, ended: float = 1.0) -> Feed
     return Feed(peer=peer, nbytes=nbytes, began=began, ended=ended)
 
 
-def running(line: Line) -> AbstractAsyncContextManager[Acknowledger]:
+def running(connection: Connection) -> AbstractAsyncContextManager[Acknowledger]:
     @asynccontextmanager
     async def run() -> AsyncIterator[Acknowledger]:
-        line.start = anyio.current_time()
-        made = Acknowledger(line.tell)
+        connection.start = anyio.current_time()
+        acknowledger = Acknowledger(connection.tell)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(made.run)
-            yield made
+            tasks.start_soon(acknowledger.run)
+            yield acknowledger
             await anyio.sleep(100)
             tasks.cancel_scope.cancel()
 
@@ -53,10 +53,10 @@ def running(line: Line) -> AbstractAsyncContextManager[Acknowledger]:
 
 
 def test_moments_are_told_as_so_long_ago() -> None:
-    line = Line()
+    connection = Connection()
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             node.heard(1, 7)
             await anyio.sleep(3)
             node.heard(1, 7)  # the Head again, with another sequence
@@ -65,7 +65,7 @@ def test_moments_are_told_as_so_long_ago() -> None:
             node.held(1, 7)
 
     run_fake(main)
-    ((_, message),) = line.told
+    ((_, message),) = connection.told
     assert (message.era, message.version) == (1, 7)
     assert (message.heard, message.complete, message.applied) == (4000, 1000, 0)
     (taken,) = message.taken
@@ -74,62 +74,62 @@ def test_moments_are_told_as_so_long_ago() -> None:
 
 
 def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
-    line = Line(*[Unreachable("no line")] * len(WAITS))
+    connection = Connection(*[Unreachable("no line")] * len(WAITS))
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             node.held(1, 7)
             await anyio.sleep(200)
             node.held(1, 8)
 
     run_fake(main)
-    assert line.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
-    assert [message.version for _, message in line.told] == [8]
+    assert connection.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
+    assert [message.version for _, message in connection.told] == [8]
 
 
 def test_a_newer_version_takes_the_place_of_one_that_could_not_be_told() -> None:
-    line = Line(Unreachable("no line"), Unreachable("no line"))
+    connection = Connection(Unreachable("no line"), Unreachable("no line"))
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             node.held(1, 7)
             await anyio.sleep(1)
             node.held(1, 8)
 
     run_fake(main)
-    assert [(at, message.version) for at, message in line.told] == [(1.0, 8)]
+    assert [(at, message.version) for at, message in connection.told] == [(1.0, 8)]
 
 
 def test_a_refusal_is_final() -> None:
-    line = Line(Refused(Refusal(code="unknown-method", sentence="There is no such method.")))
+    connection = Connection(Refused(Refusal(code="unknown-method", sentence="There is no such method.")))
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             node.held(1, 7)
 
     run_fake(main)
-    assert line.tried == [0.0]
+    assert connection.tried == [0.0]
 
 
 def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> None:
-    line = Line()
+    connection = Connection()
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             node.heard(1, 7)
             await anyio.sleep(2)
             node.held(1, 7)
 
     run_fake(main)
-    ((_, message),) = line.told
+    ((_, message),) = connection.told
     assert (message.heard, message.complete, message.applied, message.taken) == (2000, 2000, 0, [])
 
 
 def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() -> None:
-    line = Line()
+    connection = Connection()
 
     async def main() -> None:
-        async with running(line) as node:
+        async with running(connection) as node:
             for version in range(100):
                 node.heard(1, version)
             assert len(node._heard) == HEADS
@@ -140,6 +140,6 @@ def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() 
             node.held(1, 99)
 
     run_fake(main)
-    ((_, message),) = line.told
+    ((_, message),) = connection.told
     assert [taken.payload_hash[0] for taken in message.taken] == list(range(20 - PAYLOADS, 20))
     assert {sender.nbytes for sender in message.taken[0].senders} == set(range(51 - SENDERS, 51))

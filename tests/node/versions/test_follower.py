@@ -168,9 +168,9 @@ def test_a_node_keeps_no_payload_that_no_index_can_name_however_large_its_disk(
                     await coordinator.publish(version)
                     await until(lambda: node.daemon.engine.current and node.daemon.engine.current.version == version)  # noqa: B023
                 # The newest version's tidying may still be under way; that of the one before is done.
-                held = {file.hash for file in node.daemon._store.payloads()}
-                assert len(held) <= 8
-                assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= held
+                payloads = {file.hash for file in node.daemon._store.payloads()}
+                assert len(payloads) <= 8
+                assert {edge.payload_hash for _, edge, _ in coordinator.edges} <= payloads
                 assert len(node.daemon._store.documents("edge")) <= 8
 
     run_fake(main)

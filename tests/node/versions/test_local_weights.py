@@ -42,8 +42,8 @@ class Dying(InProcessEngine):
 
 
 def holds(node: Node, version: int) -> bool:
-    held = node.daemon.engine.current
-    return held is not None and held.version == version
+    current = node.daemon.engine.current
+    return current is not None and current.version == version
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
@@ -119,83 +119,83 @@ def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]
     table, snapshots, chain = random_table(0), list[Snapshot](), list[tuple[Verified[Edge], Path]]()
     for version in range(count + 1):
         snapshot = write_table(folder / f"{version}.safetensors", table)
-        made = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
-        chain.append((_edge(made, version), made.path))
+        payload = encode(snapshots[-1] if snapshots else None, snapshot, folder / f"{version}.edge")
+        chain.append((_edge(payload, version), payload.path))
         snapshots.append(snapshot)
         table = nudged(table, version)
     return chain, snapshots
 
 
-def _edge(made: Payload, version: int) -> Verified[Edge]:
+def _edge(payload: Payload, version: int) -> Verified[Edge]:
     edge = Edge(
-        era=1, base=version - 1 if made.base_root else None, base_root=made.base_root, version=version, root=made.root,
-        codec=made.codec, payload_hash=made.hash, length=made.length, chunk_size=1 << 14, chunk_root=bytes(32),
+        era=1, base=version - 1 if payload.base_root else None, base_root=payload.base_root, version=version, root=payload.root,
+        codec=payload.codec, payload_hash=payload.hash, length=payload.length, chunk_size=1 << 14, chunk_root=bytes(32),
     )  # fmt: skip
     return verify_named(edge.to_bytes(), document_hash(edge.to_bytes()), Edge.from_bytes)
 
 
 def test_what_is_made_anew_takes_the_place_of_what_was_held_only_when_told(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
-    held = HeldWeights(tmp_path / "weights")
-    assert held.root() is None
-    held.make(chain[:1], 1 << 20)
-    held.put_made()
-    assert held.root() == snapshots[0].root
-    held.make(chain, 1 << 20)
-    assert Rolling(held.path).root == snapshots[0].root
-    held.put_made()
-    assert held.root() == snapshots[2].root
-    assert Snapshot(held.path / "snapshot.safetensors").root == snapshots[2].root
-    assert held.nbytes() >= snapshots[2].nbytes
+    weights = HeldWeights(tmp_path / "weights")
+    assert weights.root() is None
+    weights.make(chain[:1], 1 << 20)
+    weights.put_made()
+    assert weights.root() == snapshots[0].root
+    weights.make(chain, 1 << 20)
+    assert Rolling(weights.path).root == snapshots[0].root
+    weights.put_made()
+    assert weights.root() == snapshots[2].root
+    assert Snapshot(weights.path / "snapshot.safetensors").root == snapshots[2].root
+    assert weights.nbytes() >= snapshots[2].nbytes
 
 
 def test_a_replacement_or_a_drop_that_is_cut_anywhere_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 3)
     with quick_folder() as folder:
-        held = HeldWeights(folder / "weights")
+        weights = HeldWeights(folder / "weights")
 
         def life() -> Iterator[set[bytes | None]]:
-            yield {held.root()}
-            for way in (chain[:2], chain[:1], chain):
-                held.make(way, 1 << 20)
-                held.put_made()
-                yield {held.root()}
-            held.drop()
+            yield {weights.root()}
+            for steps in (chain[:2], chain[:1], chain):
+                weights.make(steps, 1 << 20)
+                weights.put_made()
+                yield {weights.root()}
+            weights.drop()
             yield {None, snapshots[3].root}
 
         for cut in cuts(life(), folder):
-            found = HeldWeights(folder / "weights")
-            assert found.root() in cut.before | cut.after, cut.where
-            if (root := found.root()) is not None:
-                assert Snapshot(Rolling(found.path).path).root == root, cut.where
+            reopened = HeldWeights(folder / "weights")
+            assert reopened.root() in cut.before | cut.after, cut.where
+            if (root := reopened.root()) is not None:
+                assert Snapshot(Rolling(reopened.path).path).root == root, cut.where
             assert {path.name for path in (folder / "weights").iterdir()} <= {"held"}, cut.where
-            found.make(chain, 1 << 20)
-            found.put_made()
-            assert found.root() == snapshots[3].root, cut.where
+            reopened.make(chain, 1 << 20)
+            reopened.put_made()
+            assert reopened.root() == snapshots[3].root, cut.where
 
 
 def test_a_chain_that_lies_changes_nothing_that_is_held(tmp_path: Path) -> None:
     chain, snapshots = chain_of(tmp_path, 2)
-    held = HeldWeights(tmp_path / "weights")
-    held.make(chain[:1], 1 << 20)
-    held.put_made()
+    weights = HeldWeights(tmp_path / "weights")
+    weights.make(chain[:1], 1 << 20)
+    weights.put_made()
     lies = {
         "too large": (chain, 100),
         "a link missing": ([chain[0], chain[2]], 1 << 20),
         "another payload": ([chain[0], (chain[1][0], chain[2][1])], 1 << 20),
     }
-    for way, most in lies.values():
+    for steps, most in lies.values():
         with pytest.raises(BadChain, match="signed edge"):
-            held.make(way, most)
+            weights.make(steps, most)
         assert HeldWeights(tmp_path / "weights").root() == snapshots[0].root
 
 
 def test_a_folder_that_is_damaged_is_removed_and_nothing_is_held(tmp_path: Path) -> None:
     chain, _ = chain_of(tmp_path, 1)
-    held = HeldWeights(tmp_path / "weights")
-    held.make(chain, 1 << 20)
-    held.put_made()
-    (journal,) = (held.path / "undo").iterdir()
+    weights = HeldWeights(tmp_path / "weights")
+    weights.make(chain, 1 << 20)
+    weights.put_made()
+    (journal,) = (weights.path / "undo").iterdir()
     journal.write_bytes(journal.read_bytes()[:-1])
-    assert held.root() is None
-    assert not held.path.exists()
+    assert weights.root() is None
+    assert not weights.path.exists()

@@ -10,7 +10,7 @@ from p2p.discovery.messages import Reachable, ReachableAsk
 from p2p.errors import Busy, Unreachable
 from p2p.multiaddr import tcp
 from p2p.wire_types import decode, encode
-from tests.p2p.libp2p.test_transport import made, running
+from tests.p2p.libp2p.test_transport import new_peer, running
 from tests.support.clock import run_fake
 from tests.support.peers import IP6
 
@@ -137,8 +137,8 @@ def test_what_is_no_ip_address_makes_no_multiaddress():
 
 @pytest.mark.parametrize("listen", ["/ip4/127.0.0.1/tcp/0", IP6])
 async def test_real_peers_dial_back(listen):
-    a, b = made(listen=listen), made(listen=listen)
+    a, b = new_peer(listen=listen), new_peer(listen=listen)
     async with running(a, b):
         ports = ports_of(await a.addresses())
-        found = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=60), Reachable)
-        assert found == Reachable(observed=listen.split("/")[2], ports=ports)
+        answer = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=60), Reachable)
+        assert answer == Reachable(observed=listen.split("/")[2], ports=ports)

@@ -84,10 +84,10 @@ async def test_a_run_is_announced_and_found_on_the_loopback_interface():
     task = asyncio.create_task(announce(here, {"127.0.0.1": 4310}))
     try:
         await asyncio.sleep(0)
-        found: list[Nearby] = []
+        announcements: list[Nearby] = []
         for _ in range(20):
-            found = await discover(1.0, ["127.0.0.1"])
-            if here in found or task.done():
+            announcements = await discover(1.0, ["127.0.0.1"])
+            if here in announcements or task.done():
                 break
     except LocalFault as fault:
         pytest.skip(f"no multicast here: {fault}")
@@ -96,9 +96,9 @@ async def test_a_run_is_announced_and_found_on_the_loopback_interface():
         await asyncio.wait([task])
     if not task.cancelled():
         pytest.skip(f"no multicast here: {task.exception()!r}")
-    if here not in found and not _multicast():
+    if here not in announcements and not _multicast():
         pytest.skip("no multicast on the loopback interface")
-    assert here in found
+    assert here in announcements
     assert VERSION == b"1"
 
 

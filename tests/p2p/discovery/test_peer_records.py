@@ -64,11 +64,11 @@ LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_record_is_not_taken(lie: str) -> None:
-    error, made = LIES[lie]
-    book = Book(RUN)
+    error, sealed = LIES[lie]
+    records = Book(RUN)
     with pytest.raises(error):
-        book.take(made(), NOW)
-    assert book.newest(9) == []
+        records.take(sealed(), NOW)
+    assert records.newest(9) == []
 
 
 def test_a_record_may_name_an_address_of_somebody_else_as_that_proves_nothing() -> None:
@@ -121,11 +121,11 @@ def test_no_text_makes_an_address_that_is_read_with_an_error(text: str) -> None:
 
 
 def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
-    book, old, new = Book(RUN), record([WHERE], NOW), record([], NOW + 1)
+    records, old, new = Book(RUN), record([WHERE], NOW), record([], NOW + 1)
     for sealed, expected in ((old, old), (new, new), (old, new), (record([], NOW + 1, signer=2), None), (new, new)):
-        assert expected is None or book.take(sealed, NOW + 1).sealed == expected
+        assert expected is None or records.take(sealed, NOW + 1).sealed == expected
     same_time = record([f"/ip4/8.8.8.8/tcp/4310/p2p/{ALICE}"], NOW + 1)
-    assert book.take(same_time, NOW + 1).sealed == new, "of two of one time the first"
+    assert records.take(same_time, NOW + 1).sealed == new, "of two of one time the first"
 
 
 def test_a_peer_signs_anew_when_its_addresses_change_or_its_record_ages_and_always_in_order() -> None:
@@ -150,10 +150,10 @@ def test_a_peer_that_learns_that_its_clock_was_days_ahead_starts_from_the_true_t
 
 
 def test_more_peers_than_a_book_has_room_for_push_out_who_was_heard_of_longest_ago() -> None:
-    book, known = Book(RUN), opened(record([WHERE]), RUN, NOW)
+    records, known = Book(RUN), opened(record([WHERE]), RUN, NOW)
     for number in range(KEPT):
-        book.hold(known._replace(peer=f"peer {number}"))
-    book.hold(known._replace(peer="peer 0"))
-    book.hold(known)
-    assert book.of("peer 1") is None
-    assert [one.peer for one in book.newest(2)] == [ALICE, "peer 0"]
+        records.hold(known._replace(peer=f"peer {number}"))
+    records.hold(known._replace(peer="peer 0"))
+    records.hold(known)
+    assert records.of("peer 1") is None
+    assert [one.peer for one in records.newest(2)] == [ALICE, "peer 0"]

@@ -34,8 +34,8 @@ def test_the_pin_is_sha256_of_the_public_key_info_as_other_programs_compute_it()
 def test_the_key_file_is_the_owners_alone_and_the_certificate_lasts_two_years():
     one = shown()
     assert stat.S_IMODE(one.key.stat().st_mode) == 0o600
-    held = x509.load_pem_x509_certificate(one.certificate.read_bytes())
-    assert held.not_valid_before_utc < NOW < held.not_valid_after_utc == NOW + LIFE
+    loaded = x509.load_pem_x509_certificate(one.certificate.read_bytes())
+    assert loaded.not_valid_before_utc < NOW < loaded.not_valid_after_utc == NOW + LIFE
 
 
 @pytest.mark.parametrize(

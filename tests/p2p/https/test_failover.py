@@ -44,12 +44,12 @@ async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -
     server = server_beside(Peer(memory.transport("coordinator"), seed=0))
     server.peer.handlers.serve("which", which, limit=100)
     direct, https = Peer(memory.transport("node"), seed=1), HttpsClient("node", shown().pin)
-    ways = Ways(direct, https, via=via, stall=0.3, clock=lambda: loop.time() + made.now)
+    ways = Ways(direct, https, via=via, stall=0.3, clock=lambda: loop.time() + new_world.now)
     loop = asyncio.get_running_loop()
-    made = World(memory, server, direct, https, ways, "")
+    new_world = World(memory, server, direct, https, ways, "")
     async with running(server, ways):
-        made.address = await address_of(server)
-        yield made
+        new_world.address = await address_of(server)
+        yield new_world
 
 
 async def asked(ways: Ways) -> bytes:
@@ -57,7 +57,7 @@ async def asked(ways: Ways) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("address", "way", "url"),
+    ("address", "route", "url"),
     [
         ("/ip4/192.0.2.1/tcp/4310/p2p/X", "direct", None),
         ("/dns4/a.example/tcp/4310/p2p/X/p2p-circuit/p2p/Y", "relay", None),
@@ -68,8 +68,8 @@ async def asked(ways: Ways) -> bytes:
         ("/unix/a/tcp/443/https", "https", None),
     ],
 )
-def test_an_address_says_its_way(address, way, url):
-    assert (multiaddr.way_of(address), multiaddr.address_of(address).https_url) == (way, url)
+def test_an_address_says_its_way(address, route, url):
+    assert (multiaddr.way_of(address), multiaddr.address_of(address).https_url) == (route, url)
 
 
 async def test_the_best_way_of_those_that_stand_is_gone():

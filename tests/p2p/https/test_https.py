@@ -81,8 +81,8 @@ def test_the_wire_is_what_the_vectors_say():
     assert routes.etag(bytes.fromhex(VECTORS["etag"]["data"])) == VECTORS["etag"]["etag"]
     chunk, gone = VECTORS["frames"]
     proof = tuple(bytes.fromhex(one) for one in chunk["proof"])
-    made = messages.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
-    assert routes.framed(made).hex() == chunk["frame"]
+    chunk_frame = messages.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
+    assert routes.framed(chunk_frame).hex() == chunk["frame"]
     assert routes.framed(messages.Gone(gone["index"])).hex() == gone["frame"]
 
 

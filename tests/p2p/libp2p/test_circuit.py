@@ -15,7 +15,7 @@ from p2p.errors import Unreachable
 from p2p.libp2p.hole_punch import Punch
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
-from tests.p2p.libp2p.test_transport import echo, made, on_trio, running
+from tests.p2p.libp2p.test_transport import echo, new_peer, on_trio, running
 from tests.support.peers import payload_file
 
 MB = 1_000_000
@@ -38,7 +38,7 @@ def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:
 @asynccontextmanager
 async def behind_a_relay(limits: RelayLimits | None = None, **options):
     """(source, relay, target): the target has a reservation at the relay; of source and target no address is known."""
-    source, relay, target = made(), made(relay=limits or RelayLimits()), made(**options)
+    source, relay, target = new_peer(), new_peer(relay=limits or RelayLimits()), new_peer(**options)
     for peer in (source, target):
         peer.serve("echo", echo, limit=100)
     async with running(source), running(relay), running(target):
@@ -96,7 +96,7 @@ async def test_gossip_passes_a_relay():
         heard.append(data)
         return True
 
-    source, relay, target = made(), made(relay=RelayLimits()), made()
+    source, relay, target = new_peer(), new_peer(relay=RelayLimits()), new_peer()
     for peer in (source, target):
         peer.subscribe("news", hear)
     async with running(source), running(relay), running(target):
@@ -146,7 +146,7 @@ async def test_a_relay_that_was_lost_is_dialled_again_and_the_reservation_made_a
 
 
 async def test_who_relays_nothing_refuses_a_reservation():
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     async with running(a), running(b):
         with pytest.raises(Unreachable, match="is no relay"):
             await a.reserve(await b.addresses())
@@ -229,7 +229,7 @@ async def test_a_relay_survives_whatever_a_stranger_asks():
             return set(await on_trio(relay, holders)) <= {source.peer_id, target.peer_id}
 
         await until(lives)
-        other = made()
+        other = new_peer()
         other.serve("echo", echo, limit=100)
         async with running(other):
             assert await other.dial(relayed(target, await relay.addresses())) == target.peer_id

@@ -14,7 +14,7 @@ from p2p.errors import Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
-from tests.p2p.libp2p.test_transport import made, on_trio, running
+from tests.p2p.libp2p.test_transport import new_peer, on_trio, running
 
 PLACES, SILENT = 16, 300
 """Places that upstream has in the first test; connections that say nothing, more than a host has places."""
@@ -54,7 +54,7 @@ async def test_three_times_as_many_connections_as_there_are_places_come_and_go_a
     options: dict[str, Any],
 ) -> None:
     """Row a. On 439044d 15 of these 48 reach a host, and none ever after."""
-    coordinator, reached = made(**options), 0
+    coordinator, reached = new_peer(**options), 0
 
     async def bound(transport) -> None:
         transport._host.get_network()._inbound_limiter = trio.CapacityLimiter(PLACES)
@@ -75,7 +75,7 @@ async def test_three_times_as_many_connections_as_there_are_places_come_and_go_a
 
 async def test_silent_connections_keep_no_newcomer_out() -> None:
     """Row b. On 439044d each holds a place for ten seconds and more: no newcomer of these gets in."""
-    coordinator = made()
+    coordinator = new_peer()
     async with running(coordinator):
         (address,) = await coordinator.addresses()
         async with silent(int(address.split("/")[4]), SILENT, "127.0.0.66"):

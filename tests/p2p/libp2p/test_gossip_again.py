@@ -6,7 +6,7 @@ from pathlib import Path
 
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.memory.transport import MemoryNetwork
-from tests.p2p.libp2p.test_transport import made, running
+from tests.p2p.libp2p.test_transport import new_peer, running
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, make_node, until
 from tests.support.swarm import working
@@ -18,7 +18,7 @@ class Ear:
     """A peer, and what it has heard."""
 
     def __init__(self) -> None:
-        self.peer, self.heard = made(), Counter[bytes]()
+        self.peer, self.heard = new_peer(), Counter[bytes]()
 
     def listen(self) -> ThreadedPeer:
         self.peer.subscribe(TOPIC, self._hear)

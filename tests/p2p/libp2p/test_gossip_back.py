@@ -13,7 +13,7 @@ from p2p.identity import generate_key
 from p2p.libp2p import gossip
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.threaded_network import ThreadedPeer
-from tests.p2p.libp2p.test_transport import LOOPBACK, made, on_trio, running, until_connected
+from tests.p2p.libp2p.test_transport import LOOPBACK, new_peer, on_trio, running, until_connected
 
 
 class Listener:
@@ -52,7 +52,7 @@ async def until_alone(one: ThreadedPeer, other: ThreadedPeer) -> None:
 
 async def test_who_comes_back_before_its_old_connection_ends_is_heard_and_hears():
     key = generate_key()
-    node, before, after = made(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
+    node, before, after = new_peer(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     at_node, at_coordinator = Listener(node), Listener(after)
     async with running(node):
         first = asyncio.create_task(before.run())
@@ -75,7 +75,7 @@ async def last_number(transport) -> int:
 
 async def test_who_said_more_than_one_message_a_second_uses_no_number_again_when_it_is_back():
     key = generate_key()
-    node, before = made(), ThreadedPeer(key, [LOOPBACK])
+    node, before = new_peer(), ThreadedPeer(key, [LOOPBACK])
     at_node = Listener(node)
     async with running(node):
         async with running(before):
@@ -92,7 +92,7 @@ async def test_who_said_more_than_one_message_a_second_uses_no_number_again_when
 async def test_a_connection_that_leads_nowhere_is_left_once_its_peer_comes_by_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(libp2p, "ALIVE", 0.5)
     key, thaw = generate_key(), threading.Event()
-    node, before, after = made(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
+    node, before, after = new_peer(), ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     at_node = Listener(node)
 
     async def freeze(transport) -> None:
@@ -115,7 +115,7 @@ async def test_a_connection_that_leads_nowhere_is_left_once_its_peer_comes_by_an
 async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gossip, "LOOK", 0.05)
     monkeypatch.setattr(gossip, "AGAIN", 0.1)
-    node, coordinator = made(), made()
+    node, coordinator = new_peer(), new_peer()
     at_node = Listener(node)
     failed = threading.Event()
 
@@ -139,7 +139,7 @@ async def test_a_gossip_stream_that_could_not_be_opened_is_tried_again(monkeypat
 
 
 async def test_a_peer_whose_clock_was_set_back_is_heard():
-    node, coordinator = made(), made()
+    node, coordinator = new_peer(), new_peer()
     at_node = Listener(node)
 
     async def know_a_newer_record(transport) -> None:

@@ -16,7 +16,7 @@ from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.transport import GOSSIP_PROTOCOLS, HEARTBEAT, LibP2PTransport
 from p2p.limits.subnets import PeerLimits
 from p2p.peer.peer import Peer
-from tests.p2p.libp2p.test_transport import LOOPBACK, made, on_trio, running
+from tests.p2p.libp2p.test_transport import LOOPBACK, new_peer, on_trio, running
 
 TOPIC = "heads"
 PEERS, MESH = 200, 6
@@ -143,7 +143,7 @@ def test_over_libp2p_every_one_of_two_hundred_peers_hears_every_head() -> None:
 async def test_as_many_connections_as_may_be_open_at_once_do_not_make_a_host_deaf_once_they_are_closed() -> None:
     """Row A3, and a twelfth fault of py-libp2p 0.8: on 439044d the 257th connection ever is turned away, here the 5th
     (its bound is put at 4)."""
-    coordinator = made()
+    coordinator = new_peer()
 
     async def bound(transport) -> None:
         transport._host.get_network()._inbound_limiter = trio.CapacityLimiter(4)
@@ -191,7 +191,7 @@ async def test_one_peer_too_many_is_refused_counted_and_said_and_comes_in_when_a
 async def test_a_host_that_is_full_can_still_dial() -> None:
     """A node whose places others have taken must find its coordinator again."""
     full = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(connections=1))
-    guest, coordinator = ThreadedPeer(generate_key(), []), made()
+    guest, coordinator = ThreadedPeer(generate_key(), []), new_peer()
     async with running(full), running(guest), running(coordinator):
         await guest.dial(await full.addresses())
         await full.dial(await coordinator.addresses())

@@ -12,7 +12,7 @@ from p2p.libp2p.mux import DATA, HEADER, OPEN
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.bans import FORGIVEN, TERM
 from p2p.peer import rpc
-from tests.p2p.libp2p.test_transport import echo, made, on_trio, running, until_connected
+from tests.p2p.libp2p.test_transport import echo, new_peer, on_trio, running, until_connected
 
 MALFORMED = HEADER.pack(99, 1, 0)
 
@@ -45,7 +45,7 @@ async def charged(transport) -> list[str]:
 
 
 async def test_who_breaks_the_muxer_s_rules_again_and_again_is_left_alone_until_the_ban_ends():
-    victim, liar, honest = made(), made(), made()
+    victim, liar, honest = new_peer(), new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
     async with running(victim), running(liar), running(honest):
         for _ in range(FORGIVEN + 1):
@@ -119,7 +119,7 @@ async def test_a_peer_is_never_charged_that(name):
     async def large(peer: str, request: bytes) -> bytes:
         return bytes(8 << 20)
 
-    victim, unlucky = made(patience=0.5), made()
+    victim, unlucky = new_peer(patience=0.5), new_peer()
     victim.serve("echo", echo, limit=100)
     victim.serve("large", large, limit=100)
     async with running(victim), running(unlucky):
@@ -132,7 +132,7 @@ async def test_a_peer_is_never_charged_that(name):
 
 
 async def test_what_is_charged_is_seen_at_once():
-    victim, liar = made(), made()
+    victim, liar = new_peer(), new_peer()
     victim.serve("echo", echo, limit=100)
     async with running(victim), running(liar):
         await break_a_rule(liar, victim)

@@ -357,9 +357,9 @@ def test_any_frames_leave_the_books_in_order(frames, size):
 def check_books(one: Mux) -> None:
     """What must hold whatever the peer sends."""
     for flow in one._flows.values():
-        held = sum(map(len, flow.pieces))
-        assert held == flow.unread
-        assert held + flow.taken + flow.allowed <= flow.window
+        buffered = sum(map(len, flow.pieces))
+        assert buffered == flow.unread
+        assert buffered + flow.taken + flow.allowed <= flow.window
     assert one._windows == sum(flow.window for flow in one._flows.values())
     streams = [*one._flows, *one._doomed]
     assert one._counts == [sum(1 for id in streams if id & 1 == parity) for parity in (0, 1)]

@@ -57,13 +57,13 @@ class Wire:
 def session(stream: trio.abc.Stream, dialled: bool) -> NoiseSession:
     pair = create_new_key_pair()
     peer = ID.from_pubkey(pair.public_key)
-    made = NoiseSession(
+    noise_session = NoiseSession(
         local_peer=peer, local_private_key=pair.private_key, remote_peer=peer,
         remote_permanent_pubkey=pair.public_key, is_initiator=dialled,
     )  # fmt: skip
     sending, receiving = KEYS if dialled else KEYS[::-1]
-    made._start(Wire(stream), Sealer(sending), Opener(receiving))
-    return made
+    noise_session._start(Wire(stream), Sealer(sending), Opener(receiving))
+    return noise_session
 
 
 @asynccontextmanager
@@ -71,8 +71,8 @@ async def connected(*, narrow: bool = False) -> AsyncIterator[tuple[MuxConn, Mux
     """Two running ends; with `narrow`, between them a pipe that holds one write."""
     make = trio.testing.lockstep_stream_pair if narrow else trio.testing.memory_stream_pair
     near, far = (
-        MuxConn(made, made.remote_peer)
-        for made in map(session, make(), (True, False))
+        MuxConn(end, end.remote_peer)
+        for end in map(session, make(), (True, False))
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         for one in (near, far):
@@ -96,26 +96,26 @@ async def accept_all(conn: MuxConn) -> None:
 
 
 async def read_all(stream: MuxStream) -> bytes:
-    found = bytearray()
+    data_read = bytearray()
     try:
         while True:
-            found += await stream.read(100_000)
+            data_read += await stream.read(100_000)
     except MuxedStreamEOF:
-        return bytes(found)
+        return bytes(data_read)
 
 
 def test_megabytes_pass_both_ways_at_once_and_arrive_whole():
     async def main() -> None:
         async with connected() as (near, far):
             one, other = await opened(near, far)
-            data, found = bytes(range(256)) * 20_000, {}
+            data, received = bytes(range(256)) * 20_000, {}
 
             async def talk(stream: MuxStream) -> None:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(stream.write, data)
 
                     async def listen() -> None:
-                        found[stream] = await read_all(stream)
+                        received[stream] = await read_all(stream)
 
                     nursery.start_soon(listen)
                     await trio.sleep(1)
@@ -124,7 +124,7 @@ def test_megabytes_pass_both_ways_at_once_and_arrive_whole():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(talk, one)
                 nursery.start_soon(talk, other)
-            assert found[one] == found[other] == data
+            assert received[one] == received[other] == data
 
     on_fake_time(main)
 
@@ -408,26 +408,26 @@ def test_a_reader_that_waits_for_many_bytes_gets_them_at_once_and_never_waits_fo
     async def main() -> None:
         async with connected() as (near, far):
             one, other = await opened(near, far)
-            found = []
+            lengths = []
 
             async def read() -> None:
-                found.append(sum(map(len, await other.pieces(10_000, 10_000))))
-                found.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
-                found.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
+                lengths.append(sum(map(len, await other.pieces(10_000, 10_000))))
+                lengths.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
+                lengths.append(sum(map(len, await other.pieces(1 << 20, 1 << 20))))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
                 for _ in range(4):
                     await one.write(bytes(2_500))
-                    assert found == []
+                    assert lengths == []
                     await trio.sleep(1)
-                assert found == [10_000]
+                assert lengths == [10_000]
                 await one.write(bytes(200_000))  # more than the first window: it must be read for more to come
                 await trio.sleep(1)
-                assert found[1] >= mux.WINDOW_MIN // 2
+                assert lengths[1] >= mux.WINDOW_MIN // 2
                 await one.close()
                 await trio.sleep(1)
-            assert len(found) == 3
+            assert len(lengths) == 3
 
     on_fake_time(main)
 

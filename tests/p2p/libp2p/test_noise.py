@@ -19,12 +19,12 @@ def test_bytes_arrive_however_they_are_cut(length):
     random = Random(length)
     data = random.randbytes(length)
     sealed, opener = bytes(Sealer(KEY).seal(data)), Opener(KEY)
-    found, at = [], 0
+    plaintexts, at = [], 0
     while at < len(sealed):
         size = random.choice([1, 2, 3, 17, 500, 70_000])
-        found += opener.open(sealed[at : at + size])
+        plaintexts += opener.open(sealed[at : at + size])
         at += size
-    assert b"".join(found) == data
+    assert b"".join(plaintexts) == data
 
 
 @pytest.mark.parametrize(

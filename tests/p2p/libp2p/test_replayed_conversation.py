@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from p2p.errors import Unreachable
-from tests.p2p.libp2p.test_transport import made, running
+from tests.p2p.libp2p.test_transport import new_peer, running
 
 HANDSHAKE = 200
 """Bytes, at least, of one side: names of protocols, ephemeral key, encrypted identity."""
@@ -64,7 +64,7 @@ def counting(asked: list[bytes]):
         asked.append(request)
         return b"done"
 
-    peer = made()
+    peer = new_peer()
     peer.serve("count", count, limit=100)
     return peer
 
@@ -85,7 +85,7 @@ async def recorded(a, b) -> Tap:
 
 async def test_a_conversation_played_again_to_who_listened_is_hung_up_on_and_asks_nothing():
     asked: list[bytes] = []
-    a, b, c = counting(asked), made(), made()
+    a, b, c = counting(asked), new_peer(), new_peer()
     async with running(a):
         tap = await recorded(a, b)
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of((await a.addresses())[0]))
@@ -102,7 +102,7 @@ async def test_a_conversation_played_again_to_who_listened_is_hung_up_on_and_ask
 
 
 async def test_a_conversation_played_again_to_who_dialled_convinces_nobody():
-    a, b, c = counting([]), made(), made()
+    a, b, c = counting([]), new_peer(), new_peer()
     async with running(a):
         tap = await recorded(a, b)
         (address,) = await a.addresses()

@@ -24,19 +24,19 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 MB = 1_000_000
 
 
-def made(*, listen: str = LOOPBACK, **options) -> ThreadedPeer:
+def new_peer(*, listen: str = LOOPBACK, **options) -> ThreadedPeer:
     return ThreadedPeer(generate_key(), [listen], **options)
 
 
 @asynccontextmanager
-async def running(*peers: ThreadedPeer, line: bool = False) -> AsyncIterator[None]:
+async def running(*peers: ThreadedPeer, chained: bool = False) -> AsyncIterator[None]:
     """Run them; connect each with all, or with its neighbour only."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(peer.run()) for peer in peers]
         try:
             for number, peer in enumerate(peers):
                 await peer.ready()
-                for other in peers[number - 1 : number] if line and number else peers[:number]:
+                for other in peers[number - 1 : number] if chained and number else peers[:number]:
                     assert await peer.dial(await other.addresses()) == other.peer_id
                     await until_connected(other, peer)
             yield
@@ -63,7 +63,7 @@ async def on_trio(peer: ThreadedPeer, function):
 
 
 async def test_two_peers_ask_each_other():
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     for peer in (a, b):
         peer.serve("echo", echo, limit=100)
     async with running(a, b):
@@ -76,7 +76,7 @@ async def test_a_large_answer_arrives_whole():
     async def large(peer: str, request: bytes) -> bytes:
         return bytes(range(256)) * (8 << 12)
 
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("large", large, limit=100)
     async with running(a, b):
         assert await b.request(a.peer_id, "large", b"", timeout=60) == bytes(range(256)) * (8 << 12)
@@ -84,7 +84,7 @@ async def test_a_large_answer_arrives_whole():
 
 @pytest.mark.parametrize("listen", [IP6])
 async def test_addresses_over_ip6_can_be_dialled(listen):
-    a, b = made(listen=listen), made()
+    a, b = new_peer(listen=listen), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         assert "/ip6/::1/" in (await a.addresses())[0]
@@ -92,7 +92,7 @@ async def test_addresses_over_ip6_can_be_dialled(listen):
 
 
 async def test_only_noise_is_offered():
-    a = made()
+    a = new_peer()
     async with running(a):
         upgrader = await on_trio(a, lambda transport: _soon(transport._host.get_network().upgrader))
         assert list(upgrader.security_multistream.transports) == ["/noise"]
@@ -103,7 +103,7 @@ async def _soon(value):
 
 
 async def test_a_stream_that_is_reset_does_not_end_the_host():
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a, b):
 
@@ -121,7 +121,7 @@ async def test_an_exception_in_a_handler_does_not_end_the_host():
     async def crash(peer: str, request: bytes) -> bytes:
         raise RuntimeError("a bug")
 
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("crash", crash, limit=100)
     a.serve("echo", echo, limit=100)
     async with running(a, b):
@@ -150,7 +150,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
         heard.set()
         return True
 
-    a, b, c = made(), made(), made()
+    a, b, c = new_peer(), new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     for peer in (a, c):
         peer.subscribe("heads", hear)
@@ -170,7 +170,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
 async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
     heard: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
     all_heard = asyncio.Event()
-    peers = [made() for _ in range(4)]
+    peers = [new_peer() for _ in range(4)]
     for number, peer in enumerate(peers):
 
         async def hear(sender: str, data: bytes, number: int = number) -> bool:
@@ -198,7 +198,7 @@ async def publish_until(heard: asyncio.Event, peer: ThreadedPeer) -> None:
 
 
 async def test_a_frozen_peer_is_noticed_by_the_watchdog():
-    a, b = made(), made(patience=3.0)
+    a, b = new_peer(), new_peer(patience=3.0)
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         assert await b.request(a.peer_id, "echo", b"x", timeout=60)
@@ -220,7 +220,7 @@ async def test_a_frozen_peer_is_noticed_by_the_watchdog():
 
 
 async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=1000)
     async with running(a, b):
         with pytest.raises(Malformed, match="1000 bytes"):
@@ -239,7 +239,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
 
 async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
-    a, b, c = made(), made(), made()
+    a, b, c = new_peer(), new_peer(), new_peer()
     async with running(a, b, c, line=True):
         await a.share(manifest, tmp_path / "a")
         await asyncio.gather(b.fetch(manifest, tmp_path / "b", last=a.peer_id), c.fetch(manifest, tmp_path / "c"))
@@ -249,7 +249,7 @@ async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
 
 async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
-    a, b, c = made(), made(), made()
+    a, b, c = new_peer(), new_peer(), new_peer()
     async with running(a, b, c, line=True):
         await a.share(manifest, tmp_path / "a")
         fetches = [asyncio.create_task(peer.fetch(manifest, tmp_path / name)) for peer, name in ((b, "b"), (c, "c"))]
@@ -263,7 +263,7 @@ async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
 
 async def test_a_port_that_is_taken_is_a_fault_with_its_fix():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        peer = made(listen=f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
+        peer = new_peer(listen=f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
         run = asyncio.create_task(peer.run())
         with pytest.raises(LocalFault, match="choose another port"):
             await peer.ready()
@@ -272,7 +272,7 @@ async def test_a_port_that_is_taken_is_a_fault_with_its_fix():
 
 
 async def test_an_address_that_cannot_be_parsed_is_a_fault():
-    peer = made(listen="127.0.0.1:4001")
+    peer = new_peer(listen="127.0.0.1:4001")
     run = asyncio.create_task(peer.run())
     with pytest.raises(LocalFault, match="multiaddr"):
         await peer.ready()
@@ -286,7 +286,7 @@ async def test_a_missing_libp2p_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "libp2p", None)
     monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
     with pytest.raises(LocalFault) as caught:
-        await made().run()
+        await new_peer().run()
     assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"
 
 
@@ -299,14 +299,14 @@ UNREACHABLE = {
 
 @pytest.mark.parametrize("address", UNREACHABLE.values(), ids=UNREACHABLE.keys())
 async def test_an_address_that_leads_nowhere_is_unreachable(address):
-    a = made()
+    a = new_peer()
     async with running(a):
         with pytest.raises(Unreachable):
             await a.dial([address])
 
 
 async def test_a_peer_with_another_key_than_the_address_says_is_not_accepted():
-    a, b, c = made(), made(), made()
+    a, b, c = new_peer(), new_peer(), new_peer()
     async with running(a):
         false = [address.replace(a.peer_id, c.peer_id) for address in await a.addresses()]
         async with running(b):
@@ -315,7 +315,7 @@ async def test_a_peer_with_another_key_than_the_address_says_is_not_accepted():
 
 
 async def test_a_peer_that_left_can_be_dialled_again():
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a):
         async with running(b):
@@ -328,7 +328,7 @@ async def test_a_peer_that_left_can_be_dialled_again():
 
 
 async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
-    key, a = generate_key(), made()
+    key, a = generate_key(), new_peer()
     first, second = ThreadedPeer(key, [LOOPBACK]), ThreadedPeer(key, [LOOPBACK])
     async with running(a):
         async with running(first):
@@ -344,24 +344,24 @@ async def test_a_peer_that_came_back_at_another_port_is_found_there_at_once():
 
 async def test_a_dial_replaces_a_connection_that_leads_nowhere_and_no_other(monkeypatch):
     monkeypatch.setattr(libp2p, "ALIVE", 2.0)
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a, b):
         addresses = await a.addresses()
 
         async def connection(transport):
             """The one that stands; one that was replaced may still be there for a moment."""
-            [found] = transport._host.get_network().get_connections(ID.from_string(a.peer_id))
-            return found
+            [only] = transport._host.get_network().get_connections(ID.from_string(a.peer_id))
+            return only
 
         async def swallow(transport) -> None:
             """What is written to the connection of now is lost from here on, as on a line that is no more."""
-            [found] = transport._connections.open
+            [only] = transport._connections.open
 
             async def lost(*pieces: bytes) -> None:
                 pass
 
-            found.muxed_conn.secured_conn.send = lost
+            only.muxed_conn.secured_conn.send = lost
 
         first = await on_trio(b, connection)
         assert await b.dial(addresses) == a.peer_id
@@ -385,7 +385,7 @@ async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
             ended.set()
         return b""
 
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("slow", slow, limit=100)
     async with running(a, b):
         task = asyncio.create_task(b.request(a.peer_id, "slow", b"", timeout=60))
@@ -398,7 +398,7 @@ async def test_cancelling_a_request_cancels_it_on_the_other_thread_too():
 
 
 async def test_the_death_of_the_thread_is_an_error_of_run():
-    a = made()
+    a = new_peer()
     run = asyncio.create_task(a.run())
     await a.ready()
 

@@ -59,8 +59,8 @@ def test_noise_asks_for_a_pattern_and_makes_it_of_these_parts():
     ]  # fmt: skip
     assert list(inspect.signature(PatternXX.handshake_inbound).parameters) == ["self", "conn"]
     assert list(inspect.signature(PatternXX.handshake_outbound).parameters) == ["self", "conn", "remote_peer"]
-    made = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
-    assert isinstance(made.get_pattern(), _PatternXX)
+    noise = BatchedNoise(create_new_key_pair(), noise_privkey=create_new_key_pair().private_key)
+    assert isinstance(noise.get_pattern(), _PatternXX)
 
 
 def test_a_muxer_s_class_is_called_with_connection_and_peer_and_is_negotiated_by_these_parts():
@@ -166,12 +166,12 @@ def test_a_raw_connection_over_tcp_shows_its_socket():
             await one.send(data[one.send_now(data) :])
             await near.aclose()
 
-        found = 0
+        count = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             while piece := await other.receive():
-                found += len(piece)
-        assert found == len(data)
+                count += len(piece)
+        assert count == len(data)
         assert one.send_now(data) == len(data), "lost, since this side has closed it"
         assert await one.receive() == b""
 

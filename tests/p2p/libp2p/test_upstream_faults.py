@@ -27,7 +27,7 @@ from p2p.libp2p import transport as libp2p
 from p2p.libp2p.stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
 from p2p.transport import GOSSIP_LIMIT
-from tests.p2p.libp2p.test_transport import MB, echo, made, on_trio, publish_until, running
+from tests.p2p.libp2p.test_transport import MB, echo, new_peer, on_trio, publish_until, running
 from tests.support.paths import ROOT
 
 SINK = "/test/sink"
@@ -38,8 +38,8 @@ def listed() -> dict[int, list[str]]:
     text = (ROOT / "docs" / "architecture.md").read_text()
     section = text.partition("## Thirteen faults of py-libp2p")[2].partition("\n## ")[0]
     items = re.split(r"^(\d+)\. ", section, flags=re.MULTILINE)[1:]
-    found = zip(items[::2], items[1::2], strict=True)
-    return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in found}
+    pairs = zip(items[::2], items[1::2], strict=True)
+    return {int(number): re.findall(r"`([\w/]+\.py::\w+)`", item) for number, item in pairs}
 
 
 def test_each_of_the_thirteen_faults_has_a_test_and_each_test_is_there() -> None:
@@ -65,14 +65,14 @@ async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_ye
     """Else its write would fail after 5 s: stock yamux lets a sender 256 KiB ahead, and more only while it is read."""
     monkeypatch.setattr(libp2p, "muxers", lambda: {YAMUX: Yamux})
     monkeypatch.setattr(yamux, "MAX_WINDOW_SIZE", yamux.DEFAULT_WINDOW_SIZE)
-    held, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
+    holding, go_on, ended = asyncio.Event(), trio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     async with running(a, b):
 
         async def hold(stream) -> None:
             assert await stream.receive(10) == b"begin"
-            loop.call_soon_threadsafe(held.set)
+            loop.call_soon_threadsafe(holding.set)
             await go_on.wait()
             assert len(await stream.receive(MB)) == 900_000
             loop.call_soon_threadsafe(ended.set)
@@ -89,7 +89,7 @@ async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_ye
         await on_trio(a, serve)
         async with asyncio.timeout(60):
             await on_trio(b, say)
-            await held.wait()
+            await holding.wait()
 
             async def let(transport) -> None:
                 go_on.set()
@@ -99,7 +99,7 @@ async def test_what_a_foreign_peer_sends_is_taken_in_although_nobody_reads_it_ye
 
 
 async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(muxer):
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     a.serve("echo", echo, limit=100)
     async with running(a, b):
 
@@ -131,7 +131,7 @@ async def test_a_send_that_blocks_and_is_cancelled_leaves_the_connection_whole(m
 
 async def test_a_dial_waits_for_no_second_connection(monkeypatch):
     monkeypatch.setattr(swarm, "_HAPPY_EYEBALLS_DELAY", 10 * libp2p.DIAL_TIMEOUT)
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     async with running(a), running(b):
         assert await a.dial(await b.addresses()) == b.peer_id
 
@@ -160,7 +160,7 @@ def frames(data: bytes) -> list[bytes | type | None]:
     """What a stream gives of these bytes, until it ends."""
 
     async def main() -> list[bytes | type | None]:
-        found: list[bytes | type | None] = []
+        frames_seen: list[bytes | type | None] = []
         async with trio.open_nursery() as nursery:
 
             async def drop(peer: str) -> None:
@@ -168,12 +168,12 @@ def frames(data: bytes) -> list[bytes | type | None]:
 
             stream = LibP2PStream(Drop(data), "peer", nursery, 60.0, drop)
             try:
-                while not found or found[-1] is not None:
-                    found.append(await stream.receive(10_000))
+                while not frames_seen or frames_seen[-1] is not None:
+                    frames_seen.append(await stream.receive(10_000))
             except Malformed:
-                found.append(Malformed)
+                frames_seen.append(Malformed)
             await stream.reset()
-        return found
+        return frames_seen
 
     return trio.run(main)
 
@@ -191,7 +191,7 @@ def test_a_frame_that_is_cut_short_is_malformed(length):
 
 
 async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
-    ours = made()
+    ours = new_peer()
 
     async def speak_plaintext(transport) -> None:
         pair = create_new_key_pair()
@@ -208,7 +208,7 @@ async def test_a_host_that_speaks_plaintext_alone_is_no_peer():
 
 
 async def test_the_limits_are_ours_and_no_default():
-    peer = made()
+    peer = new_peer()
 
     async def limits(transport) -> tuple[int, ...]:
         network = transport._host.get_network()
@@ -232,7 +232,7 @@ async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused
             all_heard.set()
         return True
 
-    a, b = made(), made()
+    a, b = new_peer(), new_peer()
     b.subscribe("heads", hear)
     async with running(a, b):
         await publish_until(begun, a)
@@ -245,7 +245,7 @@ async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused
 
 
 async def test_gossip_goes_its_rounds_every_second():
-    peer = made()
+    peer = new_peer()
 
     async def heartbeat(transport) -> int:
         return transport._router.heartbeat_interval

@@ -35,16 +35,16 @@ def tried(outgoing: Outgoing, address: str, now: float, connected: tuple[str, ..
 def test_so_many_dials_at_once_and_so_many_a_minute_to_whomever() -> None:
     outgoing = Outgoing()
     everybody = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
-    made = [second for second, host in everybody if tried(outgoing, at(host), second)]
-    assert made.count(0) == BURST
-    assert len(made) == BURST + 600 * RATE
+    dialled_at = [second for second, host in everybody if tried(outgoing, at(host), second)]
+    assert dialled_at.count(0) == BURST
+    assert len(dialled_at) == BURST + 600 * RATE
 
 
 def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever() -> None:
     outgoing = Outgoing()
-    made = [second for second in range(3600) if tried(outgoing, at("10.0.0.1", f"peer{second}"), second)]
-    assert [later - earlier for earlier, later in pairwise(made)][:5] == [30, 60, 120, 240, 480]
-    assert {later - earlier for earlier, later in pairwise(made[5:])} == {LONGEST}
+    dialled_at = [second for second in range(3600) if tried(outgoing, at("10.0.0.1", f"peer{second}"), second)]
+    assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [30, 60, 120, 240, 480]
+    assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {LONGEST}
     assert tried(outgoing, at("10.0.0.1"), 9999)
     assert not tried(outgoing, at("10.0.0.1"), 9999 + PAUSE - 1)
     assert tried(outgoing, at("10.0.0.1"), 9999 + PAUSE), "after a long peace it starts anew"
@@ -52,8 +52,8 @@ def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever(
 
 def test_a_subnet_costs_few_failures_however_many_hosts_of_it_are_named() -> None:
     outgoing = Outgoing()
-    made = [second for second in range(3600) if tried(outgoing, at(f"8.8.8.{second % 256}"), second)]
-    assert len(made) <= FAILURES + 3600 / FAILURE_EACH
+    dialled_at = [second for second in range(3600) if tried(outgoing, at(f"8.8.8.{second % 256}"), second)]
+    assert len(dialled_at) <= FAILURES + 3600 / FAILURE_EACH
     assert tried(outgoing, at("8.8.9.1"), 3600), "and others pay nothing for it"
 
 

@@ -61,34 +61,34 @@ def loopback_is_foreign(ip: str) -> str:
 
 
 async def test_over_libp2p_a_handler_learns_the_party_of_the_asker_and_loopback_may_be_taken_for_foreign() -> None:
-    found: list[Origin] = []
+    origins: list[Origin] = []
     coordinator = ThreadedPeer(generate_key(), [LOOPBACK], limits=PeerLimits(subnet_of=loopback_is_foreign))
     node = ThreadedPeer(generate_key(), [])
 
     async def note(peer: str, data: bytes) -> bytes:
-        found.append(coordinator.origin(peer))
+        origins.append(coordinator.origin(peer))
         return b""
 
     coordinator.serve("note", note, limit=1)
     async with running(coordinator, node):
         await node.request(coordinator.peer_id, "note", b"", timeout=60)
         assert node.origin(coordinator.peer_id).party == coordinator.peer_id
-    assert found == [Origin(node.peer_id, "127.0.0.0/24")]
-    assert coordinator.origin(node.peer_id) == found[0], "also when it has gone"
+    assert origins == [Origin(node.peer_id, "127.0.0.0/24")]
+    assert coordinator.origin(node.peer_id) == origins[0], "also when it has gone"
 
 
 async def test_over_https_a_handler_learns_the_party_of_the_asker() -> None:
-    found: list[Origin] = []
+    origins: list[Origin] = []
     servers: list[PeerAndHttps] = []
 
     async def note(peer: str, data: bytes) -> bytes:
-        found.append(servers[-1].origin(peer))
+        origins.append(servers[-1].origin(peer))
         return b""
 
     for limits in (Limits(subnet_of=loopback_is_foreign), Limits()):
         async with served(note=note, limits=limits) as server, client_of(server) as client:
             servers.append(server)
             await client.request("coordinator", "note", b"", timeout=60)
-    assert found[0] == Origin("https/127.0.0.1", "127.0.0.0/24")
-    assert found[1].connection.startswith("https/127.0.0.1/")
-    assert found[1].party == found[1].connection
+    assert origins[0] == Origin("https/127.0.0.1", "127.0.0.0/24")
+    assert origins[1].connection.startswith("https/127.0.0.1/")
+    assert origins[1].party == origins[1].connection

@@ -57,14 +57,14 @@ def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> 
 def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
     slots = Slots()
     eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(PER_PARTY + 1)]
-    held = [slots.at_work("submit", one) for one in eve[:PER_PARTY]]
-    for one in held:
+    taken = [slots.at_work("submit", one) for one in eve[:PER_PARTY]]
+    for one in taken:
         one.__enter__()
     with pytest.raises(Busy), slots.at_work("submit", eve[-1]):
         pass
     with slots.at_work("lease", eve[-1]), slots.at_work("submit", Origin("alice", "8.8.4.0/24")):
         pass
-    held.pop().__exit__(None, None, None)
+    taken.pop().__exit__(None, None, None)
     with slots.at_work("submit", eve[-1]):
         pass
     with slots.at_work("plan", eve[0]), pytest.raises(Busy), slots.at_work("plan", eve[0]):

@@ -243,7 +243,7 @@ def test_a_peer_that_asks_more_than_its_share_is_told_busy():
 
 
 def gossipers(network: MemoryNetwork, names: str, verdict: dict[str, bool], heard: list[tuple[str, str, bytes]]):
-    made = []
+    new_peers = []
     for name in names:
         peer = Peer(network.transport(name), seed=0)
 
@@ -252,15 +252,15 @@ def gossipers(network: MemoryNetwork, names: str, verdict: dict[str, bool], hear
             return verdict.get(name, True)
 
         peer.subscribe("heads", hear)
-        made.append(peer)
-    return made
+        new_peers.append(peer)
+    return new_peers
 
 
-async def gossiped_along_a_line(network: MemoryNetwork, made: list[Peer]) -> None:
-    async with running(*made, connect=False):
-        for one, two in pairwise(made):
+async def gossiped_along_a_line(network: MemoryNetwork, chain: list[Peer]) -> None:
+    async with running(*chain, connect=False):
+        for one, two in pairwise(chain):
             await one.dial(await two.addresses())
-        await made[0].publish("heads", b"head")
+        await chain[0].publish("heads", b"head")
         await anyio.sleep(10)
 
 
@@ -291,15 +291,15 @@ def test_a_lossy_network_loses_dials_alike_for_the_same_seed():
     def fates(seed: int) -> list[bool]:
         async def main() -> list[bool]:
             network = MemoryNetwork(seed, link=Link(loss=0.5))
-            async with peers(network, *"abcdefgh", connect=False) as made:
-                found = []
-                for other in made[1:]:
+            async with peers(network, *"abcdefgh", connect=False) as everybody:
+                fates_seen = []
+                for other in everybody[1:]:
                     try:
-                        await made[0].dial(await other.addresses())
-                        found.append(True)
+                        await everybody[0].dial(await other.addresses())
+                        fates_seen.append(True)
                     except Unreachable:
-                        found.append(False)
-                return found
+                        fates_seen.append(False)
+                return fates_seen
 
         return run_fake(main)
 

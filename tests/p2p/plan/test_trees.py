@@ -27,13 +27,13 @@ def network(number: int, uplink: float = 10.0 * MB, latency: float = 0.01) -> di
 
 
 def reached(plan: Plan, stripe: int) -> set[str]:
-    children, found, waiting = plan.children(stripe), set[str](), [plan.source]
+    children, reached_peers, waiting = plan.children(stripe), set[str](), [plan.source]
     while waiting:
         fed = children.get(waiting.pop(), [])
-        assert not found & set(fed)
-        found |= set(fed)
+        assert not reached_peers & set(fed)
+        reached_peers |= set(fed)
         waiting += fed
-    return found
+    return reached_peers
 
 
 def check(plan: Plan, lines: dict[str, Line]) -> None:
@@ -46,7 +46,7 @@ def check(plan: Plan, lines: dict[str, Line]) -> None:
 @settings(max_examples=80, deadline=None)
 @given(LINES, st.sampled_from([1e5, 1e6, 1e7, 1e8]), st.integers(0, 99))
 def test_a_fresh_plan_reaches_everybody_by_disjoint_inner_nodes_within_their_uplinks(lines, uplink, seed):
-    peers = {f"p{index}": line for index, line in enumerate(lines)}
+    peers = {f"p{index}": link for index, link in enumerate(lines)}
     plan = fresh("source", uplink, peers, LOAD, seed)
     check(plan, peers)
     assert plan == fresh("source", uplink, peers, LOAD, seed)
@@ -107,10 +107,10 @@ def test_one_departure_changes_only_the_edges_of_those_it_fed():
     planner = Planner("source", 1)
     before = planner.update(10 * MB, lines, LOAD)
     gone = next(up for up in before.parents["p0"] if up != "source")
-    after = planner.update(10 * MB, {peer: line for peer, line in lines.items() if peer != gone}, LOAD)
+    after = planner.update(10 * MB, {peer: link for peer, link in lines.items() if peer != gone}, LOAD)
     orphans = {edge for edge in before.edges() if edge[1] == gone}
     assert before.edges() - after.edges() == orphans | {edge for edge in before.edges() if edge[2] == gone}
-    check(after, {peer: line for peer, line in lines.items() if peer != gone})
+    check(after, {peer: link for peer, link in lines.items() if peer != gone})
 
 
 def test_one_arrival_changes_no_edge_of_others():
@@ -126,14 +126,14 @@ def test_many_departures_at_once_give_a_fresh_plan():
     lines = network(100)
     planner = Planner("source", 1)
     planner.update(10 * MB, lines, LOAD)
-    rest = {peer: line for peer, line in lines.items() if int(peer[1:]) % 3}
+    rest = {peer: link for peer, link in lines.items() if int(peer[1:]) % 3}
     assert planner.update(10 * MB, rest, LOAD) == fresh("source", 10 * MB, rest, LOAD, 1)
 
 
 @settings(max_examples=40, deadline=None)
 @given(LINES, st.lists(st.tuples(st.integers(0, 59), st.booleans()), max_size=25), st.integers(0, 9))
 def test_a_plan_holds_through_any_coming_and_going(lines, moves, seed):
-    everybody = {f"p{index}": line for index, line in enumerate(lines)}
+    everybody = {f"p{index}": link for index, link in enumerate(lines)}
     here = dict(everybody)
     planner = Planner("source", seed)
     for number, comes in moves:
@@ -167,7 +167,7 @@ def test_a_quarter_of_the_source_is_left_to_those_who_ask_beside_the_plan_where_
     planner, lines = Planner("source", 1), network(100, uplink=3.0 * MB)
     planner.update(10 * MB, lines, LOAD)
     assert from_source(planner.plan) <= (1 - SPARE) * 10 * MB
-    planner.update(10 * MB, {peer: line for peer, line in lines.items() if peer != "p0"}, LOAD)
+    planner.update(10 * MB, {peer: link for peer, link in lines.items() if peer != "p0"}, LOAD)
     assert from_source(planner.plan) <= (1 - SPARE) * 10 * MB
 
 

@@ -23,9 +23,9 @@ class Poisoner(Payload):
     """A payload whose holder sends other bytes, with the true proofs."""
 
     def read(self, index, *, block=True):
-        found = super().read(index)
-        assert found is not None
-        data, proof = found
+        chunk = super().read(index)
+        assert chunk is not None
+        data, proof = chunk
         return bytes(byte ^ 1 for byte in data[:1]) + data[1:], proof
 
 

@@ -102,13 +102,13 @@ def test_chunks_already_here_are_not_asked_for():
 
 
 def test_the_coordinator_is_asked_at_once_where_nobody_else_is_connected():
-    s = swarm(last="coordinator")
+    s = swarm(fallback="coordinator")
     s.has("coordinator", ALL, 0)
     assert by_peer(s.next(0)) == {"coordinator": LAST_WINDOW_MIN}
 
 
 def test_the_coordinator_is_asked_only_for_what_no_other_has():
-    s = swarm(4, last="coordinator")
+    s = swarm(4, fallback="coordinator")
     s.has("coordinator", 0b1111, 0)
     s.has("a", 0b0011, 0)
     asks = s.next(0)
@@ -117,7 +117,7 @@ def test_the_coordinator_is_asked_only_for_what_no_other_has():
 
 
 def test_the_coordinator_waits_until_a_connected_peer_has_spoken():
-    s = swarm(last="coordinator")
+    s = swarm(fallback="coordinator")
     s.joined("coordinator", 0)
     s.joined("a", 0)
     s.has("coordinator", ALL, 0.01)
@@ -127,7 +127,7 @@ def test_the_coordinator_waits_until_a_connected_peer_has_spoken():
 
 
 def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
-    s = swarm(last="coordinator")
+    s = swarm(fallback="coordinator")
     s.joined("a", 0)
     s.has("coordinator", ALL, 0)
     assert s.deadline() == GRACE
@@ -135,7 +135,7 @@ def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
 
 
 def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_queues():
-    s = swarm(last="coordinator")
+    s = swarm(fallback="coordinator")
     s.has("coordinator", ALL, 0)
     s.next(0)
     for index in [index for index in range(100) if s.owed("coordinator", index)]:
@@ -173,7 +173,7 @@ def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
 
 
 def test_the_coordinator_steps_in_for_a_stalled_peer():
-    s = swarm(2, last="coordinator")
+    s = swarm(2, fallback="coordinator")
     s.has("coordinator", 0b11, 0)
     s.has("a", 0b11, 0)
     assert by_peer(s.next(0)) == {"a": 2}
@@ -249,11 +249,11 @@ def test_a_complete_download_asks_for_nothing():
 @given(st.integers(1, 40), st.integers(0, 10**6), st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=6))
 def test_every_chunk_that_somebody_has_arrives_once(chunks, seed, holdings):
     everything = (1 << chunks) - 1
-    s = Swarm(chunks, CHUNK, seed=seed, last="0")
+    s = Swarm(chunks, CHUNK, seed=seed, fallback="0")
     union = 0
-    for number, held in enumerate(holdings):
-        s.has(str(number), held & everything, 0)
-        union |= held & everything
+    for number, indices in enumerate(holdings):
+        s.has(str(number), indices & everything, 0)
+        union |= indices & everything
     got: Counter[int] = Counter()
     now = 0.0
     while asks := s.next(now):
@@ -477,7 +477,7 @@ def test_while_there_is_more_to_ask_a_first_chunk_is_awaited_in_full():
 
 
 def test_the_coordinator_as_a_parent_is_asked_as_any_parent():
-    s = swarm(20, last="coordinator")
+    s = swarm(20, fallback="coordinator")
     s.follow(("coordinator",), 0)
     s.has("coordinator", (1 << 20) - 1, 0)
     s.has("other", (1 << 20) - 1, 0)
@@ -512,7 +512,7 @@ def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
 def orphaned() -> Swarm:
     """Of the even chunks the first five are here. Their parent has left; another peer has two more, the coordinator
     all of them."""
-    s = swarm(40, last="coordinator")
+    s = swarm(40, fallback="coordinator")
     s.follow(PLAN, 0)
     for peer, chunks in (("p", 0x155), ("q", 0), ("other", 0x5555), ("coordinator", (1 << 40) - 1)):
         s.has(peer, chunks, 0)
@@ -590,7 +590,7 @@ def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
 
 def live(random: Random, chunks: int) -> None:
     """Many things happen to a swarm by chance; then all that is missing comes."""
-    s, open_, now = Swarm(chunks, CHUNK, seed=1, last="x"), set[Ask](), 0.0
+    s, open_, now = Swarm(chunks, CHUNK, seed=1, fallback="x"), set[Ask](), 0.0
     everything, lazy = (1 << chunks) - 1, random.choice("abcd")
     for _ in range(200):
         now += random.choice((0, 0.01, 0.1, 0.5, 3.0))
@@ -624,10 +624,10 @@ def live(random: Random, chunks: int) -> None:
 def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
     counted, holders = Counter[int](), Holders()
     for comes, chunks in steps:
-        held = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]
-        for index in held:
+        counts = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]
+        for index in counts:
             counted[index] += 1 if comes else -1
-        (holders.add if comes else holders.remove)(sum(1 << index for index in held))
+        (holders.add if comes else holders.remove)(sum(1 << index for index in counts))
     of = [index for index in range(8) if candidates >> index & 1]
     fewest = min(counted[index] for index in of)
     assert holders.rarest(candidates) == sum(1 << index for index in of if counted[index] == fewest)
@@ -642,7 +642,7 @@ def test_no_more_is_asked_than_is_wanted():
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6), st.lists(st.sampled_from("abcdex"), max_size=40))
 def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripes, seed, moves):
     everything = (1 << chunks) - 1
-    s = Swarm(chunks, CHUNK, seed=seed, last="x")
+    s = Swarm(chunks, CHUNK, seed=seed, fallback="x")
     s.follow("abcde"[:stripes], 0)
     for peer in "abcdex":
         s.has(peer, everything, 0)

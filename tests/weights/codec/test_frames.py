@@ -296,12 +296,12 @@ def test_too_many_changes_are_not_listed(build: codec.Build) -> None:
 
 
 def test_a_change_beyond_the_frame_is_not_written(build: codec.Build) -> None:
-    held, index, bits = np.zeros(20, np.uint16), np.array([7, 26], np.uint32), np.array([1, 2], np.uint16)
-    build.write(index, bits, held, 7)
-    assert held.tolist() == [1, *[0] * 18, 2]
+    target, index, bits = np.zeros(20, np.uint16), np.array([7, 26], np.uint32), np.array([1, 2], np.uint16)
+    build.write(index, bits, target, 7)
+    assert target.tolist() == [1, *[0] * 18, 2]
     for beyond in (6, 27):
         with pytest.raises(IndexError):
-            build.write(np.array([beyond], np.uint32), bits[:1], held, 7)
+            build.write(np.array([beyond], np.uint32), bits[:1], target, 7)
 
 
 SMALL = """
@@ -362,13 +362,13 @@ def test_a_damaged_body_means_the_same_to_all_builds(frame: tuple[str, Bits, Bit
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):
         del damaged[data.draw(st.integers(0, len(damaged))) :]
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for build in BUILDS:
         with codec.using(build):
             body = memoryview(bytes(damaged))
-            found.append(outcome(lambda body=body: codec.decode(dtype, 1, body, old, len(old)).changes(old)))
-    assert found == [found[0]] * len(BUILDS)
-    if found[0] != "refused":
-        index = np.array(found[0][0])
+            outcomes.append(outcome(lambda body=body: codec.decode(dtype, 1, body, old, len(old)).changes(old)))
+    assert outcomes == [outcomes[0]] * len(BUILDS)
+    if outcomes[0] != "refused":
+        index = np.array(outcomes[0][0])
         assert (np.diff(index) > 0).all()
         assert index[-1] < len(old)
