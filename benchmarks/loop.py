@@ -232,7 +232,7 @@ def _logging_programs() -> Programs:
     """The real ones; nodes tell more, in JSON."""
     real = real_programs()
 
-    def node(invite: str, home: Path, name: str, journey: multiaddr.Way) -> list[str]:
+    def node(invite: str, home: Path, name: str, journey: multiaddr.Route) -> list[str]:
         return [*real.node(invite, home, name, journey), "--log", "debug", "--json-logs"]
 
     return dataclasses.replace(real, node=node)

@@ -55,7 +55,7 @@ from coordinator.web.run_view_builder import Painter
 from coordinator.web.site import application, serve_web
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine, Supervisor
-from p2p.https.client_limits import Limits
+from p2p.https.client_limits import HttpsLimits
 from p2p.identity import public_bytes, public_key
 from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
@@ -333,19 +333,19 @@ def _page_named(folder: RunFolder, url: str) -> Iterator[None]:
         folder.page.unlink(missing_ok=True)
 
 
-def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, Limits, WebLimits]:
+def connection_limits(config: CoordinatorConfig, files: int) -> tuple[PeerLimits, HttpsLimits, WebLimits]:
     """Return the limits of libp2p, HTTPS and the page, fitted to `files` open files."""
     https = config.https.connections if config.https.listen else 0
     wanted = (config.network.connections, https, config.web.connections)
     over_libp2p, over_https, with_page = descriptors.fitted(files, *wanted)
     return (
         PeerLimits(over_libp2p, config.network.subnet_connections),
-        Limits(connections=over_https, per_visitor=config.https.address_connections),
+        HttpsLimits(connections=over_https, per_visitor=config.https.address_connections),
         WebLimits(connections=with_page, per_address=config.web.address_connections),
     )
 
 
-def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: Limits | None = None) -> Network:
+def with_https(peer: AnyPeer, run: Run, uplink: Uplink | None = None, limits: HttpsLimits | None = None) -> Network:
     """Return the network of `peer`, with HTTPS beside it where the settings say so. `uplink`, `limits`: see
     `HttpsServer`. Raises `LocalFault`."""
     from p2p.https.certificate import server_context

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.training.run_watch import Watch
-from runtime.control_socket import ControlServer, NotYours, socket_path
+from runtime.control_socket import ControlSocket, NotYours, socket_path
 from runtime.errors import LocalFault
 
 MOST_WHY = 300
@@ -37,7 +37,7 @@ class OperatorSocket:
             "keys": self._keys,
             "remark": self._remarked,
         }
-        self.server = ControlServer(socket_path(home), commands, logger="coordinator")
+        self.server = ControlSocket(socket_path(home), commands, logger="coordinator")
 
     async def run(self) -> None:
         """Serve until cancelled. Raises `LocalFault` where the socket's folder belongs to another user."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from p2p.multiaddr import WAYS, Way, address_of
+from p2p.multiaddr import ROUTES, Route, address_of
 from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
@@ -49,8 +49,8 @@ class NodeConfig(BaseModel):
         description="Multiaddresses to listen on; other volunteers take chunks here. Port 0: any free one; of those "
         "below 1024 only 443 is announced to others. An empty list: nowhere.",
     )
-    via: tuple[Way, ...] = Field(
-        WAYS, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
+    via: tuple[Route, ...] = Field(
+        ROUTES, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
     )
     uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
     relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")

@@ -29,9 +29,9 @@ from node.links.reachability import Reach
 from node.trust.run_clock import RunClock
 from node.trust.trust_store import Records
 from node.versions.follower import Follower
-from p2p.discovery.dialer import Strangers
+from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.invite import Invite
-from p2p.discovery.peer_records import Own
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import PROTOCOL
 from p2p.network import Network
 from protocol import refusals
@@ -63,7 +63,7 @@ class Contacts:
         self._config, self._invite, self._peer_id = config, invite, network.links.peer_id
         self._records, self._engine, self._follower = records, engine, follower
         self._tasks: TaskGroup | None = None
-        strangers = Strangers(network.links, invite.run, clock.now)
+        strangers = PeerDialer(network.links, invite.run, clock.now)
         self.neighbours = Neighbours(network.links, strangers, folder / "peers", seed)
         self.link = CoordinatorLink(
             network.rpc, network.links, key, records, clock,
@@ -74,7 +74,7 @@ class Contacts:
         self.reach = Reach(
             network.rpc, network.links, network.inbound,
             relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
-            changed=self.link.lost, own=Own(key, invite.run), now=clock.now,
+            changed=self.link.lost, own=RecordIssuer(key, invite.run), now=clock.now,
         )  # fmt: skip
         self.parents = Parents(
             network.handlers, network.rpc, network.links, network.exchange, strangers,

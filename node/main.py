@@ -62,7 +62,7 @@ def _invite(config: NodeConfig) -> Invite:
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
     """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
     from p2p.https.client import HttpsClient
-    from p2p.https.failover import Ways
+    from p2p.https.failover import FailoverNetwork
     from p2p.libp2p.threaded_network import ThreadedPeer
     from p2p.limits.relay_quota import RelayLimits
     from p2p.limits.subnets import PeerLimits
@@ -80,7 +80,7 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:
         raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other ways")
-    return Ways(direct, https, via=config.via).network
+    return FailoverNetwork(direct, https, routes=config.via).network
 
 
 def _found_nearby(config: NodeConfig) -> Invite:

@@ -4,7 +4,7 @@ Rules
 1. Signed bytes = "echo2/<protocol>/<kind>" || run id (32) || payload length (8, big-endian) || payload: no
    document passes for one of another kind, run or protocol.
 2. A kind is signed by exactly one role (`ROLES`); a role's keys and threshold come from the signed Root.
-3. `open_sealed` verifies the bytes received, never a re-serialisation, and returns the payload only when enough
+3. `verify_envelope` verifies the bytes received, never a re-serialisation, and returns the payload only when enough
    *distinct* keys of the role signed it.
 4. A `Verified` is made by `verify` and `verify_named` alone. It keeps the verified bytes and the value decoded from
    them: nothing is decoded again further on, and nothing is decoded that was not verified.
@@ -50,7 +50,7 @@ class Signature(msgspec.Struct, frozen=True, array_like=True):
     signature: bytes
 
 
-class Sealed(msgspec.Struct, frozen=True, array_like=True):
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """A payload with its signatures: what is stored, gossiped and hashed."""
 
     kind: str
@@ -73,7 +73,7 @@ class Verified(Generic[T]):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Sealed).decode
+_decode = msgspec.msgpack.Decoder(Envelope).decode
 
 
 def signed_bytes(kind: str, run: bytes, payload: bytes) -> bytes:
@@ -87,10 +87,10 @@ def seal(kind: str, run: bytes, payload: bytes, *keys: Ed25519PrivateKey) -> byt
     """Sign `payload` with every key; the sealed document's bytes."""
     covered = signed_bytes(kind, run, payload)
     signatures = [Signature(public_bytes(key), key.sign(covered)) for key in keys]
-    return _encode(Sealed(kind, run, payload, signatures))
+    return _encode(Envelope(kind, run, payload, signatures))
 
 
-def peek(data: bytes) -> Sealed:
+def decode_unverified(data: bytes) -> Envelope:
     """Decode without verifying: to learn who claims to have signed. Raises `Malformed`."""
     if len(data) > ENVELOPE_LIMIT:
         raise Malformed(f"a sealed document of {len(data)} bytes")
@@ -103,25 +103,25 @@ def peek(data: bytes) -> Sealed:
     return sealed
 
 
-def open_sealed(data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int = 1) -> bytes:
+def verify_envelope(data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int = 1) -> bytes:
     """The payload, once `threshold` distinct keys out of `keys` have signed it for this kind and run.
 
     Raises `Malformed` for bytes that are no sealed document, `BadSignature` for everything else.
     """
-    return _opened(peek(data), kind, run, keys, threshold)
+    return _opened(decode_unverified(data), kind, run, keys, threshold)
 
 
 def open_signed(data: bytes, kind: str, run: bytes) -> tuple[bytes, bytes]:
     """Return the one key that signed the document, whichever it is, and the payload: of kinds of role "node", whose
-    signer says who speaks. Raises as `open_sealed`."""
-    sealed = peek(data)
+    signer says who speaks. Raises as `verify_envelope`."""
+    sealed = decode_unverified(data)
     if len(sealed.signatures) != 1:
         raise BadSignature(f"{len(sealed.signatures)} signatures")
     key = sealed.signatures[0].key
     return key, _opened(sealed, kind, run, [key], 1)
 
 
-def _opened(sealed: Sealed, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
+def _opened(sealed: Envelope, kind: str, run: bytes, keys: Collection[bytes], threshold: int) -> bytes:
     if threshold < 1:
         raise ValueError("a threshold is at least 1")
     if sealed.kind != kind or sealed.run != run:
@@ -136,8 +136,9 @@ def _opened(sealed: Sealed, kind: str, run: bytes, keys: Collection[bytes], thre
 def verify(
     data: bytes, kind: str, run: bytes, keys: Collection[bytes], threshold: int, decode: Callable[[bytes], T]
 ) -> Verified[T]:
-    """Verify a sealed document as `open_sealed` does, and decode its payload. Raises as `open_sealed` and `decode`."""
-    return Verified(decode(open_sealed(data, kind, run, keys, threshold)), data, _CHECK)
+    """Verify a sealed document as `verify_envelope` does, and decode its payload. Raises as `verify_envelope` and
+    `decode`."""
+    return Verified(decode(verify_envelope(data, kind, run, keys, threshold)), data, _CHECK)
 
 
 def verify_named(data: bytes, digest: bytes, decode: Callable[[bytes], T]) -> Verified[T]:

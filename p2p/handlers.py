@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
+MethodHandler = Callable[[str, bytes], Awaitable[bytes]]
 """(peer id, request bytes) -> answer bytes."""
 
 METHOD_LIMIT: Final = 64
 """Bytes of a method's name."""
 
 
-class Method(NamedTuple):
+class HandlerEntry(NamedTuple):
     """`limit`: bytes of a request; a longer one is refused before it is read."""
 
-    handler: RequestHandler
+    handler: MethodHandler
     limit: int
 
 
@@ -29,15 +29,15 @@ class Handlers:
     """`methods`: what is answered, by name."""
 
     def __init__(self) -> None:
-        self.methods: dict[str, Method] = {}
+        self.methods: dict[str, HandlerEntry] = {}
         self._unanswered = Counter[str]()
         self._elsewhere: list[Handlers] = []
 
-    def serve(self, method: str, handler: RequestHandler, *, limit: int) -> None:
+    def serve(self, method: str, handler: MethodHandler, *, limit: int) -> None:
         """Answer `method`. An exception that leaves the handler fails that request alone, and is logged."""
         if len(method.encode()) > METHOD_LIMIT:
             raise ValueError(f"method name {method!r} exceeds {METHOD_LIMIT} bytes")
-        self.methods[method] = Method(handler, limit)
+        self.methods[method] = HandlerEntry(handler, limit)
 
     async def answer(self, method: str, peer: str, request: bytes) -> bytes:
         """Answer one request that has come whole. Raises what the handler raises."""
@@ -52,7 +52,7 @@ class Handlers:
         own = sum(self._unanswered[method] for method in methods)
         return own + sum(other.unanswered(methods) for other in self._elsewhere)
 
-    def across(self, bridged: Callable[[RequestHandler], RequestHandler]) -> "Handlers":
+    def across(self, bridged: Callable[[MethodHandler], MethodHandler]) -> "Handlers":
         """Return the same methods for an entrance on another thread. `bridged`: a handler of this one as that one may
         call it."""
         other = Handlers()

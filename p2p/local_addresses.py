@@ -30,13 +30,13 @@ def listenable(addresses: Sequence[str], has_ip6: bool | None = None) -> list[st
 def machine_addresses() -> list[str]:
     """Return the IP addresses of the interfaces, those that reach no other machine (loopback, link-local) left out,
     unless there is no other."""
-    found = [
+    addresses = [
         entry.address
         for entries in psutil.net_if_addrs().values()
         for entry in entries
         if entry.family in _FAMILIES and "%" not in entry.address
     ]
-    reaching = [address for address in found if not _is_local(address)]
+    reaching = [address for address in addresses if not _is_local(address)]
     return reaching or ["127.0.0.1", "::1"]
 
 
@@ -50,10 +50,10 @@ def _has_ip6() -> bool:
 
 
 def _concrete(address: str, own: Sequence[str]) -> list[str]:
-    found = address_of(address)
-    if found.ip is None or not found.ip.is_unspecified:
+    parsed = address_of(address)
+    if parsed.ip is None or not parsed.ip.is_unspecified:
         return [address]
-    return [found.at(ip).text for ip in own if ipaddress.ip_address(ip).version == found.ip.version]
+    return [parsed.at(ip).text for ip in own if ipaddress.ip_address(ip).version == parsed.ip.version]
 
 
 def _is_local(text: str) -> bool:

@@ -25,8 +25,8 @@ MOST: Final = 16
 """Addresses in an invite or a Head."""
 LONGEST: Final = 1024
 """Characters of an address."""
-Way = Literal["direct", "relay", "https"]
-WAYS: Final[tuple[Way, ...]] = get_args(Way)
+Route = Literal["direct", "relay", "https"]
+ROUTES: Final[tuple[Route, ...]] = get_args(Route)
 """How a peer may be reached, the best way first."""
 OVER_HTTPS: Final = "https/"
 """Begins the name of an asker whom only the signature in its request tells more about; an IP address follows."""
@@ -47,7 +47,7 @@ class Address(NamedTuple):
     components: tuple[tuple[str, str], ...]
 
     @property
-    def route(self) -> Way:
+    def route(self) -> Route:
         """The way by which the address leads."""
         names = dict(self.components)
         return "relay" if "p2p-circuit" in names else "https" if "https" in names else "direct"
@@ -213,7 +213,7 @@ def ended(address: str, peer: str) -> str:
     return address if address_of(address).peers else f"{address}/p2p/{peer}"
 
 
-def way_of(address: str) -> Way:
+def route_of(address: str) -> Route:
     """The way by which an address leads."""
     return address_of(address).route
 
@@ -223,7 +223,7 @@ def peer_of(address: str) -> str:
     return address_of(address).peer
 
 
-def way_of_asker(peer: str) -> Way:
+def route_of_requester(peer: str) -> Route:
     """The way by which a request came, from what its handler is told of the asker."""
     return "https" if peer.startswith(OVER_HTTPS) else "direct"
 

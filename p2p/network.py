@@ -8,9 +8,9 @@
     `Handlers`    | answered from          |                         | answered from (`HttpsServer`)
 
 `Peer` (p2p/peer/peer.py) runs over any transport in its own event loop. `ThreadedPeer` (p2p/libp2p/threaded_network.py)
-is one on a trio thread over libp2p, called from asyncio. `Ways` (p2p/https/failover.py) is a node's choice between one
-of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods are safe in the
-daemon's event loop only, except where they say more.
+is one on a trio thread over libp2p, called from asyncio. `FailoverNetwork` (p2p/https/failover.py) is a node's choice
+between one of these and HTTPS; `PeerAndHttps` (p2p/https/combined_network.py) serves a coordinator at both. Methods are
+safe in the daemon's event loop only, except where they say more.
 """
 
 from collections.abc import Collection, Sequence
@@ -50,7 +50,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
 
 
-class Feed(msgspec.Struct, frozen=True, kw_only=True):
+class PeerTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """What one peer sent of a payload. `began`, `ended`: seconds from the fetch's start to the first chunk asked of the
     peer, and to the last one that came. `nbytes`: verified bytes."""
 
@@ -60,12 +60,12 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
     """How a payload came: who fed it, in the order in which they began. `seconds`: from the first call to the file
     under its name, over calls that were cancelled. Zero and empty where the payload was here already."""
 
     seconds: float = 0.0
-    feeds: tuple[Feed, ...] = ()
+    feeds: tuple[PeerTransfer, ...] = ()
 
 
 class Host(Protocol):
@@ -95,7 +95,7 @@ class Links(Protocol):
     async def peers(self) -> list[str]:
         """Return the connected peers."""
 
-    async def way(self, peer: str) -> str | None:
+    async def route(self, peer: str) -> str | None:
         """Return by which way (p2p/multiaddr.py) a connected peer is reached; None: it is not connected."""
 
     async def dial(self, addresses: Sequence[str]) -> str:
@@ -121,8 +121,8 @@ class PayloadExchange(Protocol):
     async def unshare(self, payload_hash: bytes) -> None:
         """Serve it no longer."""
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
-        """Bring a payload to `path` from connected peers, `last` (the coordinator) only where nobody else
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
+        """Bring a payload to `path` from connected peers, `fallback` (the coordinator) only where nobody else
         has a chunk. Each chunk is verified before it is stored, and served to others at once. Resumes from
         `path` + ".part" after a crash. Returns when the whole file is verified, fsynced and renamed; it is
         then shared. Retries peers until cancelled. Tells who sent it."""
@@ -160,7 +160,7 @@ class Inbound(Protocol):
 class Uplink(Protocol):
     """This machine's limit on payload bytes that leave, for what no chunk stream carries."""
 
-    async def turn(self, peer: str, nbytes: int) -> None:
+    async def await_uplink(self, peer: str, nbytes: int) -> None:
         """Wait until so many bytes may leave to `peer`."""
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from p2p.envelope import ROLES as ROLE_OF
-from p2p.envelope import open_sealed, peek
+from p2p.envelope import decode_unverified, verify_envelope
 from p2p.errors import BadSignature
 from p2p.network import Manifest
 from p2p.wire_types import Count, Hash, Key, Milliseconds, Name, Token, Wire, decode
@@ -96,7 +96,7 @@ class Unproven(BadSignature):
 def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) -> Root:
     """Verify the Root that follows `before` (rule 1). `before`: None: it is the first one, whose hash the caller has
     checked. `run`: the run's id; None: the first Root's own. Raises `WrongRoot`, `Malformed`."""
-    root = decode(peek(sealed).payload, Root)
+    root = decode(decode_unverified(sealed).payload, Root)
     if before is not None and root.serial != before.serial + 1:
         raise WrongRoot(f"a Root with serial {root.serial} cannot follow serial {before.serial}")
     run = run or (before or root).run
@@ -105,7 +105,7 @@ def verify_root(sealed: bytes, before: Root | None, run: bytes | None = None) ->
     for signers in (root,) if before is None else (before, root):
         role = signers.roles["root"]
         try:
-            open_sealed(sealed, "root", run, role.keys, role.threshold)
+            verify_envelope(sealed, "root", run, role.keys, role.threshold)
         except BadSignature as error:
             raise WrongRoot(str(error)) from None
     return root
@@ -133,7 +133,7 @@ def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | 
     for root in reversed(chain):
         role = root.roles[ROLE_OF[kind]]
         try:
-            payload = open_sealed(sealed, kind, root.run, role.keys, role.threshold)
+            payload = verify_envelope(sealed, kind, root.run, role.keys, role.threshold)
         except BadSignature:
             after = root
             continue
@@ -145,7 +145,7 @@ def open_kept(sealed: bytes, kind: str, chain: Sequence[Root], *, stored: int | 
             return payload
         try:
             good = set(role.keys) - gone
-            return open_sealed(sealed, kind, root.run, good, role.threshold)
+            return verify_envelope(sealed, kind, root.run, good, role.threshold)
         except BadSignature as error:
             raise Unproven(f"the key that signed this {kind} was revoked") from error
     raise BadSignature(f"{kind}: not signed by the keys of role {ROLE_OF[kind]} in any Root of the run")

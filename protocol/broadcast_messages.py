@@ -7,7 +7,7 @@ from msgspec import Meta
 from p2p.wire_types import Count, Hash, Milliseconds, PeerId, SealedRecord, Wire
 
 
-class Sender(Wire, frozen=True):
+class TransferSource(Wire, frozen=True):
     """What one peer sent of a payload. `nbytes`: verified. `began`: the first chunk was asked of the peer; `ended`: the
     last one came; times as in Acknowledgement."""
 
@@ -17,13 +17,13 @@ class Sender(Wire, frozen=True):
     ended: Milliseconds
 
 
-class Taken(Wire, frozen=True):
+class PayloadTransfer(Wire, frozen=True):
     """A payload that the node fetched. `took`: milliseconds from the start to complete. `senders`: those that sent
     most."""
 
     payload_hash: Hash
     took: Milliseconds
-    senders: Annotated[list[Sender], Meta(max_length=32)]
+    senders: Annotated[list[TransferSource], Meta(max_length=32)]
 
 
 class Acknowledgement(Wire, frozen=True):
@@ -38,10 +38,10 @@ class Acknowledgement(Wire, frozen=True):
     heard: Milliseconds
     complete: Milliseconds
     applied: Milliseconds
-    taken: Annotated[list[Taken], Meta(max_length=8)] = []
+    taken: Annotated[list[PayloadTransfer], Meta(max_length=8)] = []
 
 
-class PlanAsk(Wire, frozen=True):
+class PlanRequest(Wire, frozen=True):
     """node -> coordinator, method "plan", unsealed: who asks is who is connected, and it speaks of its own place only.
 
     `uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `latency`: milliseconds one way, None:
@@ -53,7 +53,7 @@ class PlanAsk(Wire, frozen=True):
     failed: Annotated[list[PeerId], Meta(max_length=16)] = []
 
 
-class PlanAnswer(Wire, frozen=True):
+class PlanResponse(Wire, frozen=True):
     """coordinator -> node. `parents`: one a stripe; none: there is no plan. `records`: the sealed PeerRecords, as
     they came, of the others than the coordinator."""
 

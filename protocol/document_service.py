@@ -10,13 +10,13 @@ from typing import Final
 
 from p2p.errors import Malformed
 from p2p.wire_types import decode
-from protocol.requests import Documents, DocumentsAsk
-from protocol.versions import HeadAnswer, HeadAsk
+from protocol.requests import DocumentsRequest, DocumentsResponse
+from protocol.versions import HeadRequest, HeadResponse
 
 ANSWER_BYTES: Final = 48 << 20
 
 
-def documents(ask: DocumentsAsk, find: Callable[[bytes], bytes | None]) -> Documents:
+def documents(ask: DocumentsRequest, find: Callable[[bytes], bytes | None]) -> DocumentsResponse:
     """Return the documents asked for, in their order. `find`: a document by its hash, None where it is not here."""
     room, kept = ANSWER_BYTES, list[bytes | None]()
     for digest in ask.hashes:
@@ -25,21 +25,21 @@ def documents(ask: DocumentsAsk, find: Callable[[bytes], bytes | None]) -> Docum
             document = None
         room -= len(document or b"")
         kept.append(document)
-    return Documents(documents=kept)
+    return DocumentsResponse(documents=kept)
 
 
-def head_ask(question: bytes) -> HeadAsk:
+def head_ask(question: bytes) -> HeadRequest:
     """Return the question. One that does not decode asks for no Roots: programs from before that field may send
     anything."""
     try:
-        return decode(question, HeadAsk)
+        return decode(question, HeadRequest)
     except Malformed:
-        return HeadAsk()
+        return HeadRequest()
 
 
-def head(ask: HeadAsk, newest: bytes | None, roots: Mapping[int, bytes]) -> HeadAnswer:
+def head(ask: HeadRequest, newest: bytes | None, roots: Mapping[int, bytes]) -> HeadResponse:
     """Return the newest Head, and the Roots behind the one that the asker holds. `newest`: sealed. `roots`: sealed, all
     of them by their serials, in order."""
-    held = ask.root_serial
-    later = [] if held is None else [sealed for serial, sealed in roots.items() if serial > held]
-    return HeadAnswer(head=newest, roots=later)
+    serial_known = ask.root_serial
+    later = [] if serial_known is None else [sealed for serial, sealed in roots.items() if serial > serial_known]
+    return HeadResponse(head=newest, roots=later)

@@ -7,7 +7,7 @@ from msgspec import Meta
 from p2p.wire_types import Count, Hash, Id, Key, Milliseconds, Name, Sentence, Tokens, Wire
 
 
-class VerdictsAsk(Wire, frozen=True):
+class VerdictsRequest(Wire, frozen=True):
     """node -> coordinator, method "verdicts", or beside any other request: receipts of these leases, and which receipts
     are safely stored."""
 
@@ -15,14 +15,14 @@ class VerdictsAsk(Wire, frozen=True):
     confirmed: Annotated[list[Id], Meta(max_length=256)] = []
 
 
-class Verdicts(Wire, frozen=True):
+class VerdictsResponse(Wire, frozen=True):
     """Sealed Receipts in the order asked, None while undecided; and leases that the coordinator never received."""
 
     receipts: Annotated[list[bytes | None], Meta(max_length=256)]
     unknown: Annotated[list[Id], Meta(max_length=256)] = []
 
 
-class LeaseAsk(Wire, frozen=True):
+class LeaseRequest(Wire, frozen=True):
     """node -> coordinator, method "lease". Names the version that the node holds, loaded and ready."""
 
     nonce: Id
@@ -111,7 +111,7 @@ class Receipt(Wire, frozen=True):
     price: Count | None = None
 
 
-class SubmitAnswer(Wire, frozen=True):
+class SubmitResponse(Wire, frozen=True):
     """coordinator -> node, to "submit": the sealed Received, and the sealed Receipt once there is one."""
 
     received: bytes | None

@@ -20,16 +20,16 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from p2p.discovery import dial_back
-from p2p.discovery.messages import Reachable, ReachableAsk
+from p2p.discovery.messages import ReachableRequest, ReachableResponse
 from p2p.handlers import Handlers
 from p2p.limits.request_slots import CLASS_OF, OTHER
 from p2p.network import Rpc
 from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import Acknowledgement, PlanAnswer, PlanAsk
+from protocol.broadcast_messages import Acknowledgement, PlanRequest, PlanResponse
 from protocol.document_service import head_ask
-from protocol.leases import Lease, LeaseAsk, Submission, SubmitAnswer, Verdicts, VerdictsAsk
-from protocol.requests import Documents, DocumentsAsk, Hello, Welcome
-from protocol.versions import HeadAnswer
+from protocol.leases import Lease, LeaseRequest, Submission, SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Welcome
+from protocol.versions import HeadResponse
 
 SMALL: Final = 64 << 10
 """Bytes of a sealed request, beside the submission that it carries."""
@@ -101,19 +101,25 @@ _NODE, _ANYONE = "node -> coordinator", "anyone -> anyone"
 
 HELLO: Final = Method("hello", _NODE, message(Hello), message(Welcome), SMALL, sealed=True, rank=2)
 LEASE: Final = Method(
-    "lease", _NODE, message(LeaseAsk), encoded(f"a sealed {Lease.__name__}"), SMALL, sealed=True, rank=3
+    "lease", _NODE, message(LeaseRequest), encoded(f"a sealed {Lease.__name__}"), SMALL, sealed=True, rank=3
 )
-SUBMIT: Final = Method("submit", _NODE, encoded(Submission.__name__), message(SubmitAnswer), SMALL, sealed=True, rank=0)
-VERDICTS: Final = Method("verdicts", _NODE, message(VerdictsAsk), message(Verdicts), SMALL, sealed=True, rank=1)
+SUBMIT: Final = Method(
+    "submit", _NODE, encoded(Submission.__name__), message(SubmitResponse), SMALL, sealed=True, rank=0
+)
+VERDICTS: Final = Method(
+    "verdicts", _NODE, message(VerdictsRequest), message(VerdictsResponse), SMALL, sealed=True, rank=1
+)
 ACKNOWLEDGE: Final = Method("acknowledge", _NODE, message(Acknowledgement), EMPTY, SMALL, sealed=True, rank=1)
-PLAN: Final = Method("plan", _NODE, message(PlanAsk), message(PlanAnswer), 16 << 10)
-FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanAnswer), EMPTY, 128 << 10)
+PLAN: Final = Method("plan", _NODE, message(PlanRequest), message(PlanResponse), 16 << 10)
+FOLLOW: Final = Method("follow", "coordinator -> node", message(PlanResponse), EMPTY, 128 << 10)
 HEAD: Final = Method(
-    "head", _ANYONE, Body("HeadRequest", encode, head_ask), message(HeadAnswer), 4096, at_coordinator=1024
+    "head", _ANYONE, Body("HeadRequest", encode, head_ask), message(HeadResponse), 4096, at_coordinator=1024
 )
-DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsAsk), message(Documents), 4096)
-REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsAsk), EMPTY, 4096)
-REACHABLE: Final = Method(dial_back.METHOD, _ANYONE, message(ReachableAsk), message(Reachable), dial_back.LIMIT)
+DOCUMENTS: Final = Method("documents", _ANYONE, message(DocumentsRequest), message(DocumentsResponse), 4096)
+REMAKE: Final = Method("remake", "anyone -> coordinator", message(DocumentsRequest), EMPTY, 4096)
+REACHABLE: Final = Method(
+    dial_back.METHOD, _ANYONE, message(ReachableRequest), message(ReachableResponse), dial_back.LIMIT
+)
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = (
     HELLO, LEASE, SUBMIT, VERDICTS, ACKNOWLEDGE, PLAN, FOLLOW, HEAD, DOCUMENTS, REMAKE, REACHABLE,

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from p2p.wire_types import Hash, Id, Key, Milliseconds, Name, SealedRecord, Sentence, Wire
 from protocol.authority import MOST_ROOTS, TaskReference
-from protocol.leases import Verdicts, VerdictsAsk
+from protocol.leases import VerdictsRequest, VerdictsResponse
 
 
 class Request(Wire, frozen=True):
@@ -19,7 +19,7 @@ class Request(Wire, frozen=True):
     method: Name
     expires: Milliseconds
     body: bytes
-    verdicts: VerdictsAsk | None = None
+    verdicts: VerdictsRequest | None = None
 
 
 class Refusal(Wire, frozen=True):
@@ -33,13 +33,13 @@ class Refusal(Wire, frozen=True):
     roots: Annotated[list[bytes], Meta(max_length=MOST_ROOTS)] = []
 
 
-class Answer(Wire, frozen=True):
+class Response(Wire, frozen=True):
     """coordinator -> node. Exactly one of `body` and `refusal` is there. `verdicts`: to those of the Request; None:
     there were none, or the coordinator is older than this field."""
 
     body: bytes | None = None
     refusal: Refusal | None = None
-    verdicts: Verdicts | None = None
+    verdicts: VerdictsResponse | None = None
 
 
 class Hello(Wire, frozen=True):
@@ -65,13 +65,13 @@ class Welcome(Wire, frozen=True):
     now: Milliseconds
 
 
-class DocumentsAsk(Wire, frozen=True):
+class DocumentsRequest(Wire, frozen=True):
     """anyone -> anyone, method "documents", unsealed. Sealed documents by hash."""
 
     hashes: Annotated[list[Hash], Meta(max_length=64)]
 
 
-class Documents(Wire, frozen=True):
+class DocumentsResponse(Wire, frozen=True):
     """In the order asked; None where the peer has not got it."""
 
     documents: Annotated[list[bytes | None], Meta(max_length=64)]

@@ -31,14 +31,14 @@ class Head(Wire, frozen=True):
     finished: bool = False
 
 
-class HeadAsk(Wire, frozen=True):
+class HeadRequest(Wire, frozen=True):
     """anyone -> anyone, method "head", unsealed. The newest sealed Head that the peer holds. `root_serial`: of the
     newest Root that the asker holds; None: it asks for no Roots."""
 
     root_serial: Count | None = None
 
 
-class HeadAnswer(Wire, frozen=True):
+class HeadResponse(Wire, frozen=True):
     """`roots`: the sealed Roots behind `root_serial` of the question, in order."""
 
     head: bytes | None

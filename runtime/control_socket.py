@@ -61,7 +61,7 @@ def socket_path(home: Path) -> Path:
     return path if len(os.fsencode(path)) <= _LONGEST_PATH else "/tmp" / short
 
 
-class ControlServer:
+class ControlSocket:
     """`commands`: name -> what answers it. `logger`: the name of the daemon's log. `listening`: it takes commands."""
 
     def __init__(self, path: Path, commands: dict[str, Command], *, logger: str) -> None:
@@ -99,8 +99,8 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                while line := await reader.readline():
-                    writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                while request := await reader.readline():
+                    writer.write(json.dumps(await self._answer(request)).encode() + b"\n")
                     await writer.drain()
         except (TimeoutError, ValueError, ConnectionError) as error:
             self._log.debug("control client dropped", reason=str(error))
@@ -109,9 +109,9 @@ class ControlServer:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, request: bytes) -> dict[str, Any]:
         try:
-            asked = json.loads(line)
+            asked = json.loads(request)
         except (ValueError, RecursionError):
             return {"ok": False, "error": "not a line of JSON"}
         name = asked.get("command") if isinstance(asked, dict) else None
@@ -126,12 +126,12 @@ class ControlServer:
 
 def ask(home: Path, **asked: Any) -> dict[str, Any]:
     """Send one command to the daemon of `home`, from another process; its answer. Raises `ControlFault`."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(PATIENCE)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
         try:
-            line.connect(str(socket_path(home)))
-            line.sendall(json.dumps(asked).encode() + b"\n")
-            with line.makefile("rb") as stream:
+            connection.connect(str(socket_path(home)))
+            connection.sendall(json.dumps(asked).encode() + b"\n")
+            with connection.makefile("rb") as stream:
                 answer = json.loads(stream.readline() or b"{}")
         except (FileNotFoundError, ConnectionError) as error:
             raise NoDaemon(str(home)) from error

@@ -31,7 +31,7 @@ from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
 from benchmarks.harness.lab import Lab, NotPermitted, Process, payload_rate
 from p2p.plan.repair import Planner
-from p2p.plan.trees import Line, Load
+from p2p.plan.trees import LinkCapacity, PayloadSize
 from runtime.units import MBIT
 
 PEER: Final = "benchmarks.broadcast.peer"
@@ -148,8 +148,8 @@ class Ours:
     def _follow(self, processes: Sequence[Process]) -> None:
         """Tell them the plan, as a coordinator does that has measured their lines."""
         _, length, chunk, _ = self._manifest
-        lines = {self._named[process]: Line(self._rate, self._rate, LATENCY) for process in processes}
-        plan = self._planner.update(self._rate, lines, Load(length, chunk))
+        lines = {self._named[process]: LinkCapacity(self._rate, self._rate, LATENCY) for process in processes}
+        plan = self._planner.update(self._rate, lines, PayloadSize(length, chunk))
         for process in processes:
             process.say(follow=plan.parents[self._named[process]])
 

@@ -23,7 +23,7 @@ from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.network import Manifest
 from p2p.swarm.manifest import chunk_span, manifest_of
-from p2p.swarm.payload_file import PartialPayload, Payload
+from p2p.swarm.payload_file import PartialPayload, PayloadFile
 
 
 class Eye:
@@ -32,9 +32,9 @@ class Eye:
     def __init__(self, liar: bool) -> None:
         self.truth: bytes | None = None
         self.bad_sent = self.bad_received = 0
-        honest_read, honest_prove = Payload.read, PartialPayload.prove
+        honest_read, honest_prove = PayloadFile.read, PartialPayload.prove
 
-        def read(payload: Payload, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
+        def read(payload: PayloadFile, index: int, *, block: bool = True) -> tuple[bytes, list[bytes]] | None:
             chunk = honest_read(payload, index, block=block)
             if chunk is None:
                 return None
@@ -53,7 +53,7 @@ class Eye:
                 self.bad_received += 1
                 raise
 
-        Payload.read = read  # type: ignore[method-assign, assignment]
+        PayloadFile.read = read  # type: ignore[method-assign, assignment]
         PartialPayload.prove = prove  # type: ignore[method-assign, assignment]
 
 

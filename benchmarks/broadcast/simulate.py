@@ -33,7 +33,7 @@ from benchmarks.broadcast.simulated_time import Place
 from benchmarks.broadcast.simulator import World
 from benchmarks.harness import bench
 from benchmarks.harness.bench import Claim
-from p2p.plan.trees import Line, Load, bound, star
+from p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound, star
 from p2p.swarm.manifest import chunk_size
 from runtime.errors import LocalFault
 from runtime.units import MBIT
@@ -97,7 +97,7 @@ def alike(n: int, uplink: float, seed: int) -> list[Place]:
 
 
 def simulated(
-    load: Load,
+    load: PayloadSize,
     peers: Sequence[Place],
     uplink: float,
     seed: int,
@@ -108,7 +108,7 @@ def simulated(
     """One broadcast from beginning to end. `trouble`: what happens on the way, given the world, n, T* and the seed."""
     began = time.process_time()
     world = World(uplink, peers, load, seed, planned=planned)
-    best = bound(uplink, [Line(place.up, place.down) for place in peers], load.length)
+    best = lower_bound(uplink, [LinkCapacity(place.up, place.down) for place in peers], load.length)
     if trouble is not None:
         trouble(world, len(peers), best, seed)
     world.clock.run(lambda: world.waiting == 0 and world.coming == 0, MOST * best)
@@ -149,7 +149,7 @@ EQUALS: Final = {"equal": None, "30 % killed": kill}
 class Table:
     """Rows as they are simulated."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: PayloadSize) -> None:
         self._load = load
         self._rows: list[Sequence[object]] = []
 
@@ -177,7 +177,7 @@ class Table:
         bench.table(columns, self._rows)
 
 
-def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
+def claims_of(sizes: Sequence[int], load: PayloadSize) -> list[Claim]:
     table, claims = Table(load), []
     for n in sizes:
         for what, trouble in (("calm", None), ("30 % fail", disturb)):
@@ -198,7 +198,7 @@ def claims_of(sizes: Sequence[int], load: Load) -> list[Claim]:
     return claims
 
 
-def picture(sizes: Sequence[int], measured: Mapping[int, float], load: Load) -> str:
+def picture(sizes: Sequence[int], measured: Mapping[int, float], load: PayloadSize) -> str:
     """The SVG of broadcasts over equal lines, and a table of them. Raises `LocalFault` where sizes are too few."""
     uplink = EQUAL_MBIT * MBIT
     outcomes = [simulated(load, alike(n, uplink, SEED), uplink, SEED) for n in sizes]
@@ -231,7 +231,7 @@ def main() -> int:
     given = parser.parse_args()
     bench.header("broadcast to thousands: simulated time, the shipped planner and swarm")
     length = round(given.megabytes * 1e6)
-    load = Load(length, chunk_size(length))
+    load = PayloadSize(length, chunk_size(length))
     if given.picture:
         try:
             given.picture.write_text(picture(given.n or PICTURED, dict(given.measured), load))

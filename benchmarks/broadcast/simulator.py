@@ -24,12 +24,12 @@ from coordinator.publishing.broadcast_planner import APART, SETTLE
 from coordinator.publishing.broadcast_planner import LOOK as SEEN
 from node.links.neighbours import NEIGHBOURS
 from node.links.plan_client import ASK_EVERY, LOOK
-from p2p.limits.bandwidth import Turns, bandwidth
+from p2p.limits.bandwidth import FairQueue, bandwidth
 from p2p.plan.repair import Planner
-from p2p.plan.trees import Line, Load, Plan
+from p2p.plan.trees import LinkCapacity, PayloadSize, Plan
 from p2p.swarm import download
-from p2p.swarm.picker import Swarm
-from p2p.swarm.request_queue import Orders
+from p2p.swarm.picker import ChunkPicker
+from p2p.swarm.request_queue import RequestQueue
 
 WATCHDOG: Final = 20.0
 """Seconds until the stream of a frozen peer is reset."""
@@ -44,7 +44,7 @@ class Stream:
     def __init__(self, holder: "Peer", getter: "Peer") -> None:
         self.holder, self.getter = holder, getter
         self.latency = holder.place.distance(getter.place)
-        self.orders, self.open, self.telling = Orders(), True, False
+        self.orders, self.open, self.telling = RequestQueue(), True, False
 
 
 class Peer:
@@ -60,8 +60,8 @@ class Peer:
         self.done: float | None = 0.0 if source else None
         self.parents: tuple[str, ...] = ()
         self.known: dict[str, None] = {}
-        self.swarm: Swarm | None = None
-        self._turns: Turns[Stream] = Turns(bandwidth(None))
+        self.swarm: ChunkPicker | None = None
+        self._turns: FairQueue[Stream] = FairQueue(bandwidth(None))
         self._sending = False
         self._received_until = 0.0
         self._listeners: dict[Stream, None] = {}
@@ -76,7 +76,7 @@ class Peer:
             return
         self.joined = self.clock.now
         seed = self.world.random.getrandbits(32)
-        self.swarm = Swarm(self.world.chunks, self.world.load.chunk, seed=seed, last=SOURCE)
+        self.swarm = ChunkPicker(self.world.chunks, self.world.load.chunk, seed=seed, fallback=SOURCE)
         self.swarm.follow(self.parents, self.clock.now)
         self._look()
         early, self._early = self._early, []
@@ -105,7 +105,7 @@ class Peer:
     def _look(self) -> None:
         assert self.swarm is not None
         for name in self.known:
-            wanted = not self.parents or name in self.parents or self.swarm.needy
+            wanted = not self.parents or name in self.parents or self.swarm.needs_more_peers
             if wanted and name not in self._streams and self.world.reachable(name):
                 self.swarm.joined(name, self.clock.now)
                 stream = self._streams[name] = Stream(self.world.peers[name], self)
@@ -115,7 +115,7 @@ class Peer:
 
     def _pump(self) -> None:
         assert self.swarm is not None
-        needy = self.swarm.needy
+        needy = self.swarm.needs_more_peers
         asks = self.swarm.next(self.clock.now)
         for ask in self.swarm.take_back():
             self._batch(ask.peer, ask.index, Peer._cancel)
@@ -123,7 +123,7 @@ class Peer:
         for ask in asks:
             self._batch(ask.peer, ask.index, Peer._want)
         self._flush()
-        if self.swarm.needy and not needy:
+        if self.swarm.needs_more_peers and not needy:
             self._look()
 
     def _batch(self, peer: str, index: int, do: Callable[..., None]) -> None:
@@ -158,7 +158,7 @@ class Peer:
             return
         swarm = self.swarm
         assert swarm is not None
-        assert swarm.owed(stream.holder.name, index)
+        assert swarm.requested(stream.holder.name, index)
         swarm.arrived(stream.holder.name, index, self.clock.now)
         self.world.delivered += 1
         bit = 1 << index
@@ -201,7 +201,7 @@ class Peer:
 
     def favour(self, children: Collection[str]) -> None:
         """Whom the plan lets it feed."""
-        self._turns.favour(children)
+        self._turns.prioritise(children)
 
     def _asked(self, stream: Stream) -> None:
         if not self.awake:
@@ -229,7 +229,7 @@ class Peer:
 
     def _left(self, stream: Stream) -> None:
         self._listeners.pop(stream, None)
-        self._turns.leave(stream)
+        self._turns.dequeue(stream)
 
     def _news(self, stream: Stream, index: int) -> None:
         stream.orders.came(index, self.clock.now)
@@ -251,14 +251,14 @@ class Peer:
 
     def _offer(self, stream: Stream) -> None:
         if stream.orders.first() is not None:
-            self._turns.line_up(stream, stream.getter.name, self.world.load.chunk)
+            self._turns.enqueue(stream, stream.getter.name, self.world.load.chunk)
             if not self._sending:
                 self._send()
 
     def _send(self) -> None:
         """The uplink is free."""
-        while (stream := self._turns.front()) is not None:
-            self._turns.take(stream, self.clock.now)
+        while (stream := self._turns.head()) is not None:
+            self._turns.consume(stream, self.clock.now)
             index = stream.orders.first()
             if index is not None and stream.open:
                 stream.orders.sent(index)
@@ -296,7 +296,9 @@ class World:
     `coming`: who is still to come. `delivered`: chunks that arrived, `surplus` of them where they were already.
     `from_source`: chunks that the source sent."""
 
-    def __init__(self, uplink: float, places: Sequence[Place], load: Load, seed: int, *, planned: bool = True) -> None:
+    def __init__(
+        self, uplink: float, places: Sequence[Place], load: PayloadSize, seed: int, *, planned: bool = True
+    ) -> None:
         self.clock, self.random = Clock(), Random(seed)
         self.load, self.chunks = load, -(-load.length // load.chunk)
         self.batch: dict[tuple[str, Callable[..., None]], list[int]] = {}
@@ -307,7 +309,7 @@ class World:
         self._apart: dict[str, dict[str, float]] = {}
         self.middle = Place(uplink, math.inf, uplink, 0.0, 0.0)
         self.peers = {SOURCE: Peer(self, SOURCE, self.middle, source=True)}
-        self._here: dict[str, Line] = {}
+        self._here: dict[str, LinkCapacity] = {}
         self._met: dict[str, set[str]] = {}
         self.waiting = 0
         for number, place in enumerate(places):
@@ -366,7 +368,7 @@ class World:
         others = list(self.peers) if len(self.peers) <= NEIGHBOURS else self.random.sample(list(self.peers), NEIGHBOURS)
         for other in {SOURCE, *others} - {name}:
             peer.known[other] = self.peers[other].known[name] = None
-        self._here[name] = Line(place.believed, place.down, place.distance(self.middle))
+        self._here[name] = LinkCapacity(place.believed, place.down, place.distance(self.middle))
         return peer
 
     def _again(self, peer: Peer) -> None:

@@ -26,8 +26,8 @@ from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened
 from coordinator.rollouts.verification import submission_limit
 from p2p.wire_types import encode
-from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsAsk
-from protocol.requests import DocumentsAsk
+from protocol.leases import Lease, Rollout, Segment, Submission, VerdictsRequest
+from protocol.requests import DocumentsRequest
 
 AT_ONCE: Final = 16
 NODES: Final = 16
@@ -112,7 +112,7 @@ class _Bench:
             for node in self._nodes:
                 node.terms = self._at.terms(40)
             asks = [
-                Ask(f"honest {n}", "lease", node.ask(VerdictsAsk(leases=self._known[n])))
+                Ask(f"honest {n}", "lease", node.ask(VerdictsRequest(leases=self._known[n])))
                 for n, node in enumerate(self._nodes)
             ]
             seconds, answers = await self._ask(asks)
@@ -189,7 +189,7 @@ class _Bench:
         return (await self._ask(asks))[0] / requests
 
     async def _documents(self, requests: int) -> float:
-        data = encode(DocumentsAsk(hashes=[os.urandom(32) for _ in range(64)]))
+        data = encode(DocumentsRequest(hashes=[os.urandom(32) for _ in range(64)]))
         return (await self._ask([Ask("strangers", "documents", data)] * requests))[0] / requests
 
     async def _unsigned(self, requests: int) -> float:
@@ -230,7 +230,7 @@ class _Bench:
 
 
 def _sealed(node: LightNode, group: Submission, confirmed: list[bytes]) -> bytes:
-    return node.sealed("submit", encode(group), VerdictsAsk(leases=[], confirmed=confirmed))
+    return node.sealed("submit", encode(group), VerdictsRequest(leases=[], confirmed=confirmed))
 
 
 def _lease(answer: bytes) -> Lease:

@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode, lease_of, opened
 from benchmarks.load.station import Station, station
-from p2p.discovery.messages import ReachableAsk
+from p2p.discovery.messages import ReachableRequest
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer
 from p2p.wire_types import encode
-from protocol.versions import HeadAsk
+from protocol.versions import HeadRequest
 
 SECTIONS: Final[dict[str, dict[str, Any]]] = {
     "run": {"group_size": 2, "limit": 6, "batch_groups": 1, "staleness": 4, "heldout": 4, "evaluate_every": 1000},
@@ -98,7 +98,7 @@ async def _answered(place: Station, source: str) -> bool:
     async with trio.open_nursery() as nursery:
         with contextlib.suppress(P2PError):
             peer = await _peer(nursery, place, source)
-            await peer.request(place.run.peer_id, "head", encode(HeadAsk()), timeout=IN_TIME)
+            await peer.request(place.run.peer_id, "head", encode(HeadRequest()), timeout=IN_TIME)
             came = True
         nursery.cancel_scope.cancel()
     return came
@@ -107,7 +107,7 @@ async def _answered(place: Station, source: str) -> bool:
 async def _questions(place: Station, seconds: float) -> list[bool]:
     """Whether each honest request was answered, where `ASKS` tiny ones are always under way."""
     answered: list[bool] = []
-    ask, head = encode(ReachableAsk(ports=[4310])), encode(HeadAsk())
+    ask, head = encode(ReachableRequest(ports=[4310])), encode(HeadRequest())
 
     async def strangers(peer: Peer) -> None:
         while True:

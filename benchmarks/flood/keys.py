@@ -17,8 +17,8 @@ from p2p.errors import P2PError
 from p2p.identity import public_bytes
 from p2p.network import Links, Rpc
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease, Submission, Verdicts, VerdictsAsk
-from protocol.requests import Answer, Refusal
+from protocol.leases import Lease, Submission, VerdictsRequest, VerdictsResponse
+from protocol.requests import Refusal, Response
 
 _TIMEOUT = 30.0
 _AGAIN = 1.0
@@ -38,12 +38,12 @@ class Connection:
     asked: int = 0
     unanswered: int = 0
 
-    async def ask(self, method: str, data: bytes) -> Answer:
+    async def ask(self, method: str, data: bytes) -> Response:
         """Ask until there is an answer."""
         while True:
             self.asked += 1
             try:
-                return decode(await self.network.request(self.to, method, data, timeout=_TIMEOUT), Answer)
+                return decode(await self.network.request(self.to, method, data, timeout=_TIMEOUT), Response)
             except P2PError:
                 self.unanswered += 1
                 await anyio.sleep(_AGAIN)
@@ -108,7 +108,7 @@ class Key:
         asked = self._beside()
         answer = await self.connection.ask("verdicts", self._light.sealed("verdicts", encode(asked)))
         if self._counted(answer) is None and answer.body is not None:
-            self._take(asked, msgspec.structs.replace(answer, verdicts=decode(answer.body, Verdicts)))
+            self._take(asked, msgspec.structs.replace(answer, verdicts=decode(answer.body, VerdictsResponse)))
 
     def sealed(self, method: str, terms: Terms) -> bytes:
         """Seal a request that asks much and brings nothing: for a lease, or for verdicts of leases that are none."""
@@ -117,10 +117,10 @@ class Key:
             return self._light.ask()
         return self._light.verdicts([os.urandom(16) for _ in range(256)], [])
 
-    def _beside(self) -> VerdictsAsk:
-        return VerdictsAsk(leases=self.undecided[:256], confirmed=self._confirmed[:256])
+    def _beside(self) -> VerdictsRequest:
+        return VerdictsRequest(leases=self.undecided[:256], confirmed=self._confirmed[:256])
 
-    def _take(self, asked: VerdictsAsk, answer: Answer) -> None:
+    def _take(self, asked: VerdictsRequest, answer: Response) -> None:
         if answer.verdicts is None:
             return
         receipts = answer.verdicts.receipts
@@ -128,7 +128,7 @@ class Key:
         self._confirmed = [lease for lease in self._confirmed if lease not in asked.confirmed] + sorted(decided)
         self.undecided = [lease for lease in self.undecided if lease not in decided]
 
-    def _counted(self, answer: Answer) -> Refusal | None:
+    def _counted(self, answer: Response) -> Refusal | None:
         if answer.refusal is not None:
             self.refused[answer.refusal.code] = self.refused.get(answer.refusal.code, 0) + 1
         return answer.refusal

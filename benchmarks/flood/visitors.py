@@ -24,7 +24,7 @@ from p2p.https import routes
 from p2p.https.certificate import KeyPin
 from p2p.multiaddr import address_of
 from p2p.wire_types import encode
-from protocol.requests import DocumentsAsk
+from protocol.requests import DocumentsRequest
 
 SOURCE: ContextVar[str] = ContextVar("source")
 """The address from which connections of a task and those that it starts begin."""
@@ -92,7 +92,7 @@ class Visitors:
 
     def _asks(self, world: Place, key: Key) -> Iterator[tuple[str, bytes]]:
         origin = next(url for one in self.addresses if (url := address_of(one).https_url))
-        nothing = encode(DocumentsAsk(hashes=[os.urandom(32) for _ in range(64)]))
+        nothing = encode(DocumentsRequest(hashes=[os.urandom(32) for _ in range(64)]))
         for method in cycle(("lease", "verdicts", "documents")):
             data = nothing if method == "documents" else key.sealed(method, world.terms())
             yield f"{origin}{routes.RPC}{method}", data

@@ -52,8 +52,8 @@ from p2p.envelope import ROLES, seal
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import dialable
 from p2p.wire_types import decode
-from protocol.leases import LeaseAsk, Submission, SubmitAnswer, VerdictsAsk
-from protocol.leases import Verdicts as VerdictsAnswer
+from protocol.leases import LeaseRequest, Submission, SubmitResponse, VerdictsRequest
+from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal
 from protocol.requests import Refusal
 from weights.diff import encode_full
@@ -130,7 +130,7 @@ class Measuring(Control):
         cpu, wall = (ended - began for ended, began in zip(self._ended, self._began, strict=True))
         return Measured(self._tokens, cpu, wall)
 
-    def lease(self, asked: Asked, ask: LeaseAsk) -> bytes | Refusal:
+    def lease(self, asked: Asked, ask: LeaseRequest) -> bytes | Refusal:
         """See `Control`."""
         given = self._count("leases")
         if given >= self._allowed:
@@ -139,7 +139,7 @@ class Measuring(Control):
             self._began = self.cpu(), time.perf_counter()
         return super().lease(asked, ask)
 
-    def submit(self, asked: Asked, data: bytes) -> SubmitAnswer | Refusal:
+    def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
         """See `Control`."""
         known = self._count("submissions")
         answer = super().submit(asked, data)
@@ -149,7 +149,7 @@ class Measuring(Control):
             self.delivered.set()
         return answer
 
-    def verdicts(self, asked: Asked, ask: VerdictsAsk) -> VerdictsAnswer:
+    def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
         """See `Control`."""
         answer = super().verdicts(asked, ask)
         if ask.confirmed and self._count("verdicts WHERE confirmed") == self._allowed:

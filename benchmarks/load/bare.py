@@ -24,7 +24,7 @@ from engines.supervisor import SupervisedEngine
 from p2p.errors import Unreachable
 from p2p.handlers import Handlers
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.network import Fetched, Manifest, Network, Traffic
+from p2p.network import FetchReport, Manifest, Network, Traffic
 from p2p.transport import GossipHandler
 from weights.store import Store
 
@@ -84,7 +84,7 @@ class Nobody:
     async def unshare(self, payload_hash: bytes) -> None:
         return None
 
-    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         raise Unreachable("nobody is here")
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:

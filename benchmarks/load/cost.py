@@ -24,8 +24,8 @@ from benchmarks.load.bare import Bare, bare, until
 from benchmarks.load.folder import make_run
 from benchmarks.load.light import LightNode, lease_of, opened, submission
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease, VerdictsAsk
-from protocol.requests import Answer
+from protocol.leases import Lease, VerdictsRequest
+from protocol.requests import Response
 
 ROUNDS: Final = 5
 AT_ONCE: Final = 16
@@ -100,18 +100,18 @@ class CostCrew:
     async def work_once(self) -> float:
         """CPU seconds of one group of each node."""
         asks = [
-            node.ask(VerdictsAsk(leases=last, confirmed=[]))
+            node.ask(VerdictsRequest(leases=last, confirmed=[]))
             for node, last in zip(self._nodes, self._last, strict=True)
         ]  # fmt: skip
         spent, answers = await self._asked("lease", asks)
         leases = [_lease(answer) for answer in answers]
         for last, answer in zip(self._last, answers, strict=True):
-            told = decode(answer, Answer).verdicts
+            told = decode(answer, Response).verdicts
             receipts = [] if told is None else told.receipts
             assert len(receipts) == len(last), "no answer beside the lease"
             assert all(receipts), "a group has no receipt"
         submissions = [
-            node.submit(lease, VerdictsAsk(leases=[], confirmed=last))
+            node.submit(lease, VerdictsRequest(leases=[], confirmed=last))
             for node, lease, last in zip(self._nodes, leases, self._last, strict=True)
         ]
         before, cpu = _decided(self._coordinator), time.process_time()

@@ -24,15 +24,15 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.load.light import LightNode, Terms, lease_of, opened, result
-from p2p.envelope import peek
+from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.libp2p.transport import LibP2PTransport
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
 from protocol import refusals
-from protocol.leases import Lease, Verdicts, VerdictsAsk
-from protocol.requests import Answer, Documents, DocumentsAsk, Refusal
-from protocol.versions import Head, HeadAnswer, HeadAsk
+from protocol.leases import Lease, VerdictsRequest, VerdictsResponse
+from protocol.requests import DocumentsRequest, DocumentsResponse, Refusal, Response
+from protocol.versions import Head, HeadRequest, HeadResponse
 from weights.documents import Version
 
 PERIOD: Final = 8.0
@@ -66,14 +66,18 @@ class Policy:
         async with self._lock:
             if self.terms.version != known:
                 return
-            answer = decode(await peer.request(coordinator, "head", encode(HeadAsk()), timeout=_TIMEOUT), HeadAnswer)
+            answer = decode(
+                await peer.request(coordinator, "head", encode(HeadRequest()), timeout=_TIMEOUT), HeadResponse
+            )
             if answer.head is None:
                 return
-            head = decode(peek(answer.head).payload, Head)
-            ask = encode(DocumentsAsk(hashes=[head.version_hash]))
-            (sealed,) = decode(await peer.request(coordinator, "documents", ask, timeout=_TIMEOUT), Documents).documents
+            head = decode(decode_unverified(answer.head).payload, Head)
+            ask = encode(DocumentsRequest(hashes=[head.version_hash]))
+            (sealed,) = decode(
+                await peer.request(coordinator, "documents", ask, timeout=_TIMEOUT), DocumentsResponse
+            ).documents
             if sealed is not None:
-                root = Version.from_bytes(peek(sealed).payload).root
+                root = Version.from_bytes(decode_unverified(sealed).payload).root
                 self.terms = msgspec.structs.replace(self.terms, version=head.version, era=head.era, root=root)
 
 
@@ -138,13 +142,13 @@ class Member:
                 await self._policy.renew(self._peer, self._coordinator, self._node.terms.version)
             await trio.sleep(answer.retry_after / 1000)
 
-    async def _surely(self, method: str, request_of: Callable[[VerdictsAsk], bytes]) -> bytes | Refusal:
+    async def _surely(self, method: str, request_of: Callable[[VerdictsRequest], bytes]) -> bytes | Refusal:
         """Ask until there is an answer, ever more rarely; a question about verdicts goes beside it (rule 2)."""
         wait = _SHORTEST
         while True:
-            ask = VerdictsAsk(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
+            ask = VerdictsRequest(leases=self._undecided[:_BATCH], confirmed=self._unconfirmed[:_BATCH])
             try:
-                answer = decode(await self._request(method, request_of(ask)), Answer)
+                answer = decode(await self._request(method, request_of(ask)), Response)
             except P2PError:
                 self._counts["unanswered"] += 1
                 await trio.sleep(wait * random.uniform(0.7, 1.0))
@@ -154,7 +158,7 @@ class Member:
                     self._take(ask, answer.verdicts)
                 return result(answer)
 
-    def _take(self, ask: VerdictsAsk, answer: Verdicts) -> None:
+    def _take(self, ask: VerdictsRequest, answer: VerdictsResponse) -> None:
         decided = [lease for lease, receipt in zip(ask.leases, answer.receipts, strict=True) if receipt is not None]
         self._counts["decided"] += len(decided)
         self._unconfirmed = [lease for lease in self._unconfirmed if lease not in ask.confirmed] + decided

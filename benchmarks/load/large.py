@@ -31,7 +31,7 @@ from coordinator.run import model_folder
 from coordinator.run.setup import Run
 from coordinator.schema import SCHEMA_1
 from p2p.discovery.messages import PeerRecord
-from p2p.envelope import Sealed, Signature
+from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id, public_bytes
 from p2p.wire_types import encode
 
@@ -125,7 +125,7 @@ def node_keys(count: int) -> list[bytes]:
 def _node(run: bytes, key: bytes, shape: Shape) -> tuple[Any, ...]:
     host = "127.{}.{}.{}".format(*key[:3])  # on this machine, where nobody answers
     record = PeerRecord(addresses=[f"/ip4/{host}/tcp/1025/p2p/{peer_id(key)}"], issued=shape.now - 60_000)
-    sealed = msgspec.msgpack.encode(Sealed("peer", run, encode(record), [Signature(key, bytes(64))]))
+    sealed = msgspec.msgpack.encode(Envelope("peer", run, encode(record), [Signature(key, bytes(64))]))
     said = (f"node-{key[:3].hex()}", "echo2 0.1", "stub/float32/cpu", "a CPU")
     return (key, *said, sealed, shape.sent(0), shape.now - key[0] * 1000, shape.versions - 1 - key[1] % 3, None)
 

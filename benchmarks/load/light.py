@@ -13,12 +13,12 @@ from benchmarks.load.folder import ENGINE
 from benchmarks.load.rows import ERA
 from coordinator.run.setup import Run
 from p2p.discovery.messages import PeerRecord
-from p2p.envelope import peek, seal
+from p2p.envelope import decode_unverified, seal
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
-from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission, VerdictsAsk
-from protocol.requests import Answer, Hello, Refusal, Request
+from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission, VerdictsRequest
+from protocol.requests import Hello, Refusal, Request, Response
 from tasks.tokenizer import EOS
 
 
@@ -59,7 +59,7 @@ class LightNode:
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
-    def sealed(self, method: str, body: bytes, verdicts: VerdictsAsk | None = None) -> bytes:
+    def sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
         """Seal a request, with a question beside it."""
         request = Request(
             recipient=self.terms.recipient, id=os.urandom(16), method=method, expires=self.clock() + 60_000, body=body,
@@ -79,19 +79,21 @@ class LightNode:
         )  # fmt: skip
         return self.sealed("hello", encode(hello))
 
-    def ask(self, verdicts: VerdictsAsk | None = None) -> bytes:
+    def ask(self, verdicts: VerdictsRequest | None = None) -> bytes:
         """Ask for a lease."""
         terms = self.terms
-        ask = LeaseAsk(nonce=os.urandom(16), era=terms.era, version=terms.version, root=terms.root, engine=terms.engine)
+        ask = LeaseRequest(
+            nonce=os.urandom(16), era=terms.era, version=terms.version, root=terms.root, engine=terms.engine
+        )
         return self.sealed("lease", encode(ask), verdicts)
 
-    def submit(self, lease: Lease, verdicts: VerdictsAsk | None = None) -> bytes:
+    def submit(self, lease: Lease, verdicts: VerdictsRequest | None = None) -> bytes:
         """Submit a group for a lease."""
         return self.sealed("submit", encode(submission(lease, self.terms.tokens)), verdicts)
 
     def verdicts(self, leases: list[bytes], confirmed: list[bytes]) -> bytes:
         """Ask for verdicts, and confirm receipts."""
-        return self.sealed("verdicts", encode(VerdictsAsk(leases=leases, confirmed=confirmed)))
+        return self.sealed("verdicts", encode(VerdictsRequest(leases=leases, confirmed=confirmed)))
 
 
 def submission(lease: Lease, tokens: int) -> Submission:
@@ -109,10 +111,10 @@ def submission(lease: Lease, tokens: int) -> Submission:
 
 def opened(data: bytes) -> bytes | Refusal:
     """The body of an encoded answer, or the refusal."""
-    return result(decode(data, Answer))
+    return result(decode(data, Response))
 
 
-def result(answer: Answer) -> bytes | Refusal:
+def result(answer: Response) -> bytes | Refusal:
     """The body of an answer, or the refusal."""
     if answer.refusal is not None:
         return answer.refusal
@@ -122,4 +124,4 @@ def result(answer: Answer) -> bytes | Refusal:
 
 def lease_of(body: bytes) -> Lease:
     """The lease in a sealed document, its signature not looked at."""
-    return decode(peek(body).payload, Lease)
+    return decode(decode_unverified(body).payload, Lease)

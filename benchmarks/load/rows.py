@@ -20,7 +20,7 @@ import numpy as np
 from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
 from coordinator.rollouts.prompts import Prompts
 from coordinator.rollouts.verdicts import LeaseEnd, weight
-from p2p.envelope import Sealed, Signature
+from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.leases import Lease, Receipt, Received, Rollout, Segment, Submission
@@ -226,4 +226,4 @@ class Rows:
         return (lease.id, lease.node, verdict, code, *work, seq, at, sealed, confirmed)
 
     def _sealed(self, kind: str, payload: bytes) -> bytes:
-        return _pack(Sealed(kind, self._run, payload, self._signature))
+        return _pack(Envelope(kind, self._run, payload, self._signature))

@@ -18,7 +18,7 @@ from functools import lru_cache
 from coordinator.accounts.sightings import Sightings
 from coordinator.accounts.standing import SERVED
 from coordinator.database import Database
-from p2p.discovery.peer_records import Known, over, trusted
+from p2p.discovery.peer_records import VerifiedRecord, decode_own, expired
 from p2p.errors import P2PError
 from p2p.limits.origin import SubnetOf
 from p2p.limits.subnets import subnet_of
@@ -53,7 +53,7 @@ class Roster:
         """Nodes whose turn it is to be saved, and when they were seen."""
         self._saved = 0
 
-    def hello(self, node: bytes, hello: Hello, record: Known | None, now: int) -> None:
+    def hello(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
         """A node has introduced itself, for the first time or again. `record`: its own, opened; None: it is too old, or
         from ahead. Of two the one issued later is kept."""
         known = self._record(node)
@@ -142,28 +142,30 @@ class Roster:
         self._database.do("DELETE FROM nodes WHERE key = ?", (node,))
         self._database.do("DELETE FROM sums WHERE node = ? AND verdict = 'expired'", (node,))
 
-    def record(self, node: bytes, now: int) -> Known | None:
+    def record(self, node: bytes, now: int) -> VerifiedRecord | None:
         """Where a node said that it can be reached, unless that is over."""
         known = self._record(node)
-        return None if known is None or over(known, now) else known
+        return None if known is None or expired(known, now) else known
 
-    def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[Known]:
+    def records(self, now: int, most: int = TOLD, subnet_of: SubnetOf = subnet_of) -> list[VerifiedRecord]:
         """Return the nodes that others are told of, and that are dialled after a restart: by rule 2, of those seen
         last, nodes with accepted work first."""
         places: Counter[str] = Counter()
         worked = self._told(True, most, now, places, subnet_of)
         return worked + self._told(False, min(most - len(worked), len(worked) or most), now, places, subnet_of)
 
-    def _told(self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf) -> list[Known]:
+    def _told(
+        self, worked: bool, most: int, now: int, places: Counter[str], subnet_of: SubnetOf
+    ) -> list[VerifiedRecord]:
         """At most `most` nodes with or without accepted work. `places`: how many were taken of each subnet."""
         query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
-        found: list[Known] = []
+        found: list[VerifiedRecord] = []
         with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
             for sealed, served in rows:
                 if len(found) == most:
                     break
                 known = _read(sealed)
-                if known is None or not served or not known.addresses or over(known, now):
+                if known is None or not served or not known.addresses or expired(known, now):
                     continue
                 subnets = {subnet for ip in _dialled_at(sealed) if (subnet := subnet_of(ip)) is not None}
                 if all(places[subnet] < PER_SUBNET for subnet in subnets):
@@ -171,7 +173,7 @@ class Roster:
                     found.append(known)
         return found
 
-    def _record(self, node: bytes) -> Known | None:
+    def _record(self, node: bytes) -> VerifiedRecord | None:
         sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
         return None if sealed is None else _read(sealed)
 
@@ -185,9 +187,9 @@ def _dialled_at(sealed: bytes) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _read(sealed: bytes) -> Known | None:
+def _read(sealed: bytes) -> VerifiedRecord | None:
     """A record of this coordinator's own table; None where there is none."""
     try:
-        return trusted(sealed)
+        return decode_own(sealed)
     except P2PError:
         return None

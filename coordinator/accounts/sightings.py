@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from p2p.identity import peer_id
-from p2p.multiaddr import Way
+from p2p.multiaddr import Route
 
 MOST_WORKED: Final = 8192
 MOST_OTHERS: Final = 2048
@@ -30,7 +30,7 @@ class Sighting:
     seen: int
     since: int | None = None
     version: int | None = None
-    way: Way | None = None
+    way: Route | None = None
 
 
 class Sightings:
@@ -62,7 +62,7 @@ class Sightings:
             self._https.pop(gone, None)
         return found
 
-    def came(self, node: bytes, way: Way, now: int) -> None:
+    def came(self, node: bytes, way: Route, now: int) -> None:
         """A request of a node came by a way. Nothing is noted of a node that is not remembered (rule 2)."""
         found = self.find(node)
         if found is None:
@@ -87,7 +87,7 @@ class Sightings:
         unsaved, self._unsaved = self._unsaved, {}
         return [(node, one.seen) for node in unsaved if (one := self.find(node)) is not None]
 
-    def ways(self) -> dict[bytes, Way]:
+    def ways(self) -> dict[bytes, Route]:
         """Return by which way each node's last request came."""
         return {node: one.way for node, one in self._all() if one.way is not None}
 

@@ -36,7 +36,7 @@ from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import status
 from p2p.errors import Unreachable
-from p2p.multiaddr import Way
+from p2p.multiaddr import Route
 from runtime.child import python_path
 from runtime.exit_codes import Exit
 from runtime.figures import figure
@@ -51,12 +51,12 @@ _BY_THEMSELVES: Final = 10.0  # seconds that nodes may take to hear that the run
 _COORDINATOR: Final = "coordinator"
 _NAMES: Final = ("brave-otter", "quiet-heron", "lucky-newt", "swift-marten", "calm-bison", "keen-gecko")
 _LATE: Final = "late-lynx"
-_CHOSEN: Final[Mapping[Way, Sequence[str]]] = {
+_CHOSEN: Final[Mapping[Route, Sequence[str]]] = {
     "direct": ("--listen", "/ip4/127.0.0.1/tcp/0"),
     "relay": ("--listen", ""),
     "https": ("--via", "https"),
 }
-_SAID: Final[Mapping[Way, str]] = {
+_SAID: Final[Mapping[Route, str]] = {
     "relay": "{name} has no open port: others reach it through the coordinator's relay",
     "https": "{name} goes over HTTPS alone",
 }
@@ -77,7 +77,7 @@ class Programs:
 
     make: Callable[[Path, DemoSettings, int], None]
     coordinator: Callable[[Path], list[str]]
-    node: Callable[[str, Path, str, Way], list[str]]
+    node: Callable[[str, Path, str, Route], list[str]]
 
 
 def real_programs() -> Programs:
@@ -201,12 +201,12 @@ class Play:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
     @property
-    def _ways(self) -> list[Way]:
+    def _ways(self) -> list[Route]:
         narrow = NARROW if self.settings.ways else ()
-        plain: list[Way] = ["direct"] * (self.settings.nodes - len(narrow))
+        plain: list[Route] = ["direct"] * (self.settings.nodes - len(narrow))
         return [*plain, *narrow]
 
-    def _join(self, name: str, invite: str, way: Way = "direct") -> None:
+    def _join(self, name: str, invite: str, way: Route = "direct") -> None:
         self._nodes.append(name)
         self.crew.start(name, self.programs.node(invite, self.folder / name, name, way))
 
@@ -295,7 +295,7 @@ def _coordinator_argv(home: Path) -> list[str]:
     return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", "0"]
 
 
-def _node_argv(invite: str, home: Path, name: str, way: Way) -> list[str]:
+def _node_argv(invite: str, home: Path, name: str, way: Route) -> list[str]:
     chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[way]]
     return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from p2p.multiaddr import Way
+from p2p.multiaddr import Route
 from runtime.errors import LocalFault
 
 Model = Literal["tiny", "smollm2"]
-NARROW: Final[tuple[Way, ...]] = ("relay", "https")
+NARROW: Final[tuple[Route, ...]] = ("relay", "https")
 """Ways of the last nodes with `DemoOptions.ways`."""
 
 

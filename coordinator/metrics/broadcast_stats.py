@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from coordinator.metrics.statistics import quantile
 from coordinator.metrics.views import BroadcastView, FeedView, TakeView
-from protocol.broadcast_messages import Acknowledgement, Sender
+from protocol.broadcast_messages import Acknowledgement, TransferSource
 
 VERSIONS = 8
 MOST_TAKES = 48
@@ -128,9 +128,9 @@ class Broadcasts:
             yield from (take for take in takes.values() if take.counted)
 
 
-def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[Sender]]:
+def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[TransferSource]]:
     """What each other peer sent, over all payloads."""
-    senders: dict[str, list[Sender]] = {}
+    senders: dict[str, list[TransferSource]] = {}
     for taken in message.taken:
         for sender in taken.senders:
             if sender.nbytes and sender.peer != node:

@@ -17,9 +17,9 @@ import structlog
 from coordinator.run import https_identity
 from coordinator.run.setup import Run
 from p2p.discovery import mdns
-from p2p.discovery.dialer import Strangers
+from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.invite import Invite
-from p2p.discovery.peer_records import Known
+from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import Unreachable
 from p2p.multiaddr import peer_of
 from p2p.network import Inbound, Links
@@ -42,7 +42,7 @@ class Presence:
         run: Run,
         links: Links,
         inbound: Inbound,
-        known: Callable[[int], Sequence[Known]],
+        known: Callable[[int], Sequence[VerifiedRecord]],
         now: Callable[[], int],
     ) -> None:
         self._run, self._links, self._inbound = run, links, inbound
@@ -76,7 +76,7 @@ class Presence:
             group.create_task(self._announce(), name="announce")
 
     async def _redial(self) -> None:
-        strangers = Strangers(self._links, self._run.id, self._now)
+        strangers = PeerDialer(self._links, self._run.id, self._now)
         for wait in REDIALS:
             await asyncio.sleep(wait)
             connected = set(await self._links.peers())
@@ -104,6 +104,6 @@ class Presence:
         if not (self._run.config.network.mdns and hosts):
             return
         try:
-            await mdns.announce(mdns.Nearby(name=self._run.config.run.name, invite=invite), hosts)
+            await mdns.announce(mdns.Announcement(name=self._run.config.run.name, invite=invite), hosts)
         except LocalFault as error:
             log.warning("no announcement", reason=str(error))

@@ -28,14 +28,14 @@ from functools import partial
 import anyio.to_thread
 import structlog
 
-from p2p.discovery.peer_records import Known
+from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import P2PError, Unreachable
 from p2p.handlers import Handlers
-from p2p.multiaddr import way_of, way_of_asker
+from p2p.multiaddr import route_of, route_of_requester
 from p2p.network import Links, PayloadExchange, Rpc
 from p2p.plan.repair import Planner
-from p2p.plan.trees import LATENCY, UPLINK, Line, Load
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from p2p.plan.trees import LATENCY, UPLINK, LinkCapacity, PayloadSize
+from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 
 SETTLE = 1.0
@@ -56,8 +56,8 @@ log = structlog.get_logger("coordinator")
 
 @dataclass
 class _Node:
-    ask: PlanAsk
-    known: Known | None
+    ask: PlanRequest
+    known: VerifiedRecord | None
     """Its record."""
     apart: dict[str, float] = field(default_factory=dict)
     """Parent that does not feed it -> until when to believe it."""
@@ -79,8 +79,8 @@ class Feeding:
         exchange: PayloadExchange,
         *,
         uplinks: Callable[[], Mapping[str, float]],
-        record: Callable[[str], Known | None],
-        load: Callable[[], Load | None],
+        record: Callable[[str], VerifiedRecord | None],
+        load: Callable[[], PayloadSize | None],
         uplink: float | None,
         enabled: bool,
         clock: Callable[[], float],
@@ -114,10 +114,10 @@ class Feeding:
                         node.telling = True
                         group.create_task(self._tell(peer, node))
 
-    async def answer(self, peer: str, ask: PlanAsk) -> PlanAnswer:
+    async def answer(self, peer: str, ask: PlanRequest) -> PlanResponse:
         """Return a node's place in the plan. Raises `Unreachable` where there are too many nodes."""
-        if not self._enabled or way_of_asker(peer) == "https":
-            return PlanAnswer()
+        if not self._enabled or route_of_requester(peer) == "https":
+            return PlanResponse()
         node = self._nodes.get(peer)
         if node is None:
             if len(self._nodes) >= MOST:
@@ -129,11 +129,11 @@ class Feeding:
         await self._settled(peer, bool(failed))
         return self._place(peer, node)
 
-    def _place(self, peer: str, node: _Node) -> PlanAnswer:
+    def _place(self, peer: str, node: _Node) -> PlanResponse:
         parents = node.told = self._planner.plan.parents.get(peer, ())
         feeders = [self._nodes[parent] for parent in dict.fromkeys(parents) if parent in self._nodes]
         records = [feeder.known.sealed for feeder in feeders if feeder.known is not None]
-        return PlanAnswer(parents=list(parents), records=records)
+        return PlanResponse(parents=list(parents), records=records)
 
     async def _tell(self, peer: str, node: _Node) -> None:
         try:
@@ -162,7 +162,7 @@ class Feeding:
             node.apart = {parent: until for parent, until in node.apart.items() if until > now}
         lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
         apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
-        load = self._load() or Load(1 << 20, 1 << 14)
+        load = self._load() or PayloadSize(1 << 20, 1 << 14)
         uplink = min(self._believed[self._links.peer_id], self._limit)
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
         self._made_at = self._clock()
@@ -188,11 +188,11 @@ class Feeding:
         self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
 
-    def _line(self, peer: str, node: _Node) -> Line:
+    def _line(self, peer: str, node: _Node) -> LinkCapacity:
         ask, addresses = node.ask, node.known.addresses if node.known is not None else ()
-        return Line(
+        return LinkCapacity(
             uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),
             downlink=ask.downlink or math.inf,
             latency=ask.latency / 1000 if ask.latency is not None else LATENCY,
-            dialable=any(way_of(address) == "direct" for address in addresses),
+            dialable=any(route_of(address) == "direct" for address in addresses),
         )

@@ -17,7 +17,7 @@ import structlog
 
 from p2p.handlers import Handlers
 from protocol.methods import REMAKE
-from protocol.requests import DocumentsAsk
+from protocol.requests import DocumentsRequest
 from runtime.errors import DiskFull
 from weights.documents import Edge
 from weights.edges import remake
@@ -65,7 +65,7 @@ class Remaking:
             if not self._wanted:
                 await self._asked.wait()
 
-    async def _answer(self, peer: str, ask: DocumentsAsk) -> None:
+    async def _answer(self, peer: str, ask: DocumentsRequest) -> None:
         """The answer is empty, and comes before anything is made: the payload is its own answer."""
         asked = set(ask.hashes)
         for edge in self._edges():

@@ -33,19 +33,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.publishing.payload_rebuild import Remaking
-from p2p.envelope import document_hash, open_sealed, seal
+from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature, PeerFault
 from p2p.handlers import Handlers
 from p2p.identity import public_bytes
 from p2p.network import Gossip, Manifest, PayloadExchange
-from p2p.plan.trees import Load
+from p2p.plan.trees import PayloadSize
 from p2p.swarm import manifest as chunks
 from p2p.swarm.manifest import bare
 from p2p.wire_types import decode, encode
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
-from protocol.requests import Documents, DocumentsAsk
-from protocol.versions import Head, HeadAnswer, HeadAsk, head_topic, manifest_of_edge
+from protocol.requests import DocumentsRequest, DocumentsResponse
+from protocol.versions import Head, HeadRequest, HeadResponse, head_topic, manifest_of_edge
 from runtime.errors import LocalFault
 from runtime.files import writing
 from weights.codec import frames
@@ -144,11 +144,11 @@ class Publisher:
         """The newest version published, None before the first."""
         return self.line[-1] if self.line else None
 
-    def load(self) -> Load | None:
+    def load(self) -> PayloadSize | None:
         """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
         edges = list(self._edges.values())
         newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
-        return None if newest is None else Load(newest.length, newest.chunk_size)
+        return None if newest is None else PayloadSize(newest.length, newest.chunk_size)
 
     def snapshots(self) -> dict[bytes, Path]:
         """Content root -> snapshot, of the versions that lie here whole."""
@@ -351,7 +351,7 @@ class Publisher:
             made.append(("edge", edge.era, edge.version, sealed))
         old = self.line[-1]
         stored = self._store.document(old.version_hash) or b""
-        version = self._seal("version", open_sealed(stored, "version", self._signing.run, self._signing.policies))
+        version = self._seal("version", verify_envelope(stored, "version", self._signing.run, self._signing.policies))
         index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
         new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
         contents = {"version": version, "edgeindex": index, "published": _record(new)}
@@ -424,7 +424,7 @@ class Publisher:
         since = next(((one.era, one.version) for one in self.line[1:]), (0, 0))
         found = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
         return {
-            stored.hash: Edge.from_bytes(open_sealed(stored.sealed, "edge", self._signing.run, keys))
+            stored.hash: Edge.from_bytes(verify_envelope(stored.sealed, "edge", self._signing.run, keys))
             for stored in [*found, *self._store.documents("edge", since)]
         }
 
@@ -435,7 +435,7 @@ class Publisher:
             sealed = self._head_file.read_bytes()
             if _signed(sealed, "head", run, today):
                 self.sealed_head = sealed
-            return decode(open_sealed(sealed, "head", run, self._signing.channels), Head)
+            return decode(verify_envelope(sealed, "head", run, self._signing.channels), Head)
         except FileNotFoundError:
             return None
         except PeerFault as error:
@@ -458,10 +458,10 @@ class Publisher:
             for one in [*first, *found]
         ]
 
-    async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
+    async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
         return document_service.head(ask, self.sealed_head, self._roots())
 
-    async def _answer_documents(self, peer: str, ask: DocumentsAsk) -> Documents:
+    async def _answer_documents(self, peer: str, ask: DocumentsRequest) -> DocumentsResponse:
         return document_service.documents(ask, self._store.document)
 
 
@@ -475,7 +475,7 @@ def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
 def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:
     """Return whether `key` signed a document of this kind and run. Raises `Malformed`."""
     try:
-        open_sealed(sealed, kind, run, [key])
+        verify_envelope(sealed, kind, run, [key])
     except BadSignature:
         return False
     return True

@@ -32,7 +32,7 @@ from p2p.identity import peer_id
 from p2p.limits.origin import NOWHERE, Origin
 from protocol.authority import RunSpec
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import LeaseAsk
+from protocol.leases import LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
 from tasks.task import Task, Text
@@ -103,7 +103,7 @@ class Books:
         self.buffer.rebuild(drawn)
         self.progress = progress
 
-    def lease(self, node: bytes, ask: LeaseAsk, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
+    def lease(self, node: bytes, ask: LeaseRequest, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
         self.roster.saw(node, now, ask.version)
         at = self.progress

@@ -31,7 +31,7 @@ from coordinator.rollouts.retry_times import Retries
 from coordinator.rollouts.share_facts import Ask, Sharing
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseAsk
+from protocol.leases import Lease, LeaseRequest
 from protocol.refusals import refusal
 from protocol.requests import Refusal
 from tasks.task import TaskFault
@@ -141,7 +141,7 @@ class Leases:
     def issue(
         self,
         node: bytes,
-        ask: LeaseAsk,
+        ask: LeaseRequest,
         progress: Progress | None,
         buffered: int,
         now: int,
@@ -173,7 +173,7 @@ class Leases:
     def _line(self, rank: Rank) -> Retries:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _issued(self, look: Ask, ask: LeaseAsk, now: int) -> bytes:
+    def _issued(self, look: Ask, ask: LeaseRequest, now: int) -> bytes:
         with self._database.transaction():
             sealed = self._write(look, ask, now)
         self._sharing.given(look, now)
@@ -187,7 +187,7 @@ class Leases:
         )
         return found
 
-    def _unfit(self, node: bytes, ask: LeaseAsk, at: Progress | None, now: int) -> Refusal | None:
+    def _unfit(self, node: bytes, ask: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
         """Why this ask would get no lease of an empty room either."""
         terms, again = self.terms, self.terms.retry_ms
         if at is None:
@@ -227,7 +227,7 @@ class Leases:
         facts = {"version": version, "step": at.step} | crowded.facts
         return refusal(crowded.code, retry_after=terms.retry_ms, **facts)
 
-    def _write(self, look: Ask, ask: LeaseAsk, now: int) -> bytes:
+    def _write(self, look: Ask, ask: LeaseRequest, now: int) -> bytes:
         node, origin = look.asker.node, look.asker.origin
         place = self.positions.take(node, origin, now, relied_on=self._sharing.relied_on(look, now))
         lease = self._lease(place, node, ask, now, now + look.life.lasts)
@@ -240,7 +240,7 @@ class Leases:
         self._sharing.lend(look, lease.id, ask.era, ask.version, place.reasons, now)
         return sealed
 
-    def _lease(self, place: Place, node: bytes, ask: LeaseAsk, now: int, expires: int) -> Lease:
+    def _lease(self, place: Place, node: bytes, ask: LeaseRequest, now: int, expires: int) -> Lease:
         return Lease(
             id=self._entropy(16),
             node=node,

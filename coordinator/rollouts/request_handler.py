@@ -39,20 +39,20 @@ from coordinator.rollouts.lease_table import admitted
 from coordinator.rollouts.request_priority import RequestQueue
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
-from p2p.discovery.peer_records import Known, opened
+from p2p.discovery.peer_records import VerifiedRecord, verify
 from p2p.envelope import open_signed
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
 from p2p.limits.origin import NOWHERE, Origin
-from p2p.multiaddr import Way, way_of_asker
+from p2p.multiaddr import Route, route_of_requester
 from p2p.wire_types import decode, encode
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import LeaseAsk, SubmitAnswer, VerdictsAsk
-from protocol.leases import Verdicts as VerdictsAnswer
+from protocol.leases import LeaseRequest, SubmitResponse, VerdictsRequest
+from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.methods import ACKNOWLEDGE, HELLO, LEASE, SEALED, SUBMIT, VERDICTS, A, Method, Q
 from protocol.refusals import refusal
-from protocol.requests import Answer, Hello, Refusal, Request, Welcome
+from protocol.requests import Hello, Refusal, Request, Response, Welcome
 
 SKEW = 600_000
 """Milliseconds between the coordinator's now and a request's expiry, at most."""
@@ -142,14 +142,14 @@ class Control:
                 later = await queue.enter(method, origin.party)
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
-                answer = self.answer(method, data, self._clock(), way_of_asker(peer), origin)
+                answer = self.answer(method, data, self._clock(), route_of_requester(peer), origin)
                 await self._books.durable()
                 return answer
 
             room = submission_limit(self._spec) if method is SUBMIT else 0
             handlers.serve(method.name, handle, limit=method.limit + room)
 
-    def answer(self, method: str, data: bytes, now: int, way: Way = "direct", origin: Origin = NOWHERE) -> bytes:
+    def answer(self, method: str, data: bytes, now: int, way: Route = "direct", origin: Origin = NOWHERE) -> bytes:
         """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""
         self._absence.here(now)
         try:
@@ -227,18 +227,18 @@ class Control:
             now=asked.now,
         )
 
-    def lease(self, asked: Asked, ask: LeaseAsk) -> bytes | Refusal:
+    def lease(self, asked: Asked, ask: LeaseRequest) -> bytes | Refusal:
         """Return the sealed Lease, or why there is none now."""
         self._history.first_asked(ask.version, asked.now)
         return self._books.lease(asked.node, ask, asked.now, asked.origin)
 
-    def submit(self, asked: Asked, data: bytes) -> SubmitAnswer | Refusal:
+    def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
         """Take a submission in, and wake the scorer (rule 9)."""
         answer = self._books.intake.submit(asked.node, data, asked.now)
         self._arrived.set()
         return answer
 
-    def verdicts(self, asked: Asked, ask: VerdictsAsk) -> VerdictsAnswer:
+    def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
         """Return the node's receipts."""
         return self._books.intake.verdicts(asked.node, ask)
 
@@ -246,10 +246,10 @@ class Control:
         """Note that the node holds a version."""
         self._books.acknowledge(asked.node, message, asked.now)
 
-    def _record(self, asked: Asked, sealed: bytes) -> Known | None:
+    def _record(self, asked: Asked, sealed: bytes) -> VerifiedRecord | None:
         """Rule 8. Raises `Malformed`, `BadSignature`."""
         try:
-            known = opened(sealed, self._spec.run, asked.now)
+            known = verify(sealed, self._spec.run, asked.now)
         except Stale:
             return None
         if known.peer != peer_id(asked.node):
@@ -276,5 +276,5 @@ def _decided(method: Method[Q, A], decide: Callable[[Asked, Q], A | Refusal]) ->
 
 def _encoded(result: bytes | Refusal, verdicts: VerdictsAnswer | None = None) -> bytes:
     if isinstance(result, Refusal):
-        return encode(Answer(refusal=result, verdicts=verdicts))
-    return encode(Answer(body=result, verdicts=verdicts))
+        return encode(Response(refusal=result, verdicts=verdicts))
+    return encode(Response(body=result, verdicts=verdicts))

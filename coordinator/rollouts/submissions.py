@@ -28,8 +28,8 @@ from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
-from protocol.leases import Lease, Received, SubmitAnswer, VerdictsAsk
-from protocol.leases import Verdicts as VerdictsAnswer
+from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
+from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
 from tasks.task import Task, Text
@@ -64,7 +64,7 @@ class Intake:
         self._text = text
         self._tokens = Tokens(database)
 
-    def submit(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+    def submit(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
         """Take a group from the node that signed it (rules 1-5)."""
         with self._database.transaction():
             answer = self._submitted_by(node, data, now)
@@ -72,7 +72,7 @@ class Intake:
                 self._strikes.refused(node, answer.code, blake3.blake3(data).digest(), now)
         return answer
 
-    def _submitted_by(self, node: bytes, data: bytes, now: int) -> SubmitAnswer | Refusal:
+    def _submitted_by(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
         most = submission_limit(self._spec)
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
@@ -84,7 +84,7 @@ class Intake:
         except Malformed as error:
             return refusal("malformed", what="submission", detail=error)
 
-    def _take(self, held: Held, data: bytes, now: int) -> SubmitAnswer | Refusal:
+    def _take(self, held: Held, data: bytes, now: int) -> SubmitResponse | Refusal:
         """Take a group from the owner of its lease. Raises `Malformed` before anything was written."""
         digest = blake3.blake3(data).digest()
         lease = held.lease.id
@@ -144,15 +144,15 @@ class Intake:
         self._database.do("UPDATE submissions SET conflicts = conflicts + 1 WHERE lease = ?", (lease,))
         return refusal("other-bytes")
 
-    def _answer(self, lease: bytes) -> SubmitAnswer:
+    def _answer(self, lease: bytes) -> SubmitResponse:
         received = self._database.value("SELECT received FROM submissions WHERE lease = ?", (lease,))
         receipt = self._verdicts.receipt(lease)
-        return SubmitAnswer(
+        return SubmitResponse(
             received=received and self._again("received", received),
             receipt=receipt and self._again("receipt", receipt),
         )
 
-    def verdicts(self, node: bytes, ask: VerdictsAsk) -> VerdictsAnswer:
+    def verdicts(self, node: bytes, ask: VerdictsRequest) -> VerdictsAnswer:
         """Receipts of the node's own leases; what it confirms is noted."""
         if ask.confirmed:
             with self._database.transaction():

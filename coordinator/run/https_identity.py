@@ -15,7 +15,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.run.run_folder import RunFolder
 from p2p.https import certificate
 from p2p.local_addresses import dialable
-from p2p.multiaddr import MOST, address_of, through, way_of
+from p2p.multiaddr import MOST, address_of, route_of, through
 from runtime.errors import LocalFault
 from runtime.files import writing
 
@@ -54,12 +54,12 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
     """Where nodes reach the coordinator: addresses over libp2p, through relays, then over HTTPS. `listening`: those
     that the network really has; none: those of the settings."""
     section = config.network
-    direct = section.advertise or [one for one in listening if way_of(one) == "direct"] or section.listen
-    relayed = [one for one in listening if way_of(one) == "relay"]
+    direct = section.advertise or [one for one in listening if route_of(one) == "direct"] or section.listen
+    relayed = [one for one in listening if route_of(one) == "relay"]
     relayed += [through(relay, peer) for relay in section.relays]
     https: list[str] = []
     if config.https.listen:
-        ours = [one for one in listening if way_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
+        ours = [one for one in listening if route_of(one) == "https"] or [f"{one}/https" for one in config.https.listen]
         https = dialable(config.https.advertise or _elsewhere(config.network.advertise, ours[0]) or ours, peer)
     return [*dialable([*direct, *relayed], peer)[: MOST - len(https[:MOST_HTTPS])], *https[:MOST_HTTPS]]
 

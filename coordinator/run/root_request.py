@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.run import signing
 from coordinator.run.keys import ROLES, ROOT, spaced
 from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.envelope import peek, seal
+from p2p.envelope import decode_unverified, seal
 from p2p.errors import Malformed
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
@@ -128,7 +128,7 @@ def signed(asked: RootRequest, key: Ed25519PrivateKey, new: Ed25519PrivateKey | 
     since = asked.revoke_root_from
     revoked = root.revoked | ({} if since is None else {public_bytes(key): since})
     root = msgspec.structs.replace(root, roles=roles, revoked=revoked)
-    spec = peek(asked.runspec).payload
+    spec = decode_unverified(asked.runspec).payload
     return SignedRoot(
         root=seal(ROOT, root.run, encode(root), key, new), runspec=seal("runspec", root.run, spec, key, new)
     )
@@ -139,7 +139,7 @@ def taken(answer: SignedRoot, roots: Sequence[bytes], runspec: bytes) -> Root:
     Raises `Untrusted`, and `LocalFault` where it was made for another run, or before the newest Root."""
     _check_place(answer, signing.check_chain(roots)[-1])
     chain = signing.check_chain([*roots, answer.root])
-    if peek(answer.runspec).payload != peek(runspec).payload:
+    if decode_unverified(answer.runspec).payload != decode_unverified(runspec).payload:
         raise Untrusted("the answer holds another RunSpec than the run's: it is not installed")
     signing.check_runspec(answer.runspec, chain[-1])
     return chain[-1]
@@ -159,7 +159,7 @@ def read(data: bytes, kind: type[RootRequest] | type[SignedRoot], name: str) -> 
 def _check_place(answer: SignedRoot, newest: Root) -> None:
     """Say what an operator mixed up; what does not decode is `check_chain`'s to refuse. Raises `LocalFault`."""
     try:
-        root = decode(peek(answer.root).payload, Root)
+        root = decode(decode_unverified(answer.root).payload, Root)
     except Malformed:
         return
     if root.run != newest.run:

@@ -8,7 +8,7 @@ Rules
 """
 
 from coordinator.run.setup import Run
-from p2p.envelope import ROLES, peek, seal
+from p2p.envelope import ROLES, decode_unverified, seal
 from p2p.errors import BadSignature
 from protocol.authority import open_kept
 
@@ -30,7 +30,7 @@ class Sealer:
         chain = self._run.chain
         if len(chain) == 1:
             return sealed
-        stored = peek(sealed)
+        stored = decode_unverified(sealed)
         if {one.key for one in stored.signatures} & set(chain[-1].roles[ROLES[kind]].keys):
             return sealed
         if kind != "lease":

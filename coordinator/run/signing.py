@@ -20,7 +20,7 @@ from coordinator.config import RunSection
 from coordinator.run.keys import ROOT, role_keys
 from coordinator.run.model_folder import ModelFacts
 from engines import registry
-from p2p.envelope import PROTOCOL, open_sealed, seal
+from p2p.envelope import PROTOCOL, seal, verify_envelope
 from p2p.errors import PeerFault
 from p2p.wire_types import decode, encode
 from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec, TaskReference, verify_root
@@ -121,7 +121,7 @@ def check_runspec(sealed: bytes, root: Root) -> RunSpec:
     """The RunSpec, signed by the root role of the newest Root (rule 3). Raises `Untrusted`."""
     signers = root.roles[ROOT]
     try:
-        spec = decode(open_sealed(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
+        spec = decode(verify_envelope(sealed, "runspec", root.run, signers.keys, signers.threshold), RunSpec)
     except PeerFault as error:
         raise Untrusted("the RunSpec is not signed by this run's root key") from error
     if spec.run != root.run:

@@ -12,7 +12,7 @@ import msgspec
 
 from coordinator.run import setup
 from coordinator.run.run_folder import RunFolder
-from p2p.envelope import open_sealed
+from p2p.envelope import verify_envelope
 from runtime.errors import LocalFault
 from weights import edges
 from weights.documents import Edge, Version
@@ -101,7 +101,7 @@ def _reading(place: RunFolder) -> Iterator[StoreReader]:
 
 
 def _opened(store: StoreReader, kind: str, document: type[D], run: bytes, keys: set[bytes]) -> list[D]:
-    return [document.from_bytes(open_sealed(one.sealed, kind, run, keys)) for one in store.documents(kind)]
+    return [document.from_bytes(verify_envelope(one.sealed, kind, run, keys)) for one in store.documents(kind)]
 
 
 def _cells(edge: EdgeRow, weights: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.subnets import visitor
+from p2p.limits.subnets import client_key
 from p2p.limits.token_bucket import TokenBuckets
 
 RATE: Final = 50.0
@@ -66,7 +66,7 @@ class Visitors:
         gone = self._victim() if len(self) >= self._limits.connections else None
         if gone is not None:
             self.leave(gone)
-        address = visitor(ip)
+        address = client_key(ip)
         self._addresses[connection] = address
         self._open[address] += 1
         self._quiet[connection] = now
@@ -116,4 +116,4 @@ def public(ip: str) -> str | None:
         address = ipaddress.ip_address(ip.partition("%")[0])
     except ValueError:
         return None
-    return visitor(ip) if address.is_global else None
+    return client_key(ip) if address.is_global else None

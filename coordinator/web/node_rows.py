@@ -14,10 +14,10 @@ from coordinator.accounts.ledger import accrued
 from coordinator.accounts.standing import account_of, at
 from coordinator.database import Database
 from coordinator.metrics.views import NodeRow
-from p2p.discovery.peer_records import trusted
+from p2p.discovery.peer_records import decode_own
 from p2p.errors import Malformed, P2PError
 from p2p.identity import peer_id, public_key
-from p2p.multiaddr import Way, way_of
+from p2p.multiaddr import Route, route_of
 
 _COLUMNS = "key, name, engine, device, version, last_seen, addresses, weight"
 _AT_ONCE = 500
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 def page(
-    database: Database, after: Cursor | None, most: int, connected: Collection[str], ways: Mapping[bytes, Way]
+    database: Database, after: Cursor | None, most: int, connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> Page:
     """At most `most` nodes behind `after`. `connected`: peer ids with a connection now. `ways`: by which way each
     node's last request came, as far as it is known."""
@@ -70,7 +70,7 @@ def page(
 
 
 def rows_of(
-    database: Database, nodes: Iterable[str], connected: Collection[str], ways: Mapping[bytes, Way]
+    database: Database, nodes: Iterable[str], connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> list[NodeRow]:
     """The rows of these nodes, by peer id, as far as the run knows them."""
     query = f"SELECT {_COLUMNS} FROM nodes WHERE key = ?"
@@ -96,7 +96,7 @@ def _keys(peers: Iterable[str]) -> Iterator[bytes]:
 
 
 def _row(
-    database: Database, columns: tuple[Any, ...], connected: Collection[str], ways: Mapping[bytes, Way]
+    database: Database, columns: tuple[Any, ...], connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> NodeRow:
     key, name, engine, device, version, last_seen, sealed, weight = columns
     node = _peer_id(key)
@@ -133,9 +133,9 @@ def _row(
 
 
 @lru_cache(maxsize=4096)
-def _reached(sealed: bytes) -> Way | None:
+def _reached(sealed: bytes) -> Route | None:
     """By which way others reach a node, by the first address of its record."""
     try:
-        return next(map(way_of, trusted(sealed).addresses), None)
+        return next(map(route_of, decode_own(sealed).addresses), None)
     except P2PError:
         return None

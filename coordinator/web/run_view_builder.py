@@ -28,7 +28,7 @@ from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training
 from coordinator.web import node_rows
 from coordinator.web.node_rows import Cursor, Page, page
-from p2p.multiaddr import Way
+from p2p.multiaddr import Route
 
 MOST_NODES = 100
 """Nodes in a picture, those with the most accepted work."""
@@ -50,7 +50,7 @@ class Sketch(NamedTuple):
     broadcasts: Broadcasts
     measured: Measured
     connected: set[str]
-    ways: dict[bytes, Way]
+    ways: dict[bytes, Route]
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Painter:
 
 
 def _shown(
-    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Way]
+    database: Database, broadcast: BroadcastView, connected: Collection[str], ways: Mapping[bytes, Route]
 ) -> list[NodeRow]:
     """The nodes of a picture, the most work first: the first ones of the order, and those that the broadcast names."""
     best = page(database, None, MOST_NODES, connected, ways).rows

@@ -71,7 +71,7 @@ class Report:
             "newest": newest.version if newest else None,
             "lag": newest.version - held.version if newest and held and newest.era == held.era else None,
             "coordinator": self._link.peer,
-            "way": await self._links.way(self._link.peer) if self._link.peer else None,
+            "way": await self._links.route(self._link.peer) if self._link.peer else None,
             "ways_failed": [{"way": way, "reason": reason} for way, reason in self._link.failures.items()],
             "reached": self._reach.found,
             "peers": len(await self._links.peers()),

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from p2p.discovery.messages import Reachable
+from p2p.discovery.messages import ReachableResponse
 from p2p.multiaddr import address_of
 from runtime.exit_codes import Exit
 from runtime.figures import apart, figure
@@ -140,7 +140,7 @@ def clock(issued: int | None, now: int) -> Row:
     return Row(check="clock", found=off, wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.TEMPORARY)
 
 
-def reachable(answer: Reachable | None, ports: list[int], relay: str | None) -> Row:
+def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Row:
     """Whether others can dial this node. `answer`: None: nobody could be asked. `relay`: None: a reservation is
     granted; else why not."""
     wanted = "an open port, or a relay"

@@ -20,18 +20,18 @@ from node.control import doctor_checks
 from node.control.doctor_checks import Attempt, Row
 from p2p.discovery.dial_back import ports_of
 from p2p.discovery.invite import Invite
-from p2p.discovery.messages import ReachableAsk
-from p2p.envelope import peek
+from p2p.discovery.messages import ReachableRequest
+from p2p.envelope import decode_unverified
 from p2p.errors import P2PError
 from p2p.https.client import HttpsClient
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.local_addresses import listenable, machine_addresses
-from p2p.multiaddr import peer_of, way_of
+from p2p.multiaddr import peer_of, route_of
 from p2p.network import Host, Links, Rpc
 from p2p.wire_types import decode
 from protocol.methods import HEAD, REACHABLE
-from protocol.versions import Head, HeadAsk
+from protocol.versions import Head, HeadRequest
 from runtime.errors import LocalFault
 from runtime.units import unix_milliseconds
 
@@ -70,14 +70,14 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
     attempts = await _attempts(invite)
     rows += doctor_checks.ways(attempts)
     going = [one.address for one in attempts if one.seconds is not None]
-    over_libp2p = [address for address in going if way_of(address) != "https"]
+    over_libp2p = [address for address in going if route_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
         asked: ThreadedPeer | HttpsClient | None = network if over_libp2p else https
         if asked is not None and going:
             peer = await asked.dial(over_libp2p or going)
             rows.append(doctor_checks.clock(await _head(asked, peer), unix_milliseconds()))
         if not running:
-            rows.append(await _incoming(network, [one for one in over_libp2p if way_of(one) == "direct"]))
+            rows.append(await _incoming(network, [one for one in over_libp2p if route_of(one) == "direct"]))
     return rows
 
 
@@ -110,7 +110,7 @@ async def _attempts(invite: Invite) -> list[Attempt]:
 
     async def attempt(address: str) -> Attempt:
         async with few:
-            if way_of(address) != "https":
+            if route_of(address) != "https":
                 async with _up(ThreadedPeer(generate_key(), [])) as network:
                     return await _attempt(network, address)
             async with _https(invite) as https:
@@ -122,7 +122,7 @@ async def _attempts(invite: Invite) -> list[Attempt]:
 
 
 async def _attempt(links: Links, address: str) -> Attempt:
-    began, way = time.monotonic(), way_of(address)
+    began, way = time.monotonic(), route_of(address)
     try:
         async with asyncio.timeout(PATIENCE):
             await links.dial([address])
@@ -134,8 +134,8 @@ async def _attempt(links: Links, address: str) -> Attempt:
 async def _head(rpc: Rpc, peer: str) -> int | None:
     """When the coordinator signed its newest Head, as it says; nothing is believed of it here."""
     try:
-        answer = await HEAD.ask(rpc, peer, HeadAsk(), timeout=PATIENCE)
-        return decode(peek(answer.head).payload, Head).issued if answer.head is not None else None
+        answer = await HEAD.ask(rpc, peer, HeadRequest(), timeout=PATIENCE)
+        return decode(decode_unverified(answer.head).payload, Head).issued if answer.head is not None else None
     except P2PError:
         return None
 
@@ -146,7 +146,7 @@ async def _incoming(network: ThreadedPeer, direct: list[str]) -> Row:
         return doctor_checks.reachable(None, ports, None)
     peer = peer_of(direct[0])
     try:
-        answer = await REACHABLE.ask(network, peer, ReachableAsk(ports=ports), timeout=PATIENCE)
+        answer = await REACHABLE.ask(network, peer, ReachableRequest(ports=ports), timeout=PATIENCE)
     except P2PError:
         return doctor_checks.reachable(None, ports, None)
     trouble = None

@@ -10,7 +10,7 @@ from runtime.control_socket import LINE_LIMIT, PATIENCE, Command, NoAnswer, NoDa
 __all__ = ["LINE_LIMIT", "PATIENCE", "Command", "ControlServer", "ask_daemon", "socket_path"]
 
 
-class ControlServer(control_socket.ControlServer):
+class ControlServer(control_socket.ControlSocket):
     """`commands`: name -> what answers it."""
 
     def __init__(self, path: Path, commands: dict[str, Command]) -> None:

@@ -31,14 +31,14 @@ from node.trust.trust_store import Records
 from node.trust.trusted_set import RootExpired
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
-from p2p.multiaddr import WAYS, Way, peer_of, way_of
+from p2p.multiaddr import ROUTES, Route, peer_of, route_of
 from p2p.network import Links, Rpc
 from p2p.wire_types import decode, encode
 from protocol import refusals
 from protocol.authority import WrongRoot
-from protocol.leases import Verdicts, VerdictsAsk
+from protocol.leases import VerdictsRequest, VerdictsResponse
 from protocol.methods import HELLO, LEASE, SUBMIT, A, Method, Q
-from protocol.requests import Answer, Hello, Refusal, Request, Welcome
+from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from runtime.backoff import Backoff
 
 REQUEST_LIFE: Final = 30.0
@@ -69,10 +69,10 @@ class Refused(Exception):
 class Rider(Protocol):
     """The questions that travel beside other requests: verdicts wanted (node/rollouts/outbox_relay.py)."""
 
-    def question(self) -> VerdictsAsk | None:
+    def question(self) -> VerdictsRequest | None:
         """Return the question to ask now, None for none."""
 
-    def answered(self, ask: VerdictsAsk, answer: Verdicts | None) -> None:
+    def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """The answer to it; None: this coordinator does not know the field. Raises `PeerFault`."""
 
 
@@ -96,7 +96,7 @@ class CoordinatorLink:
         search: Callable[[], Awaitable[None]],
         learn: Callable[[], Awaitable[None]],
         seed: int,
-        via: Sequence[Way] = WAYS,
+        via: Sequence[Route] = ROUTES,
     ) -> None:
         """`via`: ways to go, the first one first. `hello` makes the greeting; `reconsider` says whether another one is
         worth a try after a refusal; `welcomed` takes the answer once its Root and RunSpec hold; `search` asks other
@@ -192,10 +192,10 @@ class CoordinatorLink:
         sealed = self._sealed(method.name, method.request.encode(request))
         return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
-    async def _answer(self, peer: str, method: str, sealed: bytes) -> Answer:
-        return decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Answer)
+    async def _answer(self, peer: str, method: str, sealed: bytes) -> Response:
+        return decode(await self._rpc.request(peer, method, sealed, timeout=PATIENCE), Response)
 
-    def _sealed(self, method: str, body: bytes, verdicts: VerdictsAsk | None = None) -> bytes:
+    def _sealed(self, method: str, body: bytes, verdicts: VerdictsRequest | None = None) -> bytes:
         expires = self._clock.now() + int(REQUEST_LIFE * 1000) + _SKEW
         recipient = self._records.trusted.channel
         request = Request(
@@ -221,8 +221,8 @@ class CoordinatorLink:
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
         known = dict.fromkeys([*(head.value.addresses if head else []), *self._invited])
-        ours = [address for address in known if way_of(address) in self._via]
-        return sorted(ours, key=lambda address: self._via.index(way_of(address)))
+        ours = [address for address in known if route_of(address) in self._via]
+        return sorted(ours, key=lambda address: self._via.index(route_of(address)))
 
     async def _hold(self) -> None:
         """Until the line is down; meanwhile rule 1's better way."""
@@ -239,7 +239,7 @@ class CoordinatorLink:
 
     async def _improve(self, better: list[str]) -> None:
         """A greeting by the better way shows that it carries; the other one stands until then."""
-        way = way_of(better[0])
+        way = route_of(better[0])
         try:
             peer = await self._links.dial(better)
             if await self._greet(peer):
@@ -249,9 +249,9 @@ class CoordinatorLink:
 
     async def _better(self) -> list[str]:
         """Addresses by ways before the one by which the coordinator is reached."""
-        way = await self._links.way(self.peer) if self.peer else None
+        way = await self._links.route(self.peer) if self.peer else None
         at = self._via.index(way) if way in self._via else 0
-        return [address for address in self._candidates() if self._via.index(way_of(address)) < at]
+        return [address for address in self._candidates() if self._via.index(route_of(address)) < at]
 
     def _failed(self, way: str, reason: str) -> None:
         """Said once, until it works again."""
@@ -268,11 +268,11 @@ class CoordinatorLink:
             try:
                 peer = expected if expected in known else await self._links.dial([address])
                 if await self._greet(peer):
-                    self.failures.pop(await self._links.way(peer) or "", None)
+                    self.failures.pop(await self._links.route(peer) or "", None)
                     return True
             except (Unreachable, Malformed) as error:
                 self.trouble = f"the coordinator is unreachable at {address}: {error}; echo2-node doctor knows more"
-                self._failed(way_of(address), str(error))
+                self._failed(route_of(address), str(error))
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error
             except WrongRoot as error:
@@ -280,7 +280,7 @@ class CoordinatorLink:
                     raise TrustFailure(f"{address}: {error}; ask the operator for a new invite") from error
                 self.distrust(f"{address}: {error}")
             except P2PError as error:
-                self._failed(way_of(address), str(error))
+                self._failed(route_of(address), str(error))
                 self.distrust(f"{address}: {error}")
         _log.debug("no coordinator", trouble=self.trouble)
         return False
@@ -303,11 +303,11 @@ class CoordinatorLink:
         self._down.clear()
         self._up.set()
         await self._welcomed(peer, welcome)
-        _log.info("connected to the coordinator", peer=peer, way=await self._links.way(peer))
+        _log.info("connected to the coordinator", peer=peer, way=await self._links.route(peer))
         return True
 
 
-def _body(answer: Answer, peer: str, method: str) -> bytes:
+def _body(answer: Response, peer: str, method: str) -> bytes:
     """Return the answer. Raises `Refused`, `Malformed`."""
     if answer.refusal is not None:
         raise Refused(answer.refusal)

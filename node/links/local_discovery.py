@@ -7,14 +7,14 @@ from typing import Final
 
 from node.errors import BadConfig
 from p2p.discovery.invite import Invite
-from p2p.discovery.mdns import Nearby, discover
+from p2p.discovery.mdns import Announcement, discover
 from runtime.errors import LocalFault
 
 SECONDS: Final = 3.0
 """How long the local network is listened to."""
 
 
-def look(seconds: float = SECONDS) -> list[Nearby]:
+def look(seconds: float = SECONDS) -> list[Announcement]:
     """What is announced. Raises `BadConfig`."""
     try:
         return asyncio.run(discover(seconds))
@@ -22,7 +22,7 @@ def look(seconds: float = SECONDS) -> list[Nearby]:
         raise BadConfig(f"{error}; give an invite: echo2-node join INVITE") from error
 
 
-def lines(found: Sequence[Nearby]) -> list[str]:
+def lines(found: Sequence[Announcement]) -> list[str]:
     """For people."""
     return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in found]
 
@@ -38,7 +38,7 @@ def confirmed(accepted: str | None) -> Invite:
     return choose(found, accepted, _ask)
 
 
-def choose(found: Sequence[Nearby], accepted: str | None, ask: Callable[[Sequence[Nearby]], str]) -> Invite:
+def choose(found: Sequence[Announcement], accepted: str | None, ask: Callable[[Sequence[Announcement]], str]) -> Invite:
     """The one whose fingerprint is `accepted`, or what `ask` returns. Raises `BadConfig` where it is nobody's."""
     wanted = normal(accepted if accepted is not None else ask(found))
     matching = [one.invite for one in found if normal(one.invite.fingerprint) == wanted]
@@ -55,7 +55,7 @@ def normal(fingerprint: str) -> str:
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 
-def _ask(found: Sequence[Nearby]) -> str:
+def _ask(found: Sequence[Announcement]) -> str:
     print("Runs on the local network. Compare with the operator's, which `echo2-coord invite` prints:", file=sys.stderr)
     for line in lines(found):
         print(f"  {line}", file=sys.stderr)

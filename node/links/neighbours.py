@@ -25,8 +25,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from p2p.discovery.dialer import Strangers
-from p2p.discovery.peer_records import Known, dials, trusted
+from p2p.discovery.dialer import PeerDialer
+from p2p.discovery.peer_records import VerifiedRecord, decode_own, is_dialable
 from p2p.errors import P2PError
 from p2p.limits.subnets import subnet_of
 from p2p.multiaddr import address_of, peer_of
@@ -50,7 +50,7 @@ class _Remembered(msgspec.Struct, frozen=True):
 class Neighbours:
     """`seed`: of the choice."""
 
-    def __init__(self, links: Links, strangers: Strangers, path: Path, seed: int) -> None:
+    def __init__(self, links: Links, strangers: PeerDialer, path: Path, seed: int) -> None:
         self._links, self._strangers, self._path = links, strangers, path
         self._random = random.Random(seed)
         self._anchors: list[str] = []
@@ -65,14 +65,14 @@ class Neighbours:
 
     async def search(self) -> None:
         """While the coordinator is away: dial those of before."""
-        await self._meet(self._strangers.book.newest(REMEMBERED))
+        await self._meet(self._strangers.records.newest(REMEMBERED))
 
     def addresses(self) -> list[str]:
         """Of everybody remembered, anchors first."""
-        known = self._strangers.book.newest(REMEMBERED)
+        known = self._strangers.records.newest(REMEMBERED)
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
-    async def _meet(self, known: Iterable[Known]) -> None:
+    async def _meet(self, known: Iterable[VerifiedRecord]) -> None:
         connected = await self._links.peers()
         avoid = {*connected, self._links.peer_id}
         for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):
@@ -83,14 +83,14 @@ class Neighbours:
             else:
                 self._anchors = list(dict.fromkeys([*self._anchors, address]))[:ANCHORS]
 
-    def _one_each(self, known: Iterable[Known]) -> list[str]:
+    def _one_each(self, known: Iterable[VerifiedRecord]) -> list[str]:
         """An address of each peer (rule 5), in an order of chance."""
         several = [one.addresses for one in known if one.addresses]
         self._random.shuffle(several)
         return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
 
     def _write(self) -> None:
-        records = [known.sealed for known in self._strangers.book.newest(REMEMBERED)]
+        records = [known.sealed for known in self._strangers.records.newest(REMEMBERED)]
         with writing(self._path) as file:
             file.write(msgspec.msgpack.encode(_Remembered(self._anchors, records)))
 
@@ -98,11 +98,11 @@ class Neighbours:
         """A file that is missing or spoilt is the same as an empty one."""
         try:
             found = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
-            for known in reversed([trusted(sealed) for sealed in found.records]):
-                self._strangers.book.hold(known)
+            for known in reversed([decode_own(sealed) for sealed in found.records]):
+                self._strangers.records.hold(known)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, P2PError):
             return
-        self._anchors = [one for one in found.anchors if dials(one, peer_of(one))][:ANCHORS]
+        self._anchors = [one for one in found.anchors if is_dialable(one, peer_of(one))][:ANCHORS]
 
 
 def chosen(

@@ -16,12 +16,12 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.discovery.dialer import Strangers
+from p2p.discovery.dialer import PeerDialer
 from p2p.errors import Malformed, P2PError
 from p2p.handlers import Handlers
-from p2p.multiaddr import way_of
+from p2p.multiaddr import route_of
 from p2p.network import Links, PayloadExchange, Rpc
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0
@@ -44,7 +44,7 @@ class Parents:
         rpc: Rpc,
         links: Links,
         exchange: PayloadExchange,
-        strangers: Strangers,
+        strangers: PeerDialer,
         *,
         uplink: int | None,
         downlink: int | None,
@@ -64,7 +64,7 @@ class Parents:
         failed: list[str] = []
         while True:
             self._coordinator = coordinator = await self._connected()
-            if await self._links.way(coordinator) != "https":
+            if await self._links.route(coordinator) != "https":
                 try:
                     await self._ask(coordinator, failed[:FAILED_MOST])
                 except P2PError as error:
@@ -72,7 +72,7 @@ class Parents:
             failed = await self._watch(coordinator)
 
     async def _ask(self, coordinator: str, failed: list[str]) -> None:
-        ask = PlanAsk(
+        ask = PlanRequest(
             uplink=self._uplink,
             downlink=self._downlink,
             latency=int(500 * min(self._waited)) if self._waited else None,
@@ -83,13 +83,13 @@ class Parents:
         self._waited.append(anyio.current_time() - asked)
         await self._take(answer)
 
-    async def _told(self, peer: str, place: PlanAnswer) -> None:
+    async def _told(self, peer: str, place: PlanResponse) -> None:
         """Raises `Malformed`."""
         if peer != self._coordinator:
             raise Malformed("the coordinator alone says whom to follow")
         await self._take(place)
 
-    async def _take(self, answer: PlanAnswer) -> None:
+    async def _take(self, answer: PlanResponse) -> None:
         self._strangers.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents
@@ -112,6 +112,6 @@ class Parents:
         return []
 
     async def _dial(self, peer: str) -> bool:
-        known = self._strangers.book.of(peer)
-        direct = [address for address in known.addresses if way_of(address) == "direct"] if known else []
+        known = self._strangers.records.of(peer)
+        direct = [address for address in known.addresses if route_of(address) == "direct"] if known else []
         return await self._strangers.find(direct)

@@ -19,11 +19,11 @@ from typing import Final
 import structlog
 
 from p2p.discovery.dial_back import ports_of
-from p2p.discovery.messages import ReachableAsk
-from p2p.discovery.peer_records import Own
+from p2p.discovery.messages import ReachableRequest
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.errors import Busy, P2PError, Unreachable
 from p2p.local_addresses import dialable
-from p2p.multiaddr import peer_of, tcp, way_of
+from p2p.multiaddr import peer_of, route_of, tcp
 from p2p.network import Inbound, Links, Rpc
 from protocol.methods import REACHABLE
 
@@ -51,7 +51,7 @@ class Reach:
         coordinator: Callable[[], str | None],
         candidates: Callable[[], list[str]],
         changed: Callable[[str], None],
-        own: Own,
+        own: RecordIssuer,
         now: Callable[[], int],
     ) -> None:
         """`relays`: addresses that the owner named. `coordinator`: its peer id while the line stands. `candidates`:
@@ -69,14 +69,14 @@ class Reach:
     async def addresses(self) -> list[str]:
         """Where others can dial this node; the most promising first."""
         own = await self._inbound.addresses()
-        circuits = [address for address in own if way_of(address) == "relay"]
-        direct = [address for address in own if way_of(address) != "relay"]
+        circuits = [address for address in own if route_of(address) == "relay"]
+        direct = [address for address in own if route_of(address) != "relay"]
         self._announced = dialable([*circuits, *self._external, *direct], self._links.peer_id)
         return self._announced
 
     async def record(self) -> bytes:
         """Signed by this node: where others can dial it."""
-        return self._own.sealed(await self.addresses(), self._now())
+        return self._own.issue(await self.addresses(), self._now())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -86,7 +86,7 @@ class Reach:
         loop = asyncio.get_running_loop()
         while True:
             peer, listening = self._coordinator(), await self._inbound.addresses()
-            here = dialable([one for one in listening if way_of(one) != "relay"], self._links.peer_id)
+            here = dialable([one for one in listening if route_of(one) != "relay"], self._links.peer_id)
             if peer is not None and (here != self._asked_about or loop.time() >= asked_at + AGAIN):
                 self._asked_about, asked_at = here, loop.time()
                 await self._find_out(peer)
@@ -97,8 +97,8 @@ class Reach:
         """Rules 2 and 3."""
         try:
             ports = ports_of(await self._inbound.addresses())
-            relayed = await self._links.way(coordinator) == "relay"
-            answer = await REACHABLE.ask(self._rpc, coordinator, ReachableAsk(ports=ports), timeout=PATIENCE)
+            relayed = await self._links.route(coordinator) == "relay"
+            answer = await REACHABLE.ask(self._rpc, coordinator, ReachableRequest(ports=ports), timeout=PATIENCE)
             seen = answer.observed
             own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
@@ -121,7 +121,7 @@ class Reach:
 
     async def _find_relay(self, why: str) -> None:
         reasons = []
-        candidates = [address for address in self._candidates() if way_of(address) == "direct"]
+        candidates = [address for address in self._candidates() if route_of(address) == "direct"]
         peers = list(dict.fromkeys(map(peer_of, candidates)))
         for peer in peers[: 1 + _PEERS]:
             addresses = [address for address in candidates if peer_of(address) == peer]

@@ -19,7 +19,7 @@ from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
 from protocol.authority import RunSpec
-from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission
+from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 
 
 class BadLease(PeerFault):
@@ -29,7 +29,7 @@ class BadLease(PeerFault):
 def check_lease(
     verified: Verified[Lease],
     *,
-    ask: LeaseAsk,
+    ask: LeaseRequest,
     node: bytes,
     held: LoadedVersion,
     runspec: RunSpec,

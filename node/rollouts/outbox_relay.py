@@ -26,7 +26,7 @@ from node.rollouts.outbox import Open, Outbox
 from node.trust.trust_store import Records
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from protocol.authority import Root, open_kept
-from protocol.leases import SubmitAnswer, Verdicts, VerdictsAsk
+from protocol.leases import SubmitResponse, VerdictsRequest, VerdictsResponse
 from protocol.methods import SUBMIT, VERDICTS
 from runtime.backoff import Backoff
 
@@ -91,12 +91,12 @@ class Courier:
         self._alone = True
         self._wake.set()
 
-    def question(self) -> VerdictsAsk | None:
+    def question(self) -> VerdictsRequest | None:
         """Return what to ask beside a request; also nothing at all, where that shows whether it is answered."""
-        ask = VerdictsAsk(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         return ask if ask.leases or ask.confirmed or self._rides is None else None
 
-    def answered(self, ask: VerdictsAsk, answer: Verdicts | None) -> None:
+    def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
         """Take the answer to it (rule 2). Raises `BadSignature`, `Mixed`, `Malformed`."""
         self._rides = answer is not None
         if answer is not None:
@@ -159,7 +159,7 @@ class Courier:
             moved = True
         return moved
 
-    def _take(self, lease: bytes, answer: SubmitAnswer) -> None:
+    def _take(self, lease: bytes, answer: SubmitResponse) -> None:
         if answer.receipt is not None:
             self._take_receipt(lease, answer.receipt)
         elif answer.received is not None:
@@ -168,7 +168,7 @@ class Courier:
             raise BadSignature("an answer without acknowledgement or Receipt")
 
     async def _ask(self) -> bool:
-        ask = VerdictsAsk(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
+        ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         if not (ask.leases or ask.confirmed) or self._may_ride():
             return False
         return self._take_verdicts(ask, await self._link.call(VERDICTS, ask))
@@ -181,7 +181,7 @@ class Courier:
         if not self._unproven:
             return False
         batch = self._unproven[:BATCH]
-        answer = await self._link.call(VERDICTS, VerdictsAsk(leases=batch))
+        answer = await self._link.call(VERDICTS, VerdictsRequest(leases=batch))
         self._unproven = [lease for lease in self._unproven if lease not in batch]
         pairs = zip(batch, answer.receipts, strict=False)
         came = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
@@ -196,7 +196,7 @@ class Courier:
             return False
         return asyncio.get_running_loop().time() - self._asked < RIDE
 
-    def _take_verdicts(self, ask: VerdictsAsk, answer: Verdicts) -> bool:
+    def _take_verdicts(self, ask: VerdictsRequest, answer: VerdictsResponse) -> bool:
         """Store what the answer says; whether anything moved."""
         self._asked = asyncio.get_running_loop().time()
         self._outbox.confirmed(ask.confirmed)

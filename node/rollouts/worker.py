@@ -38,7 +38,7 @@ from node.trust.trust_store import Records
 from node.versions.follower import Follower
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from protocol import refusals
-from protocol.leases import Lease, LeaseAsk
+from protocol.leases import Lease, LeaseRequest
 from protocol.methods import LEASE
 from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
@@ -148,7 +148,7 @@ class Rollouts:
         spec, probed = self._records.trusted.runspec, self._engine.probed
         assert spec is not None
         assert probed is not None
-        ask = LeaseAsk(
+        ask = LeaseRequest(
             nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=probed.engine_class
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()

@@ -18,8 +18,8 @@ import structlog
 
 from node.links.coordinator_client import Refused
 from p2p.errors import P2PError
-from p2p.network import Fetched
-from protocol.broadcast_messages import Acknowledgement, Sender, Taken
+from p2p.network import FetchReport
+from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 
 PAYLOADS: Final = 8
 """Payloads of one acknowledgement, the last ones."""
@@ -42,7 +42,7 @@ class _Way:
     heard: float
     complete: float
     applied: float
-    fetches: list[tuple[float, bytes, Fetched]]
+    fetches: list[tuple[float, bytes, FetchReport]]
     """When complete, payload hash, and what the network tells of it."""
 
     def message(self, now: float) -> Acknowledgement:
@@ -62,7 +62,7 @@ class Acknowledger:
     def __init__(self, tell: Callable[[Callable[[], Acknowledgement]], Awaitable[None]]) -> None:
         self._tell = tell
         self._heard: dict[tuple[int, int], float] = {}
-        self._fetches: list[tuple[float, bytes, Fetched]] = []
+        self._fetches: list[tuple[float, bytes, FetchReport]] = []
         self._news = asyncio.Event()
         self._way: _Way | None = None
 
@@ -72,7 +72,7 @@ class Acknowledger:
         for forgotten in sorted(self._heard)[:-HEADS]:
             del self._heard[forgotten]
 
-    def fetched(self, payload_hash: bytes, fetched: Fetched) -> None:
+    def fetched(self, payload_hash: bytes, fetched: FetchReport) -> None:
         """A payload is complete."""
         self._fetches.append((anyio.current_time(), payload_hash, fetched))
         del self._fetches[:-PAYLOADS]
@@ -113,14 +113,14 @@ class Acknowledger:
         return self._way.message(anyio.current_time())
 
 
-def _taken(complete: float, payload_hash: bytes, fetched: Fetched, now: float) -> Taken:
+def _taken(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:
     began = complete - fetched.seconds
     most = sorted(fetched.feeds, key=lambda feed: -feed.nbytes)[:SENDERS]
-    return Taken(
+    return PayloadTransfer(
         payload_hash=payload_hash,
         took=int(1000 * fetched.seconds),
         senders=[
-            Sender(
+            TransferSource(
                 peer=feed.peer,
                 nbytes=feed.nbytes,
                 began=_ago(began + feed.began, now),

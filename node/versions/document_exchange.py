@@ -26,8 +26,8 @@ from p2p.handlers import Handlers
 from p2p.network import Links, Rpc
 from protocol import document_service
 from protocol.methods import DOCUMENTS, HEAD
-from protocol.requests import Documents, DocumentsAsk
-from protocol.versions import HeadAnswer, HeadAsk
+from protocol.requests import DocumentsRequest, DocumentsResponse
+from protocol.versions import HeadRequest, HeadResponse
 from weights.store import Store
 
 _AT_ONCE: Final = 64
@@ -94,7 +94,7 @@ class Library:
                 return
 
     async def _head_of(self, peer: str) -> bytes | None:
-        ask = HeadAsk(root_serial=self._records.serial)
+        ask = HeadRequest(root_serial=self._records.serial)
         try:
             answer = await HEAD.ask(self._rpc, peer, ask, timeout=PATIENCE)
         except (PeerFault, Unreachable):
@@ -115,16 +115,16 @@ class Library:
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:
         try:
-            answer = await DOCUMENTS.ask(self._rpc, peer, DocumentsAsk(hashes=hashes), timeout=PATIENCE)
+            answer = await DOCUMENTS.ask(self._rpc, peer, DocumentsRequest(hashes=hashes), timeout=PATIENCE)
         except P2PError:
             return {}
         pairs = zip(hashes, answer.documents, strict=False)
         return {wanted: data for wanted, data in pairs if data is not None and document_hash(data) == wanted}
 
-    async def _answer_documents(self, peer: str, ask: DocumentsAsk) -> Documents:
+    async def _answer_documents(self, peer: str, ask: DocumentsRequest) -> DocumentsResponse:
         return document_service.documents(ask, self._store.document)
 
-    async def _answer_head(self, peer: str, ask: HeadAsk) -> HeadAnswer:
+    async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
         trusted = self._records.trusted
         newest = None if trusted.head is None else trusted.head.sealed
         return document_service.head(ask, newest, trusted.roots_by_serial)

@@ -178,7 +178,7 @@ class Follower:
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
                 raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}: no plain file of a model")
-            await self._exchange.fetch(asset.manifest, folder / asset.name, last=self._coordinator())
+            await self._exchange.fetch(asset.manifest, folder / asset.name, fallback=self._coordinator())
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:

@@ -24,9 +24,9 @@ import structlog
 from node.versions.acknowledgements import Acknowledger
 from p2p.envelope import Verified
 from p2p.errors import P2PError
-from p2p.network import Fetched, Links, PayloadExchange, Rpc
+from p2p.network import FetchReport, Links, PayloadExchange, Rpc
 from protocol.methods import REMAKE
-from protocol.requests import DocumentsAsk
+from protocol.requests import DocumentsRequest
 from protocol.versions import manifest_of_edge
 from runtime.errors import LocalFault
 from weights.documents import Edge
@@ -73,7 +73,7 @@ class Payloads:
             return held
         incoming = self._store.incoming(edge.payload_hash)
         before = (await self._exchange.traffic()).received
-        fetch = self._exchange.fetch(manifest_of_edge(edge), incoming, last=self._coordinator())
+        fetch = self._exchange.fetch(manifest_of_edge(edge), incoming, fallback=self._coordinator())
         fetching = asyncio.ensure_future(fetch)
         try:
             await self._while_it_moves(fetching, edge, before)
@@ -115,7 +115,7 @@ class Payloads:
         for file in await anyio.to_thread.run_sync(collect):
             await self._exchange.unshare(file.hash)
 
-    async def _while_it_moves(self, fetching: asyncio.Future[Fetched], edge: Edge, before: int) -> None:
+    async def _while_it_moves(self, fetching: asyncio.Future[FetchReport], edge: Edge, before: int) -> None:
         """Wait until a fetch is done (rules 1 and 2). `before`: bytes received when it began. Raises `Stalled`."""
         done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
         if not done and (await self._exchange.traffic()).received == before:
@@ -134,7 +134,7 @@ class Payloads:
         coordinator = self._coordinator()
         if coordinator is not None:
             with contextlib.suppress(P2PError):  # without it, the fetch goes on all the same
-                ask = DocumentsAsk(hashes=[edge.payload_hash])
+                ask = DocumentsRequest(hashes=[edge.payload_hash])
                 await REMAKE.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
 
     def _count(self, edge: Edge) -> None:

@@ -12,7 +12,7 @@ import ipaddress
 
 import anyio
 
-from p2p.discovery.messages import Reachable, ReachableAsk
+from p2p.discovery.messages import ReachableRequest, ReachableResponse
 from p2p.errors import Busy
 from p2p.limits.subnets import subnet_of
 from p2p.limits.token_bucket import TokenBuckets
@@ -40,12 +40,12 @@ class DialBack:
 
     async def answer(self, peer: str, data: bytes) -> bytes:
         """The handler of the method. Raises `Malformed`, `Busy`."""
-        ports = decode(data, ReachableAsk).ports
+        ports = decode(data, ReachableRequest).ports
         ip = ip_of(self._transport.remote(peer))
         if ip is None:
-            return encode(Reachable())
+            return encode(ReachableResponse())
         tried = {port for port in ports if port >= 1024 or port == 443}
-        self._turn(ip, len(tried))
+        self._check_rate(ip, len(tried))
         open_ports: list[int] = []
         self._attempts += len(tried)
         try:
@@ -54,9 +54,9 @@ class DialBack:
                     tasks.start_soon(_try, ip, port, open_ports)
         finally:
             self._attempts -= len(tried)
-        return encode(Reachable(observed=ip, ports=sorted(open_ports)))
+        return encode(ReachableResponse(observed=ip, ports=sorted(open_ports)))
 
-    def _turn(self, ip: str, attempts: int) -> None:
+    def _check_rate(self, ip: str, attempts: int) -> None:
         """Rule 2. Raises `Busy`."""
         now, place = anyio.current_time(), subnet_of(ip) or ip
         if self._questions.delay(place, now) > 0:
@@ -78,8 +78,8 @@ async def _try(ip: str, port: int, open_ports: list[int]) -> None:
 
 def ip_of(address: str | None) -> str | None:
     """The IP address in a direct multiaddress; None for a relayed one, or one without."""
-    found = address_of(address or "")
-    if found.route == "relay" or (ip := found.ip) is None:
+    parsed = address_of(address or "")
+    if parsed.route == "relay" or (ip := parsed.ip) is None:
         return None
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return str(mapped or ip).partition("%")[0]
@@ -87,5 +87,5 @@ def ip_of(address: str | None) -> str | None:
 
 def ports_of(addresses: list[str]) -> list[int]:
     """TCP ports of direct multiaddresses, the first `PORTS`."""
-    direct = [found for found in map(address_of, addresses) if found.route != "relay"]
-    return list(dict.fromkeys(found.port for found in direct if found.port is not None))[:PORTS]
+    direct = [ports for ports in map(address_of, addresses) if ports.route != "relay"]
+    return list(dict.fromkeys(ports.port for ports in direct if ports.port is not None))[:PORTS]

@@ -7,9 +7,9 @@ from typing import Final
 import anyio
 import structlog
 
-from p2p.discovery.peer_records import Book, Known
+from p2p.discovery.peer_records import RecordBook, VerifiedRecord
 from p2p.errors import P2PError, Unreachable
-from p2p.limits.dial_backoff import Outgoing, TooSoon
+from p2p.limits.dial_backoff import DialBackoff, DialLimited
 from p2p.multiaddr import peer_of
 from p2p.network import Links
 
@@ -19,26 +19,26 @@ SHORT: Final = 5.0
 _log = structlog.get_logger("p2p")
 
 
-class Strangers:
-    """`now`: the run's clock, milliseconds. `book`: whom it was told of."""
+class PeerDialer:
+    """`now`: the run's clock, milliseconds. `records`: whom it was told of."""
 
     def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
         self._links, self._now = links, now
-        self._outgoing = Outgoing()
-        self.book = Book(run)
+        self._outgoing = DialBackoff()
+        self.records = RecordBook(run)
 
-    def take(self, records: Iterable[bytes]) -> list[Known]:
+    def take(self, records: Iterable[bytes]) -> list[VerifiedRecord]:
         """Those that hold, in their order, each the newest of its peer; a lie is dropped alone."""
-        found = []
+        verified = []
         for sealed in records:
             try:
-                found.append(self.book.take(sealed, self._now()))
+                verified.append(self.records.take(sealed, self._now()))
             except P2PError as error:
                 _log.debug("a peer record is not taken", reason=str(error))
-        return found
+        return verified
 
     async def dial(self, address: str) -> None:
-        """At one address out of a record. Raises `TooSoon`, `P2PError`."""
+        """At one address out of a record. Raises `DialLimited`, `P2PError`."""
         connected = await self._links.peers()
         self._outgoing.take(address, anyio.current_time(), connected)
         try:
@@ -63,7 +63,7 @@ class Strangers:
     async def _patiently(self, address: str) -> None:
         try:
             await self.dial(address)
-        except TooSoon as error:
+        except DialLimited as error:
             if error.seconds > SHORT:
                 raise
             await anyio.sleep(error.seconds)

@@ -38,14 +38,14 @@ LONGEST: Final = 255
 """Bytes of one TXT string."""
 
 
-class Nearby(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """A run that somebody announces. `name`: for people, and nothing more."""
 
     name: str
     invite: Invite
 
 
-def texts(nearby: Nearby) -> dict[str, bytes]:
+def txt_record(nearby: Announcement) -> dict[str, bytes]:
     """The TXT record."""
     invite = nearby.invite
     record = {"v": VERSION, "name": nearby.name.encode()[:80], "run": invite.run.hex().encode()}
@@ -56,7 +56,7 @@ def texts(nearby: Nearby) -> dict[str, bytes]:
     return record | {f"a{number}": address for number, address in enumerate(fitting[:MOST])}
 
 
-def parse(record: Mapping[bytes, bytes | None]) -> Nearby:
+def parse(record: Mapping[bytes, bytes | None]) -> Announcement:
     """What a stranger announced. Raises `Malformed`."""
     given = {key: value or b"" for key, value in record.items()}
     if given.get(b"v") != VERSION:
@@ -69,28 +69,28 @@ def parse(record: Mapping[bytes, bytes | None]) -> Nearby:
         name = given.get(b"name", b"").decode(errors="replace")
     except (KeyError, ValueError, msgspec.ValidationError) as error:
         raise Malformed(f"an announcement that is none: {error!r}") from error
-    return Nearby(name="".join(letter for letter in name if letter.isprintable())[:80], invite=invite)
+    return Announcement(name="".join(letter for letter in name if letter.isprintable())[:80], invite=invite)
 
 
 def private(addresses: Sequence[str]) -> dict[str, int]:
     """IP address -> port of the direct addresses that are on a private network (rule 2)."""
-    found = {}
+    private_addresses = {}
     for one in map(address_of, addresses):
         ip, port = one.ip, one.port
         if one.route != "direct" or ip is None or port is None:
             continue
         if (ip.is_private or ip.is_link_local) and not ip.is_loopback and not ip.is_unspecified:
-            found[one.host] = port
-    return found
+            private_addresses[one.host] = port
+    return private_addresses
 
 
-async def announce(nearby: Nearby, hosts: Mapping[str, int]) -> None:
+async def announce(nearby: Announcement, hosts: Mapping[str, int]) -> None:
     """Until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises `LocalFault`."""
     addresses = [ipaddress.ip_address(host).packed for host in hosts]
     short = nearby.invite.run.hex()[:12]
     info = AsyncServiceInfo(
         SERVICE, f"{short}.{SERVICE}", port=next(iter(hosts.values())), addresses=addresses,
-        properties=dict(texts(nearby)), server=f"echo2-{short}.local.",
+        properties=dict(txt_record(nearby)), server=f"echo2-{short}.local.",
     )  # fmt: skip
     try:
         zeroconf = AsyncZeroconf(interfaces=list(hosts))
@@ -108,7 +108,7 @@ async def _farewell(zeroconf: AsyncZeroconf) -> None:
     await zeroconf.async_close()
 
 
-async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Nearby]:
+async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Announcement]:
     """Runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
     `LocalFault`."""
     names: dict[str, None] = {}
@@ -125,12 +125,14 @@ async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> l
         browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard])
         await asyncio.sleep(seconds)
         await browser.async_cancel()
-        return [found for name in names if (found := await _resolved(zeroconf.zeroconf, name)) is not None]
+        return [
+            announcement for name in names if (announcement := await _resolved(zeroconf.zeroconf, name)) is not None
+        ]
     finally:
         await zeroconf.async_close()
 
 
-async def _resolved(zeroconf: Zeroconf, name: str) -> Nearby | None:
+async def _resolved(zeroconf: Zeroconf, name: str) -> Announcement | None:
     info = AsyncServiceInfo(SERVICE, name)
     if not await info.async_request(zeroconf, ANSWER_MS):
         return None

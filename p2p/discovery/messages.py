@@ -15,13 +15,13 @@ class PeerRecord(Wire, frozen=True):
     issued: Milliseconds
 
 
-class ReachableAsk(Wire, frozen=True):
+class ReachableRequest(Wire, frozen=True):
     """anyone -> anyone, method "reachable", unsealed. Can these TCP ports be reached at the address I come from?"""
 
     ports: Annotated[list[Annotated[int, Meta(ge=1, le=65535)]], Meta(max_length=4)]
 
 
-class Reachable(Wire, frozen=True):
+class ReachableResponse(Wire, frozen=True):
     """`observed`: the IP address that the asker comes from; None: it came through a relay, and nothing was tried.
     `ports`: those of the asked ones that took a connection there."""
 

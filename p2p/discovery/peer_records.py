@@ -3,8 +3,8 @@
 Rules
 1. A record is sealed (kind "peer", p2p/envelope.py) by exactly one key, and that key is the peer: it speaks of nobody
    else, and every address in it ends in the signer's peer id.
-2. At most `LIMIT` bytes and `MOST` addresses, each of a kind that is dialled (`dials`): IP and TCP, directly or through
-   a relay. No name that somebody would have to look up, unless it is a relay's.
+2. At most `LIMIT` bytes and `MOST` addresses, each of a kind that is dialled (`is_dialable`): IP and TCP, directly or
+   through a relay. No name that somebody would have to look up, unless it is a relay's.
 3. Of a peer's records the one issued last counts. `LIFE` after it was issued, by the run's clock, a record is over; one
    from more than `SKEW` ahead is not taken.
 4. It is passed on as it came. Whoever holds one may dial the addresses in it and no others, except those of the invite,
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from p2p.discovery.messages import PeerRecord
-from p2p.envelope import open_sealed, peek, seal
+from p2p.envelope import decode_unverified, seal, verify_envelope
 from p2p.errors import BadSignature, Malformed, Stale
 from p2p.identity import peer_id, public_bytes
 from p2p.multiaddr import Address, address_of
@@ -37,10 +37,10 @@ RENEW: Final = LIFE // 3
 """Milliseconds after which a peer issues its record anew, though nothing changed."""
 SKEW: Final = 600_000
 KEPT: Final = 1024
-"""Peers of whom a `Book` holds a record; who was heard of longest ago is forgotten first."""
+"""Peers of whom a `RecordBook` holds a record; who was heard of longest ago is forgotten first."""
 
 
-class Known(NamedTuple):
+class VerifiedRecord(NamedTuple):
     """A record that was read. `sealed`: its bytes."""
 
     peer: str
@@ -49,54 +49,54 @@ class Known(NamedTuple):
     sealed: bytes
 
 
-def opened(sealed: bytes, run: bytes, now: int) -> Known:
+def verify(sealed: bytes, run: bytes, now: int) -> VerifiedRecord:
     """A record that a stranger gave. Raises `Malformed`, `BadSignature`, `Stale`."""
-    known = trusted(sealed)
-    open_sealed(sealed, KIND, run, [peek(sealed).signatures[0].key])
+    known = decode_own(sealed)
+    verify_envelope(sealed, KIND, run, [decode_unverified(sealed).signatures[0].key])
     if known.issued > now + SKEW:
         raise Stale(f"a record of {known.peer} from {figure((known.issued - now) / 1000)} s ahead")
-    if over(known, now):
+    if expired(known, now):
         raise Stale(f"a record of {known.peer} that is over")
     return known
 
 
-def trusted(sealed: bytes) -> Known:
+def decode_own(sealed: bytes) -> VerifiedRecord:
     """A record that was opened before, from this peer's own disk. Raises `Malformed`, `BadSignature`."""
     if len(sealed) > LIMIT:
         raise Malformed(f"a peer record of {len(sealed)} bytes")
-    envelope = peek(sealed)
+    envelope = decode_unverified(sealed)
     if len(envelope.signatures) != 1:
         raise BadSignature(f"a peer record with {len(envelope.signatures)} signatures")
     peer = peer_id(envelope.signatures[0].key)
     record = decode(envelope.payload, PeerRecord)
     for address in record.addresses:
-        if not dials(address, peer):
+        if not is_dialable(address, peer):
             raise Malformed(f"{peer} names {address[:80]!r}, which nobody dials")
-    return Known(peer, tuple(record.addresses), record.issued, sealed)
+    return VerifiedRecord(peer, tuple(record.addresses), record.issued, sealed)
 
 
-def over(known: Known, now: int) -> bool:
+def expired(known: VerifiedRecord, now: int) -> bool:
     """Whether a record's life has ended."""
     return now >= known.issued + LIFE
 
 
 @lru_cache(maxsize=4096)
-def dials(address: str, peer: str) -> bool:
+def is_dialable(address: str, peer: str) -> bool:
     """Whether an address is of a kind that is dialled (rule 2), and leads to `peer`."""
-    found = address_of(address)
-    match found.components:
+    parsed = address_of(address)
+    match parsed.components:
         case (_, _, ("p2p", end)):
-            return end == peer and _is_open(found.port) and _is_machine(found)
+            return end == peer and _is_open(parsed.port) and _is_machine(parsed)
         case (_, _, ("p2p", relay), ("p2p-circuit", _), ("p2p", end)):
             ends = end == peer and relay not in ("", peer)
-            return ends and _is_open(found.port) and (found.is_named or _is_machine(found))
+            return ends and _is_open(parsed.port) and (parsed.is_named or _is_machine(parsed))
     return False
 
 
-def _is_machine(found: Address) -> bool:
+def _is_machine(parsed: Address) -> bool:
     """Whether the host is an IP address of one machine that may be anywhere but on the asker's own link. Loopback is a
     machine's own affair: nodes on one machine meet there."""
-    if (ip := found.ip) is None or "%" in found.host:
+    if (ip := parsed.ip) is None or "%" in parsed.host:
         return False
     nowhere = ip.is_unspecified or ip.is_multicast or ip.is_link_local
     return not nowhere and not (ip.version == 4 and ip.is_reserved)
@@ -107,22 +107,22 @@ def _is_open(port: int | None) -> bool:
     return port is not None and (port >= 1024 or port == 443)
 
 
-class Own:
+class RecordIssuer:
     """What a peer says of itself."""
 
     def __init__(self, key: Ed25519PrivateKey, run: bytes) -> None:
         self._key, self._run, self._peer = key, run, peer_id(public_bytes(key))
-        self._last: Known | None = None
+        self._last: VerifiedRecord | None = None
 
-    def sealed(self, addresses: Sequence[str], now: int) -> bytes:
+    def issue(self, addresses: Sequence[str], now: int) -> bytes:
         """The record of these addresses (those that nobody dials are left out): the last one while it is good."""
-        usable = tuple(address for address in addresses if dials(address, self._peer))[:MOST]
+        usable = tuple(address for address in addresses if is_dialable(address, self._peer))[:MOST]
         last = self._last
         if last is None or last.addresses != usable or self.due(now):
             # One from too far ahead was taken by nobody: the clock was wrong, and nothing must come after it.
             after = last.issued + 1 if last is not None and last.issued <= now + SKEW else 0
             record = PeerRecord(addresses=list(usable), issued=max(now, after))
-            last = self._last = Known(
+            last = self._last = VerifiedRecord(
                 self._peer, usable, record.issued, seal(KIND, self._run, encode(record), self._key)
             )
         return last.sealed
@@ -132,29 +132,29 @@ class Own:
         return self._last is not None and not self._last.issued - SKEW <= now < self._last.issued + RENEW
 
 
-class Book:
+class RecordBook:
     """The newest record of each peer that this one was told of."""
 
     def __init__(self, run: bytes) -> None:
         self._run = run
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, VerifiedRecord] = {}
 
-    def take(self, sealed: bytes, now: int) -> Known:
-        """The newest record of the one who signed this. Raises as `opened`."""
-        return self.hold(opened(sealed, self._run, now))
+    def take(self, sealed: bytes, now: int) -> VerifiedRecord:
+        """The newest record of the one who signed this. Raises as `verify`."""
+        return self.hold(verify(sealed, self._run, now))
 
-    def hold(self, known: Known) -> Known:
+    def hold(self, known: VerifiedRecord) -> VerifiedRecord:
         """Rule 3: the newer one of this and the one held."""
-        held = self._known.pop(known.peer, known)
-        newest = self._known[known.peer] = known if known.issued > held.issued else held
+        previous = self._known.pop(known.peer, known)
+        newest = self._known[known.peer] = known if known.issued > previous.issued else previous
         if len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
         return newest
 
-    def of(self, peer: str) -> Known | None:
+    def of(self, peer: str) -> VerifiedRecord | None:
         """The record of one peer."""
         return self._known.get(peer)
 
-    def newest(self, most: int) -> list[Known]:
+    def newest(self, most: int) -> list[VerifiedRecord]:
         """Who was heard of last comes first."""
         return list(reversed(self._known.values()))[:most]

@@ -40,7 +40,7 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
     """A new certificate (PEM) under the key. `name`: its subject, for people. Raises `LocalFault`."""
     key = _load(key_file, passphrase)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -52,17 +52,18 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return made.public_bytes(serialization.Encoding.PEM)
+    return signed.public_bytes(serialization.Encoding.PEM)
 
 
 def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str | None = None) -> bool:
     """Whether a certificate (PEM) is of this key and lasts a while yet. Raises `LocalFault` (the key)."""
     try:
-        held = x509.load_pem_x509_certificate(pem)
+        certificate_ = x509.load_pem_x509_certificate(pem)
     except ValueError:
         return False
     return (
-        held.not_valid_after_utc - now > RENEW_BEFORE and held.public_key() == _load(key_file, passphrase).public_key()
+        certificate_.not_valid_after_utc - now > RENEW_BEFORE
+        and certificate_.public_key() == _load(key_file, passphrase).public_key()
     )
 
 
@@ -102,8 +103,10 @@ class KeyPin(aiohttp.Fingerprint):
                                 "or the invite is of another run")  # fmt: skip
 
 
-def _spki_hash(held: x509.Certificate) -> bytes:
-    spki = held.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+def _spki_hash(certificate_: x509.Certificate) -> bytes:
+    spki = certificate_.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
     return hashlib.sha256(spki).digest()
 
 

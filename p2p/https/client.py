@@ -28,11 +28,11 @@ from p2p.guard import guarded, one_error
 from p2p.https import routes
 from p2p.https.certificate import KeyPin
 from p2p.multiaddr import address_of
-from p2p.network import Fetched, Manifest, Traffic
+from p2p.network import FetchReport, Manifest, Traffic
 from p2p.peer.rpc import ANSWER_LIMIT
 from p2p.swarm import messages
-from p2p.swarm.payload_file import PartialPayload, Payload
-from p2p.swarm.transfer_log import Feeds
+from p2p.swarm.payload_file import PartialPayload, PayloadFile
+from p2p.swarm.transfer_log import TransferLog
 from p2p.transport import GossipHandler
 from runtime.backoff import Backoff
 
@@ -104,7 +104,7 @@ class HttpsClient:
         """The coordinator, while it answers."""
         return [self._coordinator] if self._up.is_set() else []
 
-    async def way(self, peer: str) -> str | None:
+    async def route(self, peer: str) -> str | None:
         """See `Links`."""
         return "https" if peer in await self.peers() else None
 
@@ -152,14 +152,14 @@ class HttpsClient:
         """See `Gossip`."""
         self._topics[topic] = guarded(handler)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         if manifest.hash in self._fetching:
             raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):
-            return Fetched()
+            return FetchReport()
         self._fetching.add(manifest.hash)
-        feeds = Feeds(anyio.current_time())
+        feeds = TransferLog(anyio.current_time())
         try:
             payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
             try:
@@ -169,7 +169,7 @@ class HttpsClient:
                 payload.close()
         finally:
             self._fetching.discard(manifest.hash)
-        return feeds.fetched(anyio.current_time())
+        return feeds.report(anyio.current_time())
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
@@ -187,7 +187,7 @@ class HttpsClient:
         if peer != self._coordinator or not self._up.is_set():
             raise Unreachable(f"{peer} is not connected over HTTPS")
 
-    async def _fill(self, payload: PartialPayload, feeds: Feeds) -> None:
+    async def _fill(self, payload: PartialPayload, feeds: TransferLog) -> None:
         """Rule 2."""
         failures = 0
         while not payload.complete:
@@ -205,17 +205,17 @@ class HttpsClient:
                 log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
                 await asyncio.sleep(RETRY.delay(failures))
 
-    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: Feeds) -> None:
+    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: TransferLog) -> None:
         while runs:
             first, last = runs.popleft()
-            feeds.asked(self._coordinator, anyio.current_time())
+            feeds.requested(self._coordinator, anyio.current_time())
             path = routes.chunks_path(payload.manifest.hash, first, last)
             async with self._open("GET", f"{self._origin}{path}") as answer:
                 if answer.status != 200:
                     raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
                 for expected in range(first, last + 1):
                     nbytes = await self._take(payload, expected, await _frame(answer.content))
-                    feeds.came(self._coordinator, nbytes, anyio.current_time())
+                    feeds.received(self._coordinator, nbytes, anyio.current_time())
 
     async def _take(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
         """Store a chunk; its bytes."""
@@ -224,7 +224,7 @@ class HttpsClient:
                 await anyio.to_thread.run_sync(payload.put, index, data, list(proof))
                 self._received[self._coordinator] += len(data)
                 return len(data)
-            case messages.Gone(index) if index == expected:
+            case messages.NotAvailable(index) if index == expected:
                 raise Unreachable(f"chunk {index} is gone")
             case _:
                 raise BadChunk(f"something else came for chunk {expected}")
@@ -303,7 +303,7 @@ async def _frame(content: aiohttp.StreamReader) -> messages.FromHolder:
     return messages.decode_from_holder(await content.readexactly(length))
 
 
-def _runs(payload: Payload) -> list[tuple[int, int]]:
+def _runs(payload: PayloadFile) -> list[tuple[int, int]]:
     """Spans (first, last) of what is missing, each for one question."""
     most = min(routes.BATCH, max(1, RUN_BYTES // payload.manifest.chunk_size))
     runs: list[tuple[int, int]] = []
@@ -321,7 +321,7 @@ def _is_whole(manifest: Manifest, path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        Payload.open(manifest, path).close()
+        PayloadFile.open(manifest, path).close()
     except LocalFault as fault:
         log.warning("%s is fetched again: %s", path, fault)
         return False

@@ -12,12 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from p2p.limits.origin import SubnetOf
-from p2p.limits.subnets import subnet_of, visitor
+from p2p.limits.subnets import client_key, subnet_of
 from p2p.limits.token_bucket import TokenBuckets
 
 
 @dataclass(frozen=True)
-class Limits:
+class HttpsLimits:
     """`connections`: in all. `per_visitor`: connections of one. `rate`, `burst`: requests a second, and at once.
     `handshake`, `idle`, `patience`: seconds for TLS, between two requests, for one read or write. `slowest`: bytes a
     second of a request's body on the whole. `subnet_of`: see `PeerLimits`."""
@@ -33,10 +33,10 @@ class Limits:
     subnet_of: SubnetOf = subnet_of
 
 
-class Door:
+class ClientLimiter:
     """Counts visitors."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpsLimits) -> None:
         self._limits = limits
         self._inside: Counter[str] = Counter()
         self._known: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class Door:
     def enter(self, host: str) -> tuple[str, str] | None:
         """Count a connection that comes. Return the limit that refuses it and a sentence; None where it may stay, and
         then it must `leave`."""
-        who, most, known = visitor(host), self._limits, self._is_known(host)
+        who, most, known = client_key(host), self._limits, self._is_known(host)
         kept = 0 if known else min(most.connections // 4, len(self._known)) - self._known_inside
         if self._inside.total() + max(0, kept) >= most.connections:
             return "https", f"{most.connections} are open over HTTPS, the most there may be (setting https.connections)"
@@ -59,7 +59,7 @@ class Door:
 
     def leave(self, host: str) -> None:
         """A connection that had entered is gone."""
-        who = visitor(host)
+        who = client_key(host)
         self._inside[who] -= 1
         if self._known_of[who]:
             self._known_of[who] -= 1
@@ -76,4 +76,4 @@ class Door:
 
     def ask(self, host: str, now: float) -> float:
         """A request comes: 0 where it may be served, else the seconds until one may."""
-        return self._requests.admit(visitor(host), now)
+        return self._requests.admit(client_key(host), now)

@@ -15,7 +15,7 @@ from p2p.guard import one_error
 from p2p.https.server import HttpsServer
 from p2p.limits.origin import Origin
 from p2p.multiaddr import OVER_HTTPS
-from p2p.network import AnyPeer, Fetched, Manifest, Network, Traffic
+from p2p.network import AnyPeer, FetchReport, Manifest, Network, Traffic
 
 
 class PeerAndHttps:
@@ -78,9 +78,9 @@ class PeerAndHttps:
         self.https.unshare(payload_hash)
         await self.peer.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`."""
-        return await self.peer.fetch(manifest, path, last=last)
+        return await self.peer.fetch(manifest, path, fallback=fallback)
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `PayloadExchange`."""

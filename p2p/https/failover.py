@@ -20,8 +20,8 @@ from p2p.guard import one_error
 from p2p.handlers import Handlers
 from p2p.https.client import HttpsClient
 from p2p.limits.origin import Origin
-from p2p.multiaddr import WAYS, Way, way_of
-from p2p.network import AnyPeer, Fetched, Inbound, Manifest, Network, Traffic
+from p2p.multiaddr import ROUTES, Route, route_of
+from p2p.network import AnyPeer, FetchReport, Inbound, Manifest, Network, Traffic
 from p2p.transport import GossipHandler
 
 PENALTY: Final = 60.0
@@ -31,7 +31,7 @@ LOOK: Final = 0.5
 """Seconds between two looks at a fetch."""
 
 
-class Ways:
+class FailoverNetwork:
     """A node over libp2p and HTTPS, or one of them: every part of `network` that both have. `clock`: monotonic
     seconds."""
 
@@ -40,13 +40,13 @@ class Ways:
         direct: AnyPeer | None,
         https: HttpsClient | None,
         *,
-        via: Sequence[Way] = WAYS,
+        routes: Sequence[Route] = ROUTES,
         stall: float = STALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`direct`: libp2p's. At least one of the two is given. `stall`: see `STALL`."""
         self._direct, self._https, self._stall, self._clock = direct, https, stall, clock
-        self._via = [way for way in via if (https if way == "https" else direct) is not None]
+        self._routes = [route for route in routes if (https if route == "https" else direct) is not None]
         self._all = [one for one in (direct, https) if one is not None]
         self._bad: dict[tuple[AnyPeer | HttpsClient, str], float] = {}
 
@@ -78,22 +78,22 @@ class Ways:
 
     async def peers(self) -> list[str]:
         """Those that some way leads to, by rule 2."""
-        found = [peer for one in self._all for peer in await self._reached(one)]
-        return list(dict.fromkeys(found))
+        peers = [peer for one in self._all for peer in await self._reached(one)]
+        return list(dict.fromkeys(peers))
 
-    async def way(self, peer: str) -> str | None:
+    async def route(self, peer: str) -> str | None:
         """See `Links`."""
         best = await self._best(peer)
-        return None if best is None else await best.way(peer)
+        return None if best is None else await best.route(peer)
 
     async def dial(self, addresses: Sequence[str]) -> str:
         """See `Links`. Raises also `PeerFault` where that is all that came of it."""
         troubles: list[P2PError] = []
-        for way in self._via:
-            by_way = [address for address in addresses if way_of(address) == way]
-            if by_way:
+        for route in self._routes:
+            by_route = [address for address in addresses if route_of(address) == route]
+            if by_route:
                 try:
-                    return await self._dial(way, by_way)
+                    return await self._dial(route, by_route)
                 except P2PError as error:
                     troubles.append(error)
         if len(troubles) == 1:
@@ -136,11 +136,11 @@ class Ways:
         if self._direct is not None:
             await self._direct.unshare(payload_hash)
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`; rule 3. Tells of the way that brought it to its end."""
         by, other = self._all[0], self._all[-1]
         while True:
-            fetching = asyncio.ensure_future(by.fetch(manifest, path, last=last))
+            fetching = asyncio.ensure_future(by.fetch(manifest, path, fallback=fallback))
             try:
                 await self._while_it_moves(fetching, by, other)
                 if fetching.done():
@@ -169,8 +169,8 @@ class Ways:
             refused=_added([part.refused for part in parts]),
         )
 
-    async def _dial(self, way: Way, addresses: list[str]) -> str:
-        by = self._https if way == "https" else self._direct
+    async def _dial(self, route: Route, addresses: list[str]) -> str:
+        by = self._https if route == "https" else self._direct
         assert by is not None
         peer = await by.dial(addresses)
         self._bad.pop((by, peer), None)
@@ -188,7 +188,7 @@ class Ways:
         return [peer for peer in await by.peers() if (by, peer) not in self._bad]
 
     async def _while_it_moves(
-        self, fetching: asyncio.Future[Fetched], by: AnyPeer | HttpsClient, other: AnyPeer | HttpsClient
+        self, fetching: asyncio.Future[FetchReport], by: AnyPeer | HttpsClient, other: AnyPeer | HttpsClient
     ) -> None:
         """Wait until a fetch is done, or stands while the other way is open."""
         if by is other:
@@ -225,7 +225,7 @@ class NoInbound:
         """See `Inbound`."""
 
 
-async def _let_go(fetching: asyncio.Future[Fetched]) -> None:
+async def _let_go(fetching: asyncio.Future[FetchReport]) -> None:
     """End a fetch. The part on disk is let go of before the other way takes it up."""
     fetching.cancel()
     await asyncio.wait([fetching])

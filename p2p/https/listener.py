@@ -4,7 +4,7 @@ Rules
 1. A connection is counted before its handshake, and turned away there where the door says so
    (p2p/https/client_limits.py); that is counted too, and said in the log.
 2. Every wait has an end: the handshake, the headers, the time between two requests, each read and each write. A body
-   must come at `Limits.slowest` on the whole. Whoever is slower has the connection cut.
+   must come at `HttpsLimits.slowest` on the whole. Whoever is slower has the connection cut.
 3. A body's length is known and within the method's bound before the first byte of it is read. Nothing is unpacked.
 """
 
@@ -23,9 +23,9 @@ from anyio.abc import TaskGroup
 
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
-from p2p.https.client_limits import Door, Limits
+from p2p.https.client_limits import ClientLimiter, HttpsLimits
 from p2p.https.routes import PIECE
-from p2p.limits.subnets import TurnedAway
+from p2p.limits.subnets import RefusalCounter
 from p2p.multiaddr import address_of, tcp
 from runtime.descriptors import SHORTAGES, is_shortage
 
@@ -40,7 +40,7 @@ _BACKLOG = 128
 _TAKEN = "{address} cannot be listened on ({why}): choose another port in https.listen"
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """An answer that is no success: a status and a sentence."""
 
     def __init__(self, status: int, sentence: str, *, retry_after: float | None = None) -> None:
@@ -52,10 +52,10 @@ class Refused(Exception):
 class HttpsListener:
     """`listen`: multiaddresses /ip4/HOST/tcp/PORT or /ip6/...; port 0 is any free one."""
 
-    def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: Limits) -> None:
+    def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: HttpsLimits) -> None:
         self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
-        self.door = Door(limits)
-        self.turned_away = TurnedAway(time.monotonic)
+        self.door = ClientLimiter(limits)
+        self.turned_away = RefusalCounter(time.monotonic)
         self._hosts: dict[RequestHandler, str] = {}
         self._idle: dict[RequestHandler, float] = {}
         self._sockets: list[socket.socket] = []
@@ -67,7 +67,7 @@ class HttpsListener:
 
     async def run(self, listening: Callable[[], None]) -> None:
         """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalFault`."""
-        self._server = _Server(self._handle, self._made, self._lost)
+        self._server = _Server(self._handle, self._connected, self._disconnected)
         try:
             for address in self._listen:
                 self._sockets.append(_listening(address))
@@ -114,13 +114,13 @@ class HttpsListener:
                 ssl_shutdown_timeout=_FAREWELL,
             )
         except OSError as error:  # ssl.SSLError and TimeoutError among them
-            self._lost(protocol)
+            self._disconnected(protocol)
             raise Unreachable(f"https: no handshake with {host}: {error}") from None
 
-    def _made(self, protocol: RequestHandler) -> None:
+    def _connected(self, protocol: RequestHandler) -> None:
         self._idle[protocol] = asyncio.get_running_loop().time()
 
-    def _lost(self, protocol: RequestHandler) -> None:
+    def _disconnected(self, protocol: RequestHandler) -> None:
         self._idle.pop(protocol, None)
         host = self._hosts.pop(protocol, None)
         if host is not None:
@@ -148,26 +148,26 @@ class HttpsListener:
         wait = self.door.ask(request.remote or "", now)
         try:
             if wait:
-                raise Refused(429, "too many requests", retry_after=wait)
+                raise HttpError(429, "too many requests", retry_after=wait)
             return await self._respond(request)
-        except Refused as refused:
+        except HttpError as refused:
             headers = {} if refused.retry_after is None else {"Retry-After": str(math.ceil(refused.retry_after))}
             return await self.send(request, str(refused).encode(), status=refused.status, headers=headers)
 
     async def read(self, request: web.BaseRequest, limit: int) -> bytes:
-        """The body under rules 2 and 3. Raises `Refused`, and `TimeoutError`, which cuts the connection."""
+        """The body under rules 2 and 3. Raises `HttpError`, and `TimeoutError`, which cuts the connection."""
         length = request.content_length
         if length is None:
-            raise Refused(411, "the length of a body is said first")
+            raise HttpError(411, "the length of a body is said first")
         if length > limit:
-            raise Refused(413, f"a request may have {limit} bytes")
+            raise HttpError(413, f"a request may have {limit} bytes")
         body = bytearray()
         async with asyncio.timeout(self._limits.patience + length / self._limits.slowest):
             while len(body) < length:
                 async with asyncio.timeout(self._limits.patience):
                     piece = await request.content.readany()
                 if not piece:
-                    raise Refused(400, "the body ended early")
+                    raise HttpError(400, "the body ended early")
                 body += piece
         return bytes(body)
 
@@ -200,8 +200,8 @@ class HttpsListener:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(_SWEEP, self._limits.idle / 4))
-            over = asyncio.get_running_loop().time() - self._limits.idle
-            for protocol in [one for one, since in self._idle.items() if since < over]:
+            idle_since = asyncio.get_running_loop().time() - self._limits.idle
+            for protocol in [one for one, since in self._idle.items() if since < idle_since]:
                 if protocol.transport is not None:
                     protocol.transport.abort()
 
@@ -210,32 +210,35 @@ class _Server(web.Server):
     """aiohttp's, which also tells of each connection."""
 
     def __init__(
-        self, respond: Respond, made: Callable[[RequestHandler], None], lost: Callable[[RequestHandler], None]
+        self,
+        respond: Respond,
+        connected: Callable[[RequestHandler], None],
+        disconnected: Callable[[RequestHandler], None],
     ) -> None:
         # A body that is packed stays so. What visitors do wrong is their concern, and fills no log.
         super().__init__(respond, access_log=None, logger=_SILENT, auto_decompress=False, lingering_time=1.0)
-        self._made, self._gone = made, lost
+        self._connected, self._disconnected = connected, disconnected
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        self._made(handler)
+        self._connected(handler)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
-        self._gone(handler)
+        self._disconnected(handler)
 
 
 def _listening(address: str) -> socket.socket:
-    found = address_of(address)
-    if not found.is_listening:
+    parsed = address_of(address)
+    if not parsed.is_listening:
         raise LocalFault(f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like")
-    opened = socket.socket(socket.AF_INET if found.kind == "ip4" else socket.AF_INET6)
+    opened = socket.socket(socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6)
     try:
         opened.setblocking(False)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if found.kind == "ip6":
+        if parsed.kind == "ip6":
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((found.host, found.port))
+        opened.bind((parsed.host, parsed.port))
         opened.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         opened.close()

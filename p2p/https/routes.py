@@ -5,7 +5,7 @@
     GET  /echo2/1/topic/TOPIC                   the last message published there. If-None-Match: wait for another one
     GET  /echo2/1/chunks/HASH/FIRST-LAST        chunks of a payload with their proofs, one frame each
 
-A frame is a length (u32, big-endian) and a message of p2p/swarm/messages.py: `Chunk`, or `Gone`.
+A frame is a length (u32, big-endian) and a message of p2p/swarm/messages.py: `Chunk`, or `NotAvailable`.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def read_chunks_path(path: str) -> tuple[bytes, int, int]:
     return payload, int(first), int(last)
 
 
-def framed(message: messages.Chunk | messages.Gone) -> bytes:
+def framed(message: messages.Chunk | messages.NotAvailable) -> bytes:
     """A frame."""
     content = messages.encode(message)
     return LENGTH.pack(len(content)) + content

@@ -28,15 +28,15 @@ from aiohttp import web
 from p2p.errors import Busy, Malformed
 from p2p.handlers import Handlers
 from p2p.https import routes
-from p2p.https.client_limits import Limits
-from p2p.https.listener import HttpsListener, Refused
+from p2p.https.client_limits import HttpsLimits
+from p2p.https.listener import HttpError, HttpsListener
 from p2p.limits.origin import Origin, origin_over_https, over_https
-from p2p.limits.request_slots import Slots
+from p2p.limits.request_slots import RequestSlots
 from p2p.multiaddr import OVER_HTTPS
 from p2p.network import Manifest, Uplink
 from p2p.swarm import messages
 from p2p.swarm.open_files import patiently
-from p2p.swarm.payload_file import Payload
+from p2p.swarm.payload_file import PayloadFile
 
 log = logging.getLogger("p2p")
 
@@ -51,20 +51,20 @@ class HttpsServer:
         handlers: Handlers,
         listen: Sequence[str],
         context: ssl.SSLContext,
-        limits: Limits | None = None,
+        limits: HttpsLimits | None = None,
         *,
         uplink: Uplink | None = None,
     ) -> None:
         """`listen`: multiaddresses /ip4/HOST/tcp/PORT. `context`: p2p.https.certificate.server_context. `uplink`: None
         for no limit."""
         self._peer_id, self._handlers, self._uplink = peer_id, handlers, uplink
-        limits = limits or Limits()
+        limits = limits or HttpsLimits()
         self._subnet_of = limits.subnet_of
         self._listener = HttpsListener(listen, context, self._respond, limits)
-        self._slots = Slots()
+        self._slots = RequestSlots()
         self._topics: dict[str, tuple[str, bytes]] = {}
         self._news = asyncio.Event()
-        self._shared: dict[bytes, Payload] = {}
+        self._shared: dict[bytes, PayloadFile] = {}
         self._listening = asyncio.Event()
         self._failure: Exception | None = None
         self.sent: Counter[str] = Counter()
@@ -107,7 +107,7 @@ class HttpsServer:
         """See `PayloadExchange`."""
         known = self._shared.get(manifest.hash)
         if known is None or not await anyio.to_thread.run_sync(known.stands, path):
-            self._shared[manifest.hash] = Payload.offered(manifest, path)
+            self._shared[manifest.hash] = PayloadFile.offered(manifest, path)
 
     def unshare(self, payload_hash: bytes) -> None:
         """See `PayloadExchange`."""
@@ -125,17 +125,17 @@ class HttpsServer:
             return await self._give(request)
         if request.method == "GET" and path == routes.PEER:
             return await self._listener.send(request, self._peer_id.encode())
-        raise Refused(404, "nothing is here")
+        raise HttpError(404, "nothing is here")
 
     async def _answer(self, request: web.BaseRequest, method: str) -> web.StreamResponse:
         if method not in self._handlers.methods:
-            raise Refused(404, "no such method")
+            raise HttpError(404, "no such method")
         asker = self._asker(request)
         try:
             with self._slots.at_work(method, self.origin(asker)):
                 return await self._listener.send(request, await self._worked(request, method, asker))
         except Busy as busy:
-            raise Refused(429, str(busy), retry_after=1.0) from None
+            raise HttpError(429, str(busy), retry_after=1.0) from None
 
     async def _worked(self, request: web.BaseRequest, method: str, asker: str) -> bytes:
         body = await self._listener.read(request, self._handlers.methods[method].limit)
@@ -144,10 +144,10 @@ class HttpsServer:
         except Busy:
             raise
         except Malformed as fault:
-            raise Refused(400, str(fault)) from None
+            raise HttpError(400, str(fault)) from None
         except Exception as fault:  # rule 3; and nothing ends
             log.error("https: %s failed", method, exc_info=fault)
-            raise Refused(500, "the request failed") from None
+            raise HttpError(500, "the request failed") from None
 
     def _asker(self, request: web.BaseRequest) -> str:
         """Return the name that a handler hears."""
@@ -165,7 +165,7 @@ class HttpsServer:
             except TimeoutError:
                 return await self._listener.send(request, b"", status=304, headers={"ETag": known})
         if topic not in self._topics:
-            raise Refused(404, "nothing was published there")
+            raise HttpError(404, "nothing was published there")
         tag, data = self._topics[topic]
         return await self._listener.send(request, data, headers={"ETag": tag})
 
@@ -173,22 +173,24 @@ class HttpsServer:
         try:
             payload_hash, first, last = routes.read_chunks_path(request.path)
         except Malformed as fault:
-            raise Refused(400, str(fault)) from None
+            raise HttpError(400, str(fault)) from None
         payload = self._shared.get(payload_hash)
         if payload is not None and last >= payload.chunks:
-            raise Refused(416, f"the payload has {payload.chunks} chunks")
+            raise HttpError(416, f"the payload has {payload.chunks} chunks")
         begun = None if payload is None else await patiently(payload.read, first)
         if payload is None or payload.lost:
-            raise Refused(404, "that payload is not shared")
+            raise HttpError(404, "that payload is not shared")
         answer = web.StreamResponse()
         await answer.prepare(request)
         for index in range(first, last + 1):
-            found = begun if index == first else await patiently(payload.read, index)
+            chunk = begun if index == first else await patiently(payload.read, index)
             message = (
-                messages.Gone(index) if found is None else messages.Chunk(index, tuple(found[1]), memoryview(found[0]))
+                messages.NotAvailable(index)
+                if chunk is None
+                else messages.Chunk(index, tuple(chunk[1]), memoryview(chunk[0]))
             )
             await self._send(answer, _name(request), routes.framed(message))
-            self.sent[_name(request)] += len(found[0]) if found else 0
+            self.sent[_name(request)] += len(chunk[0]) if chunk else 0
         return await self._listener.finish(answer)
 
     async def _send(self, answer: web.StreamResponse, name: str, frame: bytes) -> None:
@@ -198,7 +200,7 @@ class HttpsServer:
             return
         for start in range(0, len(frame), routes.PIECE):
             piece = frame[start : start + routes.PIECE]
-            await self._uplink.turn(name, len(piece))
+            await self._uplink.await_uplink(name, len(piece))
             await self._listener.write(answer, piece)
 
 

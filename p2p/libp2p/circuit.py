@@ -103,7 +103,7 @@ class CircuitStream(ReadWriteCloser):
         return None
 
 
-class Circuits:
+class RelayClient:
     """The ends of circuits on one host."""
 
     def __init__(self, host: IHost, gone: Callable[[str], Awaitable[None]]) -> None:
@@ -111,15 +111,19 @@ class Circuits:
         self._host, self._gone = host, gone
         self.arrived: Callable[[str], None] = lambda peer: None
         """Told of each peer that came through a relay."""
-        self._held: dict[ID, list[str]] = {}
+        self._relay_addresses: dict[ID, list[str]] = {}
         self._kept: dict[str, trio.CancelScope] = {}
         host.set_stream_handler(STOP, self._stopped)
 
     def addresses(self) -> list[str]:
         """Where this peer can be dialled through relays."""
-        return [through(address, str(self._host.get_id())) for held in self._held.values() for address in held]
+        return [
+            through(address, str(self._host.get_id()))
+            for relayed in self._relay_addresses.values()
+            for address in relayed
+        ]
 
-    async def keep(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
+    async def reserve(self, addresses: Sequence[str], nursery: trio.Nursery) -> None:
         """Reserve at the relay with these addresses, and renew it until `release`. Raises `Unreachable`."""
         relay, life = await self._find_and_reserve(addresses)
         if relay not in self._kept:
@@ -128,7 +132,7 @@ class Circuits:
 
     def release(self, relay: str) -> None:
         """Let a reservation lapse, and announce it no more."""
-        self._held.pop(ID.from_string(relay), None)
+        self._relay_addresses.pop(ID.from_string(relay), None)
         if (kept := self._kept.pop(relay, None)) is not None:
             kept.cancel()
 
@@ -139,7 +143,7 @@ class Circuits:
             while True:
                 with trio.move_on_after(life * 2 / 3):
                     await self._gone(relay)
-                    self._held.pop(ID.from_string(relay), None)
+                    self._relay_addresses.pop(ID.from_string(relay), None)
                 try:
                     _, life = await self._find_and_reserve(addresses)
                     failures = 0
@@ -170,9 +174,9 @@ class Circuits:
         finally:
             await stream.reset()
         if answer.status != pb.OK:
-            self._held.pop(relay, None)
+            self._relay_addresses.pop(relay, None)
             raise Unreachable(f"{relay} grants no reservation: {_status(answer.status)}")
-        self._held[relay] = list(addresses)[:MOST_ADDRESSES]
+        self._relay_addresses[relay] = list(addresses)[:MOST_ADDRESSES]
         left = float(answer.reservation.expire) - time.time()
         return left if left > 0 else SKEWED
 
@@ -234,13 +238,13 @@ class Circuits:
         """A relay brings a connection."""
         relay = stream.muxed_conn.peer_id
         asked = await receive(stream, pb.StopMessage)
-        if asked.type != pb.StopMessage.CONNECT or relay not in self._held:
+        if asked.type != pb.StopMessage.CONNECT or relay not in self._relay_addresses:
             await send(stream, pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.PERMISSION_DENIED))
             await stream.close()
             return
         await send(stream, pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK))
         source = ID(asked.peer.id)
-        address = through((self._held[relay] or [f"/p2p/{relay}"])[0], str(source))
+        address = through((self._relay_addresses[relay] or [f"/p2p/{relay}"])[0], str(source))
         try:
             connection = _connection(stream, address, initiator=False)
             await self._network.upgrade_inbound_raw_conn(connection, Multiaddr(address))
@@ -257,10 +261,10 @@ def remote_address(connection: IMuxedConn) -> str | None:
 
 def circuit_parts(address: str) -> tuple[str, str]:
     """(address of the relay with its peer id, peer id of the target). Raises `Unreachable`."""
-    found = address_of(address)
-    if not found.relay or not found.peer:
+    separator = address_of(address)
+    if not separator.relay or not separator.peer:
         raise Unreachable(f"{address} names no relay, or nobody behind it")
-    return found.before_circuit.text, found.peer
+    return separator.before_circuit.text, separator.peer
 
 
 def _connection(stream: INetStream, address: str, *, initiator: bool) -> RawConnection:

@@ -17,11 +17,11 @@ from libp2p.io.abc import ReadWriteCloser
 from multiaddr import Multiaddr
 
 from p2p.libp2p.muxed_connection import MuxConn
-from p2p.libp2p.yamux import ForeignConn
+from p2p.libp2p.yamux import BoundedYamux
 from p2p.limits.bans import Bans
-from p2p.limits.connection_places import Places, Refused
+from p2p.limits.connection_places import ConnectionAdmission, ConnectionRefused
 from p2p.limits.origin import Origins
-from p2p.limits.subnets import PeerLimits, TurnedAway
+from p2p.limits.subnets import PeerLimits, RefusalCounter
 from p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
@@ -34,12 +34,12 @@ class Connections(INotifee):
     def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""
         self._limits, self._now = limits or PeerLimits(), now
-        self.turned_away = TurnedAway(now)
+        self.turned_away = RefusalCounter(now)
         self.open: dict[INetConn, trio.Event] = {}
         """Each with what is set when it ends."""
         self.doubled: Callable[[INetConn], None] = lambda newest: None
         """Told of a connection with a peer with whom there is one."""
-        self.places = Places(self._limits)
+        self.places = ConnectionAdmission(self._limits)
         self.origins = Origins(self._limits.subnet_of)
         self._bans = Bans()
         self._ended = trio.Event()
@@ -61,7 +61,7 @@ class Connections(INotifee):
         remote = stream.get_remote_address()
         try:
             given_up = self.places.come(stream, "" if remote is None else remote[0], len(self.open), self._now())
-        except Refused as refused:
+        except ConnectionRefused as refused:
             self.turned_away.count(refused.limit, refused.why)
             return False
         if given_up is not None:
@@ -115,7 +115,7 @@ class Connections(INotifee):
     def _charge(self, conn: INetConn) -> None:
         """Rule 2, once a connection."""
         muxed = conn.muxed_conn
-        if not isinstance(muxed, MuxConn | ForeignConn) or muxed.fault is None:
+        if not isinstance(muxed, MuxConn | BoundedYamux) or muxed.fault is None:
             return
         peer, fault, muxed.fault = str(muxed.peer_id), muxed.fault, None
         term = self._bans.charge(peer, self._now())

@@ -60,7 +60,7 @@ class Router(GossipSub):
         return self.pubsub.my_id.to_bytes()
 
 
-async def mend(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> NoReturn:
+async def repair_streams(pubsub: Pubsub, peers: Callable[[], Iterable[ID]]) -> NoReturn:
     """Rules 1 and 2, until cancelled. `peers`: those connected."""
     missing: dict[ID, float] = {}
     while True:

@@ -17,14 +17,14 @@ KEPT = 1024
 """Verdicts and contents remembered; upstream forgets a message after two minutes, and hears some ten a second."""
 
 
-class Once:
+class ValidationCache:
     """Verdicts by message id."""
 
     def __init__(self) -> None:
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
         self._said: OrderedDict[bytes, None] = OrderedDict()
 
-    async def judge(self, message: bytes, content: bytes, handler: Callable[[], Awaitable[bool]]) -> bool:
+    async def validate(self, message: bytes, content: bytes, handler: Callable[[], Awaitable[bool]]) -> bool:
         """Whether the message with this id goes on, which is `handler`'s verdict where the content is new. `handler` is
         called for the first copy of a message only."""
         if (known := self._verdicts.get(message)) is not None:

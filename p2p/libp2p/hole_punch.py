@@ -27,9 +27,9 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 from multiaddr import Multiaddr
 
-from p2p.discovery.peer_records import dials
+from p2p.discovery.peer_records import is_dialable
 from p2p.errors import Malformed, P2PError, Unreachable
-from p2p.libp2p.circuit import Circuits, receive, send
+from p2p.libp2p.circuit import RelayClient, receive, send
 from p2p.limits.subnets import subnet_of
 from p2p.limits.token_bucket import TokenBucket, TokenBuckets
 from p2p.local_addresses import dialable
@@ -50,16 +50,16 @@ SETTLE = 1.0
 """Seconds for the other end's attempt to become a connection here."""
 
 
-class Punch:
+class HolePuncher:
     """Upgrades of one host."""
 
-    def __init__(self, host: IHost, circuits: Circuits) -> None:
+    def __init__(self, host: IHost, circuits: RelayClient) -> None:
         self._host, self._circuits = host, circuits
         self._busy: set[ID] = set()
         self._by_peer, self._all = TokenBuckets(1 / PEER_EACH, PEER_BURST), TokenBucket(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
 
-    async def lead(self, peer: str) -> bool:
+    async def upgrade(self, peer: str) -> bool:
         """Try to replace a relayed connection that came in; whether there is a direct one now. Never raises."""
         target = ID.from_string(peer)
         if target in self._busy or len(self._busy) >= AT_ONCE:
@@ -130,14 +130,14 @@ class Punch:
                 await trio.sleep(0.05)
         return bool(self._direct(peer))
 
-    async def _try(self, peer: ID, address: str, responder: bool, source: bool, found: trio.CancelScope) -> None:
+    async def _try(self, peer: ID, address: str, responder: bool, source: bool, attempts: trio.CancelScope) -> None:
         network: Any = self._host.get_network()
         dial = network.dial_addr_as_responder if responder else network._dial_addr_single_attempt
         own = self._circuits.source(address) if source else None
         try:
             with trio.move_on_after(DIAL_TIMEOUT):
                 await dial(Multiaddr(address), peer, own)
-                found.cancel()
+                attempts.cancel()
         except (Exception, ExceptionGroup) as error:
             log.debug("punch %s: %r", address, error)
 
@@ -157,7 +157,7 @@ class Punch:
         manager: Any = getattr(self._host, "_observed_addr_manager", None)
         seen = [str(address) for address in manager.addrs(min_observers=1)] if manager is not None else []
         spread = dialable([*seen, *own], str(self._host.get_id()))
-        bare = dict.fromkeys(found.endpoint for found in map(address_of, spread) if found.route == "direct")
+        bare = dict.fromkeys(parsed.endpoint for parsed in map(address_of, spread) if parsed.route == "direct")
         packed = [pack(address) for address in list(bare)[:ADDRESSES]]
         return HolePunch(type=HolePunch.CONNECT, ObsAddrs=packed)
 
@@ -166,7 +166,7 @@ def usable(message: HolePunch, peer: str) -> list[str]:
     """Direct TCP addresses of a peer's CONNECT (rule 5). Raises `Unreachable`."""
     if message.type != HolePunch.CONNECT:
         raise Unreachable("the peer does not follow the upgrade")
-    found, subnets = [], Counter[str | None]()
+    addresses, subnets = [], Counter[str | None]()
     for packed in message.ObsAddrs[:ADDRESSES]:
         try:
             address = unpack(packed)
@@ -175,6 +175,6 @@ def usable(message: HolePunch, peer: str) -> list[str]:
             continue
         subnet = subnet_of(address_of(address).host)
         subnets[subnet] += 1
-        if dials(f"{address}/p2p/{peer}", peer) and (subnet is None or subnets[subnet] <= PER_SUBNET):
-            found.append(address)
-    return found
+        if is_dialable(f"{address}/p2p/{peer}", peer) and (subnet is None or subnets[subnet] <= PER_SUBNET):
+            addresses.append(address)
+    return addresses

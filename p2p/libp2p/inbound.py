@@ -30,7 +30,7 @@ FIRST_BYTE = 10.0
 log = logging.getLogger("p2p")
 
 
-class Inbound:
+class InboundUpgrader:
     """Takes in what the listeners of a host accept (p2p/libp2p/patches.py, 5)."""
 
     def __init__(self, host: IHost, connections: Connections) -> None:

@@ -24,7 +24,7 @@ from p2p.errors import LocalFault, Malformed
 
 PROTOCOL = "/echo2/mux/1"
 
-OPEN, DATA, CREDIT, FIN, RESET, PING, PONG, AWAY = range(8)
+OPEN, DATA, CREDIT, FIN, RESET, PING, PONG, GOAWAY = range(8)
 HEADER = struct.Struct("<BII")
 FRAME_MAX = 1 << 16
 """Bytes of DATA in one frame that is accepted."""
@@ -45,7 +45,7 @@ Piece = memoryview | bytearray
 
 
 @dataclass(eq=False, slots=True)
-class Flow:
+class StreamState:
     """One stream as this side sees it. Attributes are for reading; `Mux` alone changes them."""
 
     id: int
@@ -83,8 +83,8 @@ class Mux:
         self._next = 1 if dialled else 2
         self._highest = 0
         """The peer's stream opened last."""
-        self._flows: dict[int, Flow] = {}
-        self._doomed: dict[int, int] = {}
+        self._flows: dict[int, StreamState] = {}
+        self._resetting: dict[int, int] = {}
         """Streams that this side reset, until the peer answers -> bytes that may still come."""
         self._counts = [0, 0]
         """Streams of each parity, the doomed included."""
@@ -92,14 +92,14 @@ class Mux:
         self._head = bytearray()
         self._body = 0
         """Bytes of DATA that are missing of the frame at hand."""
-        self._into: Flow | None = None
+        self._into: StreamState | None = None
         self._control: deque[bytes] = deque()
-        self._ready: deque[Flow] = deque()
+        self._ready: deque[StreamState] = deque()
         self._answers = 0
         self._pings: set[int] = set()
-        self.opened: deque[Flow] = deque()
+        self.opened: deque[StreamState] = deque()
         """Streams that the peer opened, in order; whoever accepts one takes it out."""
-        self.changed: set[Flow] = set()
+        self.changed: set[StreamState] = set()
         """Flows with news for whoever reads or writes them; whoever tells them takes them out."""
         self.away: int | None = None
         """The value of the peer's AWAY."""
@@ -131,7 +131,7 @@ class Mux:
                     self._frame(*HEADER.unpack(self._head))
                     self._head.clear()
 
-    def _keep(self, flow: Flow, piece: memoryview, whole: int) -> None:
+    def _keep(self, flow: StreamState, piece: memoryview, whole: int) -> None:
         """A view keeps all the bytes that came with it in memory, so only a large part stays a view; small ones are
         copied into one buffer, which also spares an object for each."""
         if 2 * len(piece) >= whole:
@@ -152,10 +152,10 @@ class Mux:
             if value:
                 raise Malformed(f"a frame of type {kind} with value {value}")
             {OPEN: self._on_open, FIN: self._on_fin, RESET: self._on_reset}[kind](id)
-        elif kind in (PING, PONG, AWAY):
+        elif kind in (PING, PONG, GOAWAY):
             if id:
                 raise Malformed(f"a frame of type {kind} on stream {id}")
-            {PING: self._on_ping, PONG: self._on_pong, AWAY: self._on_away}[kind](value)
+            {PING: self._on_ping, PONG: self._on_pong, GOAWAY: self._on_goaway}[kind](value)
         else:
             raise Malformed(f"a frame of unknown type {kind}")
 
@@ -176,9 +176,9 @@ class Mux:
                 raise Malformed(f"data on stream {id} after its end")
             allowed = flow.allowed = flow.allowed - length
         else:
-            if id not in self._doomed:
+            if id not in self._resetting:
                 raise Malformed(f"data on stream {id}, which is not open")
-            allowed = self._doomed[id] = self._doomed[id] - length
+            allowed = self._resetting[id] = self._resetting[id] - length
         if allowed < 0:
             raise Malformed(f"data on stream {id} beyond its window")
         self._body, self._into = length, flow
@@ -199,11 +199,11 @@ class Mux:
             flow.ended = True
             self.changed.add(flow)
             self._forget_if_done(flow)
-        elif id not in self._doomed:
+        elif id not in self._resetting:
             raise Malformed(f"an end of stream {id}, which has none")
 
     def _on_reset(self, id: int) -> None:
-        if self._doomed.pop(id, None) is not None:
+        if self._resetting.pop(id, None) is not None:
             self._counts[id & 1] -= 1
             return
         flow = self._flows.get(id)
@@ -222,7 +222,7 @@ class Mux:
             raise Malformed("a pong without a ping")
         self._pings.discard(value)
 
-    def _on_away(self, value: int) -> None:
+    def _on_goaway(self, value: int) -> None:
         self.away = value
 
     def _check_used(self, id: int) -> None:
@@ -238,7 +238,7 @@ class Mux:
 
     # -- what this side does
 
-    def open(self) -> Flow:
+    def open(self) -> StreamState:
         """A new stream. Raises `LocalFault` when as many are open as may be."""
         if self._counts[self._parity] >= STREAMS_MAX or self._next >= 1 << 32:
             raise LocalFault(f"{STREAMS_MAX} streams are open on this connection")
@@ -247,7 +247,7 @@ class Mux:
         self._control.append(HEADER.pack(OPEN, flow.id, 0))
         return flow
 
-    def write(self, flow: Flow, data: Bytes) -> None:
+    def write(self, flow: StreamState, data: Bytes) -> None:
         """Queue bytes; they must not change later."""
         if flow.finishing or flow.reset:
             raise ValueError("this direction has ended")
@@ -256,7 +256,7 @@ class Mux:
             flow.unsent += len(data)
             self._schedule(flow)
 
-    def read(self, flow: Flow, limit: int) -> list[memoryview]:
+    def read(self, flow: StreamState, limit: int) -> list[memoryview]:
         """Up to `limit` bytes of what is there; gives credit for them."""
         pieces, left = [], limit
         while flow.pieces and left:
@@ -269,16 +269,16 @@ class Mux:
         self._give_credit(flow, limit - left)
         return pieces
 
-    def finish(self, flow: Flow) -> None:
+    def finish(self, flow: StreamState) -> None:
         """No more bytes from this side, after those that are queued."""
         if not flow.finishing and not flow.reset:
             flow.finishing = True
             self._schedule(flow)
 
-    def reset(self, flow: Flow) -> None:
+    def reset(self, flow: StreamState) -> None:
         """Give the stream up, both ways."""
         if flow.id in self._flows:
-            self._doomed[flow.id] = flow.allowed
+            self._resetting[flow.id] = flow.allowed
             self._abandon(flow)
             self._control.append(HEADER.pack(RESET, flow.id, 0))
 
@@ -287,16 +287,16 @@ class Mux:
         self._pings.add(value)
         self._control.append(HEADER.pack(PING, 0, value))
 
-    def leave(self, code: int) -> None:
+    def go_away(self, code: int) -> None:
         """AWAY, after what can be sent; nothing follows it."""
-        self._farewell = HEADER.pack(AWAY, 0, code)
+        self._farewell = HEADER.pack(GOAWAY, 0, code)
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to send."""
         return self.left or not (self._control or self._ready or self._farewell)
 
-    def take(self, limit: int) -> list[Bytes]:
+    def data_to_send(self, limit: int) -> list[Bytes]:
         """Frames to send now, about `limit` bytes of data; empty when there is nothing."""
         if self.left:
             return []
@@ -310,7 +310,7 @@ class Mux:
             self.left = True
         return out
 
-    def _emit(self, flow: Flow, out: list[Bytes]) -> int:
+    def _emit(self, flow: StreamState, out: list[Bytes]) -> int:
         """One turn of a flow; the bytes of data."""
         flow.ready = False
         size = min(QUANTUM, flow.credit, flow.unsent)
@@ -337,13 +337,13 @@ class Mux:
             self._schedule(flow)
         return size
 
-    def _schedule(self, flow: Flow) -> None:
+    def _schedule(self, flow: StreamState) -> None:
         sendable = (flow.unsent and flow.credit) or (flow.finishing and not flow.unsent and not flow.finished)
         if sendable and not flow.ready and not flow.reset:
             flow.ready = True
             self._ready.append(flow)
 
-    def _give_credit(self, flow: Flow, size: int) -> None:
+    def _give_credit(self, flow: StreamState, size: int) -> None:
         flow.unread -= size
         flow.taken += size
         if flow.ended or flow.reset or flow.taken * 2 < flow.window:
@@ -359,18 +359,18 @@ class Mux:
 
     # -- the life of a stream
 
-    def _add(self, id: int) -> Flow:
-        flow = self._flows[id] = Flow(id)
+    def _add(self, id: int) -> StreamState:
+        flow = self._flows[id] = StreamState(id)
         self._counts[id & 1] += 1
         self._windows += flow.window
         return flow
 
-    def _forget_if_done(self, flow: Flow) -> None:
+    def _forget_if_done(self, flow: StreamState) -> None:
         if flow.ended and flow.finished:
             self._drop(flow)
             self._counts[flow.id & 1] -= 1
 
-    def _abandon(self, flow: Flow) -> None:
+    def _abandon(self, flow: StreamState) -> None:
         flow.reset = True
         flow.queue.clear()
         flow.pieces.clear()
@@ -383,6 +383,6 @@ class Mux:
         self.changed.add(flow)
         self._drop(flow)
 
-    def _drop(self, flow: Flow) -> None:
+    def _drop(self, flow: StreamState) -> None:
         del self._flows[flow.id]
         self._windows -= flow.window

@@ -31,7 +31,7 @@ from libp2p.stream_muxer.exceptions import (
 from multiaddr import Multiaddr
 
 from p2p.errors import LocalFault, Malformed
-from p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Flow, Mux
+from p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from p2p.libp2p.noise_session import NoiseSession
 
 log = logging.getLogger("p2p")
@@ -54,7 +54,7 @@ BROKEN = (IOException, RawConnError, OSError, trio.BrokenResourceError, trio.Clo
 class MuxStream(IMuxedStream):
     """One stream."""
 
-    def __init__(self, conn: "MuxConn", flow: Flow) -> None:
+    def __init__(self, conn: "MuxConn", flow: StreamState) -> None:
         self.muxed_conn = conn
         self.stream_id = flow.id
         self._conn = conn
@@ -144,14 +144,14 @@ class MuxStream(IMuxedStream):
             self._writable.unpark_all()
 
     def _readable_now(self) -> bool:
-        return self._flow.unread >= self._least or self._flow.ended or self._over
+        return self._flow.unread >= self._least or self._flow.ended or self._has_ended
 
     def _writable_now(self) -> bool:
         flow = self._flow
-        return flow.finished or self._over or not (flow.finishing or flow.unsent > ROOM)
+        return flow.finished or self._has_ended or not (flow.finishing or flow.unsent > ROOM)
 
     @property
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._flow.reset or self._conn.is_closed
 
     def _check(self) -> None:
@@ -230,7 +230,7 @@ class MuxConn(IMuxedConn):
     async def close(self) -> None:
         """What is queued may leave, and a farewell, for `FAREWELL` seconds."""
         if not self.is_closed:
-            self._mux.leave(LEAVING)
+            self._mux.go_away(LEAVING)
             self._news()
             with trio.move_on_after(FAREWELL):
                 await self._left.wait()
@@ -244,23 +244,23 @@ class MuxConn(IMuxedConn):
             await self._hearing.park()
         return not waiting.cancelled_caught and not self.is_closed
 
-    def read(self, flow: Flow, limit: int) -> list[memoryview]:
+    def read(self, flow: StreamState, limit: int) -> list[memoryview]:
         """See `Mux.read`."""
         pieces = self._mux.read(flow, limit)
         self._news()
         return pieces
 
-    def write(self, flow: Flow, data: Bytes) -> None:
+    def write(self, flow: StreamState, data: Bytes) -> None:
         """See `Mux.write`."""
         self._mux.write(flow, data)
         self._news()
 
-    def finish(self, flow: Flow) -> None:
+    def finish(self, flow: StreamState) -> None:
         """See `Mux.finish`."""
         self._mux.finish(flow)
         self._news()
 
-    def reset(self, flow: Flow) -> None:
+    def reset(self, flow: StreamState) -> None:
         """See `Mux.reset`."""
         self._mux.reset(flow)
         self._news()
@@ -274,7 +274,7 @@ class MuxConn(IMuxedConn):
     def get_connection_type(self) -> ConnectionType:
         return self.secured_conn.get_connection_type()
 
-    def _stream(self, flow: Flow) -> MuxStream:
+    def _stream(self, flow: StreamState) -> MuxStream:
         stream = self._streams[flow.id] = MuxStream(self, flow)
         return stream
 
@@ -309,7 +309,7 @@ class MuxConn(IMuxedConn):
         except Malformed as fault:
             self.reason = self.fault = str(fault)
             log.warning("connection with %s closed: %s", self.peer_id, fault)
-            self._mux.leave(FAULT)
+            self._mux.go_away(FAULT)
             self._news()
             with trio.move_on_after(FAREWELL):
                 await self._left.wait()
@@ -320,7 +320,7 @@ class MuxConn(IMuxedConn):
         batch = BATCH_MIN
         try:
             while not self._mux.left:
-                frames = self._mux.take(batch)
+                frames = self._mux.data_to_send(batch)
                 self._news()
                 if frames:
                     began = trio.current_time()

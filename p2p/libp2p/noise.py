@@ -21,14 +21,14 @@ _LENGTH = struct.Struct(">H")
 _NONCE = struct.Struct("<4xQ")
 
 
-class Sealer:
+class Encryptor:
     """One direction, sending."""
 
     def __init__(self, key: bytes, count: int = 0) -> None:
         self._aead = ChaCha20Poly1305(key)
         self._count = count
 
-    def seal(self, *pieces: bytes | memoryview) -> memoryview:
+    def encrypt(self, *pieces: bytes | memoryview) -> memoryview:
         """The messages that carry the pieces. They must be sent, whole and in this order."""
         size = sum(map(len, pieces))
         # Two neighbours among the messages are more than one that is full.
@@ -46,23 +46,23 @@ class Sealer:
 def _messages(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """The pieces in messages, as many together as fit: each is put together just before it is encrypted, so that it
     lies in the processor's cache."""
-    held: list[bytes | memoryview] = []
+    gathered: list[bytes | memoryview] = []
     room = MESSAGE_MAX
     for piece in pieces:
-        if len(piece) > room and held:
-            yield b"".join(held)
-            held, room = [], MESSAGE_MAX
+        if len(piece) > room and gathered:
+            yield b"".join(gathered)
+            gathered, room = [], MESSAGE_MAX
         while len(piece) > MESSAGE_MAX:
             yield piece[:MESSAGE_MAX]
             piece = memoryview(piece)[MESSAGE_MAX:]
         if piece:
-            held.append(piece)
+            gathered.append(piece)
             room -= len(piece)
-    if held:
-        yield b"".join(held)
+    if gathered:
+        yield b"".join(gathered)
 
 
-class Opener:
+class Decryptor:
     """One direction, receiving."""
 
     def __init__(self, key: bytes, count: int = 0) -> None:
@@ -71,10 +71,10 @@ class Opener:
         self._rest = bytearray()
         """The beginning of a message whose end has not come."""
 
-    def open(self, data: bytes | memoryview) -> list[bytes]:
+    def decrypt(self, data: bytes | memoryview) -> list[bytes]:
         """The plaintexts of all messages that are complete now; `data` is what arrived, cut anywhere. Raises
         `Malformed`."""
-        view, at, found = memoryview(data), 0, []
+        view, at, plaintexts = memoryview(data), 0, []
         while self._rest and at < len(view):
             need = _LENGTH.size - len(self._rest)
             if need <= 0:
@@ -83,20 +83,20 @@ class Opener:
             self._rest += part
             at += len(part)
             if self._complete(self._rest):
-                found += self._decrypt(memoryview(bytes(self._rest))[_LENGTH.size :])
+                plaintexts += self._decrypt_message(memoryview(bytes(self._rest))[_LENGTH.size :])
                 self._rest.clear()
         while self._complete(view, at):
             start = at + _LENGTH.size
             at = start + _LENGTH.unpack_from(view, at)[0]
-            found += self._decrypt(view[start:at])
+            plaintexts += self._decrypt_message(view[start:at])
         self._rest += view[at:]
-        return found
+        return plaintexts
 
     def _complete(self, buffer: bytearray | memoryview, at: int = 0) -> bool:
         there = len(buffer) - at
         return there >= _LENGTH.size and there >= _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
 
-    def _decrypt(self, message: memoryview) -> list[bytes]:
+    def _decrypt_message(self, message: memoryview) -> list[bytes]:
         try:
             if len(message) < TAG:
                 raise Malformed(f"a Noise message of {len(message)} bytes")

@@ -30,8 +30,8 @@ from multiaddr import Multiaddr
 
 from p2p.errors import Malformed
 from p2p.libp2p.mux import Bytes
-from p2p.libp2p.noise import Opener, Sealer
-from p2p.libp2p.noise_socket import RawBytes
+from p2p.libp2p.noise import Decryptor, Encryptor
+from p2p.libp2p.noise_socket import RawSocket
 
 log = logging.getLogger("p2p")
 
@@ -77,14 +77,14 @@ class NoiseSession(BaseSession):
             remote_permanent_pubkey=session.remote_permanent_pubkey,
             is_initiator=session.is_initiator,
         )
-        taken._start(conn, Sealer(sending.k, sending.n), Opener(receiving.k, receiving.n))
+        taken._start(conn, Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n))
         return taken
 
-    def _start(self, conn: IRawConnection, sealer: Sealer, opener: Opener) -> None:
+    def _start(self, conn: IRawConnection, sealer: Encryptor, opener: Decryptor) -> None:
         self._conn = conn
-        self._raw = RawBytes(conn)
-        self._sealer = sealer
-        self._opener = opener
+        self._raw = RawSocket(conn)
+        self._encryptor = sealer
+        self._decryptor = opener
         self._arrived: deque[bytes | memoryview] = deque()
         self._writing = trio.Lock()
 
@@ -96,31 +96,31 @@ class NoiseSession(BaseSession):
             if not data:
                 return []
             try:
-                self._arrived += self._opener.open(data)
+                self._arrived += self._decryptor.decrypt(data)
             except Malformed as fault:
                 log.warning("connection with %s closed: %s", self.remote_peer, fault)
                 await self.close()
                 raise ConnectionClosedError(str(fault)) from None
-        found = list(self._arrived)
+        arrived = list(self._arrived)
         self._arrived.clear()
-        return found
+        return arrived
 
     async def read(self, n: int | None = None) -> bytes:
         """`n` bytes, fewer only at the end; without `n` what is there, one byte at least. Raises
         `ConnectionClosedError`."""
-        found = bytearray()
-        while n is None or len(found) < n:
+        data = bytearray()
+        while n is None or len(data) < n:
             pieces = await self.pieces()
             if not pieces:
                 break
-            found += b"".join(pieces)
+            data += b"".join(pieces)
             if n is None:
                 break
-        if n is not None and len(found) > n:
-            self._arrived.appendleft(memoryview(bytes(found[n:])))
-        if not found and n != 0:
+        if n is not None and len(data) > n:
+            self._arrived.appendleft(memoryview(bytes(data[n:])))
+        if not data and n != 0:
             raise ConnectionClosedError("the other side closed the connection")
-        return bytes(found[:n])
+        return bytes(data[:n])
 
     async def write(self, data: bytes) -> None:
         """See `send`."""
@@ -133,7 +133,7 @@ class NoiseSession(BaseSession):
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            sealed = self._sealer.seal(*pieces)
+            sealed = self._encryptor.encrypt(*pieces)
             if left := sealed[self._raw.send_now(sealed) :]:
                 await self._send(left)
             else:

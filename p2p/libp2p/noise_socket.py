@@ -19,7 +19,7 @@ RECEIVE = 256 << 10
 """Bytes that are asked of the socket at once."""
 
 
-class RawBytes:
+class RawSocket:
     """The bytes of one raw connection. One task may send, and one receive."""
 
     def __init__(self, conn: IRawConnection) -> None:

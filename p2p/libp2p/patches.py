@@ -54,7 +54,7 @@ def patch_host(
     network: Any = host.get_network()
     _guard(host)
     _quieten(network)
-    network.upgrader.muxer_multistream = Muxers(muxers)
+    network.upgrader.muxer_multistream = MuxerSelector(muxers)
     network._handle_inbound_connection = take_in
 
 
@@ -78,7 +78,7 @@ def patch_pubsub(pubsub: Pubsub) -> Pubsub:
     return pubsub
 
 
-class Muxers(MuxerMultistream):
+class MuxerSelector(MuxerMultistream):
     """Upstream's negotiation, which makes a connection of the class that it was given (patch 4)."""
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:

@@ -21,8 +21,8 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from p2p.discovery.dial_back import ip_of
 from p2p.errors import Unreachable
 from p2p.libp2p.circuit import ANSWER_TIMEOUT, HOP, STOP, receive, remote_address, send
-from p2p.limits.relay_quota import Circuit, Refused, RelayBook, RelayLimits, Why
-from p2p.multiaddr import way_of
+from p2p.limits.relay_quota import Circuit, RelayLimits, RelayRefusal, RelayRefused, RelayTable
+from p2p.multiaddr import route_of
 
 log = logging.getLogger("p2p")
 
@@ -31,19 +31,19 @@ REQUESTS = 4
 PIECE = 16 << 10
 """Bytes that pass in one turn."""
 _STATUS = {
-    Why.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
-    Why.CROWDED: pb.RESERVATION_REFUSED,
-    Why.TOO_MANY: pb.RESOURCE_LIMIT_EXCEEDED,
-    Why.NO_RESERVATION: pb.NO_RESERVATION,
+    RelayRefusal.FULL: pb.RESOURCE_LIMIT_EXCEEDED,
+    RelayRefusal.CROWDED: pb.RESERVATION_REFUSED,
+    RelayRefusal.TOO_MANY: pb.RESOURCE_LIMIT_EXCEEDED,
+    RelayRefusal.NO_RESERVATION: pb.NO_RESERVATION,
 }
 
 
-class Relay:
+class RelayService:
     """The hop on one host, from when it is made."""
 
     def __init__(self, host: IHost, limits: RelayLimits) -> None:
         self._host = host
-        self.book = RelayBook(limits)
+        self.table = RelayTable(limits)
         self._asking: Counter[ID] = Counter()
         self.passed = 0
         """Bytes relayed since the start."""
@@ -69,24 +69,24 @@ class Relay:
         """Answer; the circuit that is now to be carried."""
         address = remote_address(stream.muxed_conn)
         try:
-            if way_of(address or "") == "relay":
+            if route_of(address or "") == "relay":
                 await self._answer(stream, pb.PERMISSION_DENIED)
             elif asked.type == pb.HopMessage.RESERVE:
                 self._forget_the_gone()
-                self.book.reserve(str(peer), ip_of(address), trio.current_time())
+                self.table.reserve(str(peer), ip_of(address), trio.current_time())
                 await self._grant_reservation(stream)
             elif asked.type == pb.HopMessage.CONNECT:
                 self._forget_the_gone()
-                return self.book.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
+                return self.table.open(str(peer), str(ID(asked.peer.id)), trio.current_time())
             else:
                 await self._answer(stream, pb.UNEXPECTED_MESSAGE)
-        except Refused as refused:
+        except RelayRefused as refused:
             log.info("relay: %s is refused: %s", peer, refused)
             await self._answer(stream, _STATUS[refused.why])
         return None
 
     async def _grant_reservation(self, stream: INetStream) -> None:
-        limits = self.book.limits
+        limits = self.table.limits
         own = [address.to_bytes() for address in self._host.get_addrs()]
         reservation = pb.Reservation(expire=int(time.time() + limits.life), addrs=own)
         limit = pb.Limit(duration=int(limits.duration), data=limits.data)
@@ -107,7 +107,7 @@ class Relay:
                 log.info("relay: %s does not take %s: %s", target, peer, error)
                 await self._answer(source, pb.CONNECTION_FAILED)
                 return
-            limits = self.book.limits
+            limits = self.table.limits
             limit = pb.Limit(duration=int(limits.duration), data=limits.data)
             await send(source, pb.HopMessage(type=pb.HopMessage.STATUS, status=pb.OK, limit=limit))
             try:
@@ -142,7 +142,7 @@ class Relay:
         """From one side to the other, until it ends or the circuit is used up; then the circuit ends."""
         try:
             while data := await one.read(PIECE):
-                wait = circuit.book(len(data), trio.current_time())
+                wait = circuit.consume(len(data), trio.current_time())
                 if wait is None:
                     log.info("relay: a circuit is used up")
                     break
@@ -157,6 +157,6 @@ class Relay:
 
     def _forget_the_gone(self) -> None:
         connected = {str(peer) for peer in self._host.get_connected_peers()}
-        for holder in self.book.holders(trio.current_time()):
+        for holder in self.table.holders(trio.current_time()):
             if holder not in connected:
-                self.book.forget(holder)
+                self.table.forget(holder)

@@ -10,7 +10,7 @@ from libp2p.abc import INetStream
 from p2p.errors import LocalFault, Malformed, TooLong, Unreachable
 from p2p.libp2p.mux import Bytes
 from p2p.libp2p.muxed_connection import MuxStream
-from p2p.libp2p.yamux import ForeignStream
+from p2p.libp2p.yamux import YamuxStream
 
 log = logging.getLogger("p2p")
 
@@ -21,7 +21,7 @@ RESET_TIMEOUT = 5.0
 """Seconds for a reset to leave; after that the connection is closed."""
 
 
-class Pipe(Protocol):
+class ByteStream(Protocol):
     """What is common to a stream of our muxer and one of a foreign peer; see `MuxStream`."""
 
     @property
@@ -57,7 +57,7 @@ class LibP2PStream:
     ) -> None:
         """`patience`: seconds. `drop`: closes the connection with a peer."""
         muxed = getattr(stream, "muxed_stream", None)
-        self._pipe: Pipe = muxed if isinstance(muxed, MuxStream) else ForeignStream(stream, nursery)
+        self._pipe: ByteStream = muxed if isinstance(muxed, MuxStream) else YamuxStream(stream, nursery)
         self._stream = stream
         self._peer = peer
         self._nursery = nursery
@@ -124,11 +124,11 @@ class LibP2PStream:
         """So many bytes; fewer only where the other side finished."""
         pieces: list[Bytes] = []
         while count:
-            found = await self._pieces(count, least=count)
-            if not found:
+            arrived = await self._pieces(count, least=count)
+            if not arrived:
                 break
-            pieces += found
-            count -= sum(map(len, found))
+            pieces += arrived
+            count -= sum(map(len, arrived))
         return b"".join(pieces)
 
     async def _pieces(self, limit: int, least: int = 1) -> Sequence[Bytes]:

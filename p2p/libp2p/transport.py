@@ -55,26 +55,26 @@ from multiaddr import Multiaddr
 
 from p2p.errors import LocalFault, Unreachable
 from p2p.guard import guarded
-from p2p.libp2p.circuit import Circuits, remote_address
+from p2p.libp2p.circuit import RelayClient, remote_address
 from p2p.libp2p.connection_gater import Connections, close_socket
-from p2p.libp2p.gossip import Router, mend
-from p2p.libp2p.gossip_dedup import Once
-from p2p.libp2p.hole_punch import Punch
-from p2p.libp2p.inbound import Inbound
+from p2p.libp2p.gossip import Router, repair_streams
+from p2p.libp2p.gossip_dedup import ValidationCache
+from p2p.libp2p.hole_punch import HolePuncher
+from p2p.libp2p.inbound import InboundUpgrader
 from p2p.libp2p.mux import PROTOCOL as MUX
 from p2p.libp2p.muxed_connection import MuxConn
 from p2p.libp2p.noise_session import security
 from p2p.libp2p.patches import patch_host, patch_pubsub, patch_streams
-from p2p.libp2p.relay_service import Relay
+from p2p.libp2p.relay_service import RelayService
 from p2p.libp2p.stream import LibP2PStream
 from p2p.libp2p.trio_bridge import HEARD
-from p2p.libp2p.upstream_logs import demote
-from p2p.libp2p.yamux import ForeignConn
+from p2p.libp2p.upstream_logs import forward_at_debug
+from p2p.libp2p.yamux import BoundedYamux
 from p2p.limits.origin import Origin
 from p2p.limits.relay_quota import RelayLimits
 from p2p.limits.subnets import PeerLimits
 from p2p.limits.token_bucket import TokenBuckets
-from p2p.multiaddr import address_of, way_of
+from p2p.multiaddr import address_of, route_of
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 from runtime.figures import figure
 
@@ -105,7 +105,7 @@ VALIDATION_TIMEOUT = 30.0
 
 def muxers() -> TMuxerOptions:
     """Stream muxers, the preferred one first; stock yamux is for peers that are not of this project."""
-    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): ForeignConn}
+    return {TProtocol(MUX): MuxConn, TProtocol(YAMUX): BoundedYamux}
 
 
 def resources(connections: int) -> ResourceManager:
@@ -162,7 +162,7 @@ class LibP2PTransport:
         self._topics: dict[str, GossipHandler] = {}
         self._gossip = TokenBuckets(GOSSIP_RATE, GOSSIP_BURST)
         patch_streams()
-        demote()
+        forward_at_debug()
         key_pair = create_new_key_pair(key.private_bytes_raw())
         self._host: IHost = new_host(
             key_pair=key_pair,
@@ -173,12 +173,12 @@ class LibP2PTransport:
         )
         self._most = limits.connections + OWN_DIALS
         self._connections = Connections(limits)
-        patch_host(self._host, muxers(), Inbound(self._host, self._connections).take_in)
-        self._circuits = Circuits(self._host, self._connections.gone)
-        self._punch = Punch(self._host, self._circuits)
+        patch_host(self._host, muxers(), InboundUpgrader(self._host, self._connections).take_in)
+        self._circuits = RelayClient(self._host, self._connections.gone)
+        self._punch = HolePuncher(self._host, self._circuits)
         self._circuits.arrived = self._upgrade
         self._connections.doubled = self._look_at_older
-        self._relay = Relay(self._host, relay) if relay is not None else None
+        self._relay = RelayService(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
         self._router = Router(GOSSIP_PROTOCOLS, 6, 4, 12, heartbeat_interval=HEARTBEAT, adaptive_gossip_enabled=False)
         self._pubsub = patch_pubsub(
@@ -210,7 +210,7 @@ class LibP2PTransport:
             await self._pubsub.wait_until_ready()
             for topic, handler in self._topics.items():
                 await self._join(topic, handler, self._nursery)
-            self._nursery.start_soon(mend, self._pubsub, self._host.get_connected_peers)
+            self._nursery.start_soon(repair_streams, self._pubsub, self._host.get_connected_peers)
             listening()
             try:
                 await trio.sleep_forever()
@@ -223,9 +223,11 @@ class LibP2PTransport:
 
     def remote(self, peer: str) -> str | None:
         """See `Transport`."""
-        found = [connection for connection in self._connections.of(peer) if not connection.is_closed]
-        addresses = [address for connection in found if (address := remote_address(connection.muxed_conn)) is not None]
-        return min(addresses, key=lambda address: way_of(address) == "relay", default=None)
+        connections = [connection for connection in self._connections.of(peer) if not connection.is_closed]
+        addresses = [
+            address for connection in connections if (address := remote_address(connection.muxed_conn)) is not None
+        ]
+        return min(addresses, key=lambda address: route_of(address) == "relay", default=None)
 
     def peers(self) -> list[str]:
         """See `Transport`."""
@@ -280,7 +282,7 @@ class LibP2PTransport:
         """See `Transport`."""
         if self._nursery is None:
             raise Unreachable("the network is not running")
-        await self._circuits.keep(addresses, self._nursery)
+        await self._circuits.reserve(addresses, self._nursery)
 
     async def release(self, relay: str) -> None:
         """See `Transport`."""
@@ -304,7 +306,7 @@ class LibP2PTransport:
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
-            self._nursery.start_soon(self._punch.lead, peer)
+            self._nursery.start_soon(self._punch.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
         """Where a peer was, and that it was not there lately (rule 10)."""
@@ -375,7 +377,7 @@ class LibP2PTransport:
                 raise LocalFault(f"cannot listen on {address}: the port is taken or not allowed; choose another port")
 
     async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
-        own, once = self._host.get_id(), Once()
+        own, once = self._host.get_id(), ValidationCache()
 
         async def judge(forwarder: ID, message: Message) -> bool:
             if forwarder == own:
@@ -386,7 +388,7 @@ class LibP2PTransport:
             async def heard() -> bool:
                 return bool(await guarded(handler)(str(forwarder), message.data))
 
-            return await once.judge(message.from_id + message.seqno, message.data, heard)
+            return await once.validate(message.from_id + message.seqno, message.data, heard)
 
         self._pubsub.set_topic_validator(topic, judge, True)
         subscription = await self._pubsub.subscribe(topic)

@@ -10,7 +10,7 @@ import logging
 log = logging.getLogger("p2p")
 
 
-class Demoted(logging.Handler):
+class DebugForwarder(logging.Handler):
     """Passes records on, at level debug."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -22,8 +22,8 @@ class Demoted(logging.Handler):
             log.debug("%s: %s", record.name, said)
 
 
-def demote() -> None:
+def forward_at_debug() -> None:
     """Once libp2p is imported: it sets up its logger then."""
     upstream = logging.getLogger("libp2p")
-    if not any(isinstance(handler, Demoted) for handler in upstream.handlers):
-        upstream.addHandler(Demoted())
+    if not any(isinstance(handler, DebugForwarder) for handler in upstream.handlers):
+        upstream.addHandler(DebugForwarder())

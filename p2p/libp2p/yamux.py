@@ -27,7 +27,7 @@ UNREAD_MAX = 64 << 20
 """Bytes of one connection that may have come and not been read: 256 streams' first windows, or 4 grown ones."""
 
 
-class ForeignConn(Yamux):
+class BoundedYamux(Yamux):
     """Upstream's, with rule 2."""
 
     fault: str | None = None
@@ -49,7 +49,7 @@ class ForeignConn(Yamux):
         return await super()._read_data_body(length)
 
 
-class ForeignStream:
+class YamuxStream:
     """Its tasks live in the transport's nursery, and end with the stream."""
 
     def __init__(self, stream: INetStream, nursery: trio.Nursery) -> None:
@@ -80,10 +80,10 @@ class ForeignStream:
             if self._ended:
                 return []
             await self._changed.park()
-        found = bytes(self._buffer[:limit])
-        del self._buffer[: len(found)]
+        piece = bytes(self._buffer[:limit])
+        del self._buffer[: len(piece)]
         self._changed.unpark_all()
-        return [found]
+        return [piece]
 
     def put(self, data: Bytes) -> None:
         """See `MuxStream`."""

@@ -30,12 +30,12 @@ def bandwidth(rate: float | None) -> TokenBucket:
     return TokenBucket(rate, BURST * (rate or 0.0))
 
 
-class Turns(Generic[S]):
+class FairQueue(Generic[S]):
     """The order of streams at one uplink. A stream is in line with one chunk at a time."""
 
     def __init__(self, pace: TokenBucket) -> None:
         self._pace = pace
-        self._line: list[tuple[float, int, S]] = []
+        self._heap: list[tuple[float, int, S]] = []
         self._waiting: dict[S, tuple[float, int, str, float, int]] = {}
         self._sent: dict[str, float] = {}
         """Peer -> what it has been sent and is in line for, counted from where it came."""
@@ -43,11 +43,11 @@ class Turns(Generic[S]):
         self._number = 0
         self._children = frozenset[str]()
 
-    def favour(self, children: Collection[str]) -> None:
+    def prioritise(self, children: Collection[str]) -> None:
         """Rule 3 for these, from now on; none: all are alike."""
         self._children = frozenset(children)
 
-    def line_up(self, stream: S, peer: str, size: int) -> None:
+    def enqueue(self, stream: S, peer: str, size: int) -> None:
         """`stream`, to `peer`, has `size` bytes to send; no effect while it is in line."""
         if stream in self._waiting:
             return
@@ -58,32 +58,32 @@ class Turns(Generic[S]):
         start = max(self._served, self._sent.get(peer, 0.0))
         self._sent[peer] = start + size / weight
         self._waiting[stream] = (start, self._number, peer, size / weight, size)
-        heappush(self._line, (start, self._number, stream))
+        heappush(self._heap, (start, self._number, stream))
 
-    def leave(self, stream: S) -> bool:
+    def dequeue(self, stream: S) -> bool:
         """`stream` has nothing to send after all. Whether it was in line."""
         left = self._waiting.pop(stream, None)
         if left is not None and left[2] in self._sent:
             self._sent[left[2]] -= left[3]
         return left is not None
 
-    def front(self) -> S | None:
+    def head(self) -> S | None:
         """Whose turn it is."""
-        while self._line:
-            start, number, stream = self._line[0]
+        while self._heap:
+            start, number, stream = self._heap[0]
             if stream in self._waiting and self._waiting[stream][:2] == (start, number):
                 return stream
-            heappop(self._line)
+            heappop(self._heap)
         return None
 
-    def wait(self, stream: S, now: float) -> float | None:
+    def delay(self, stream: S, now: float) -> float | None:
         """Seconds until `stream`, which is in line, may send; None: another stream goes first, and then says so."""
         if self._pace.rate is None:
             return 0.0
         wait = self._pace.delay(0, now)
-        return wait if wait > 0 or self.front() == stream else None
+        return wait if wait > 0 or self.head() == stream else None
 
-    def take(self, stream: S, now: float) -> list[S]:
+    def consume(self, stream: S, now: float) -> list[S]:
         """`stream` sends now what it is in line with; the streams that are to look again."""
         start, _, _, _, size = self._waiting.pop(stream)
         self._pace.consume(size, now)

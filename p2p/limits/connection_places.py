@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, visitor
+from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PeerLimits, client_key
 from p2p.limits.token_bucket import TokenBuckets
 
 SHAKING: Final = 16
@@ -25,7 +25,7 @@ SILENCE: Final = 1.0
 """Seconds."""
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """A connection is not taken in. `limit`: a word. `why`: a sentence."""
 
     def __init__(self, limit: str, why: str) -> None:
@@ -34,20 +34,20 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Connection:
     address: str
     subnet: str | None
     known: bool
     since: float
 
 
-class Places:
+class ConnectionAdmission:
     """Connections that were accepted, by any name that the caller gives them."""
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
-        self._shaking: dict[object, _Place] = {}
-        self._open: dict[object, _Place] = {}
+        self._shaking: dict[object, _Connection] = {}
+        self._open: dict[object, _Connection] = {}
         self._of_subnet, self._shaking_of = Counter[str](), Counter[str]()
         self._known: frozenset[str] = frozenset()
         self._known_here = 0
@@ -65,7 +65,7 @@ class Places:
 
     def come(self, name: object, ip: str, open_now: int, now: float) -> object | None:
         """Count a connection that was accepted from `ip`, where `open_now` have done their handshakes. Return the name
-        of the one that is given up for it, if any. Raises `Refused`."""
+        of the one that is given up for it, if any. Raises `ConnectionRefused`."""
         place = self._place(ip, now)
         self._look_at_neighbours(place, now)
         given_up = self._given_up_for(place, open_now, now)
@@ -98,35 +98,39 @@ class Places:
         if place.subnet is not None:
             _less(self._of_subnet, place.subnet)
 
-    def _place(self, ip: str, now: float) -> _Place:
+    def _place(self, ip: str, now: float) -> _Connection:
         subnet = self._limits.subnet_of(ip)
-        return _Place(visitor(ip), subnet, (subnet or ip) in self._known, now)
+        return _Connection(client_key(ip), subnet, (subnet or ip) in self._known, now)
 
-    def _look_at_neighbours(self, place: _Place, now: float) -> None:
-        """Rule 2. Raises `Refused`."""
+    def _look_at_neighbours(self, place: _Connection, now: float) -> None:
+        """Rule 2. Raises `ConnectionRefused`."""
         address, subnet, most = place.address, place.subnet, self._limits.per_subnet
         if subnet is None:
             return
         if self._dials_of_address.delay(address, now) > 0:
-            raise Refused("address", f"{address} connects too often")
+            raise ConnectionRefused("address", f"{address} connects too often")
         if self._dials.delay(subnet, now) > 0:
-            raise Refused("subnet", f"{subnet} connects too often")
+            raise ConnectionRefused("subnet", f"{subnet} connects too often")
         if self._shaking_of[address] >= max(1, most // 2):
-            raise Refused("address", f"{address} has {self._shaking_of[address]} handshakes under way")
+            raise ConnectionRefused("address", f"{address} has {self._shaking_of[address]} handshakes under way")
         if self._of_subnet[subnet] >= most:
-            raise Refused("subnet", f"{subnet} has {most} connections already, the most that one subnet may have")
+            raise ConnectionRefused(
+                "subnet", f"{subnet} has {most} connections already, the most that one subnet may have"
+            )
 
-    def _given_up_for(self, place: _Place, open_now: int, now: float) -> object | None:
-        """Rules 1, 3 and 4. Raises `Refused`."""
+    def _given_up_for(self, place: _Connection, open_now: int, now: float) -> object | None:
+        """Rules 1, 3 and 4. Raises `ConnectionRefused`."""
         most = self._limits.connections
         if open_now + len(self._shaking) + self._kept_from(place) >= most:
-            found = self._longest(now - SILENCE)
-            if found is None:
-                raise Refused("connections", f"{most} are open, the most that this peer takes (setting connections)")
-            return found
+            oldest = self._longest(now - SILENCE)
+            if oldest is None:
+                raise ConnectionRefused(
+                    "connections", f"{most} are open, the most that this peer takes (setting connections)"
+                )
+            return oldest
         return self._longest(now) if len(self._shaking) >= max(SHAKING, most // 4) else None
 
-    def _kept_from(self, place: _Place) -> int:
+    def _kept_from(self, place: _Connection) -> int:
         """Rule 4: places that this one may not take."""
         if place.known:
             return 0
@@ -137,8 +141,8 @@ class Places:
         if not self._shaking:
             return None
         crowded = max(self._shaking_of.values())
-        found = next(name for name, place in self._shaking.items() if self._shaking_of[place.address] == crowded)
-        return found if self._shaking[found].since <= until else None
+        oldest = next(name for name, place in self._shaking.items() if self._shaking_of[place.address] == crowded)
+        return oldest if self._shaking[oldest].since <= until else None
 
 
 def _less(counter: Counter[str], name: str) -> None:

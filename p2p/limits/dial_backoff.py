@@ -33,7 +33,7 @@ FAILURE_EACH: Final = 120.0
 _PAUSES: Final = Backoff(PAUSE, LONGEST)
 
 
-class TooSoon(Unreachable):
+class DialLimited(Unreachable):
     """Not dialled, because of these limits. `seconds`: until it may be."""
 
     def __init__(self, address: str, seconds: float) -> None:
@@ -46,7 +46,7 @@ class _Pause(NamedTuple):
     term: float
 
 
-class Outgoing:
+class DialBackoff:
     """Ask before each dial, and tell what came of it."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Outgoing:
         self._reached: dict[str, None] = {}
 
     def take(self, address: str, now: float, connected: Collection[str] = ()) -> None:
-        """Count a dial. `connected`: peer ids. Raises `TooSoon`, and counts nothing then."""
+        """Count a dial. `connected`: peer ids. Raises `DialLimited`, and counts nothing then."""
         wait = self._all.delay(1, now)
         if address not in self._reached:
             host, subnet = _place(address, connected)
@@ -64,7 +64,7 @@ class Outgoing:
             wait = max(wait, pause.until - now if pause is not None else 0.0)
             wait = max(wait, self._subnets.delay(subnet, now) if subnet is not None else 0.0)
         if wait > 0:
-            raise TooSoon(address, wait)
+            raise DialLimited(address, wait)
         self._all.consume(1, now)
 
     def failed(self, address: str, now: float, connected: Collection[str] = ()) -> None:
@@ -92,10 +92,10 @@ class Outgoing:
 
 def _place(address: str, connected: Collection[str]) -> tuple[str, str | None]:
     """What is left alone after a failure, and the subnet that it costs (rule 5)."""
-    found = address_of(address)
-    if found.relay is not None and found.relay in connected:
-        return f"{found.relay}/{found.peer}", None
-    subnet = subnet_of(found.host)
-    if subnet is not None or found.kind not in ("ip4", "ip6"):
-        return found.host, subnet
-    return found.endpoint, None
+    parsed = address_of(address)
+    if parsed.relay is not None and parsed.relay in connected:
+        return f"{parsed.relay}/{parsed.peer}", None
+    subnet = subnet_of(parsed.host)
+    if subnet is not None or parsed.kind not in ("ip4", "ip6"):
+        return parsed.host, subnet
+    return parsed.endpoint, None

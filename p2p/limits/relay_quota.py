@@ -37,7 +37,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 8 * MBIT
 
 
-class Why(Enum):
+class RelayRefusal(Enum):
     """Why not."""
 
     FULL = "the relay is full"
@@ -46,21 +46,21 @@ class Why(Enum):
     TOO_MANY = "this peer has too many circuits"
 
 
-class Refused(Exception):
+class RelayRefused(Exception):
     """What was asked is not granted."""
 
-    def __init__(self, why: Why) -> None:
+    def __init__(self, why: RelayRefusal) -> None:
         super().__init__(why.value)
         self.why = why
 
 
-class RelayBook:
+class RelayTable:
     """Reservations and circuits of one relay, and the one bucket that all its circuits share."""
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
         self.pace = bandwidth(limits.rate)
-        self._held: dict[str, tuple[float, str | None]] = {}
+        self._reservations: dict[str, tuple[float, str | None]] = {}
         self._circuits: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -71,35 +71,35 @@ class RelayBook:
     def holders(self, now: float) -> list[str]:
         """Peers with a reservation."""
         self._expire(now)
-        return list(self._held)
+        return list(self._reservations)
 
     def reserve(self, peer: str, ip: str | None, now: float) -> float:
-        """Grant or renew; the time at which it ends. `ip`: where the peer connects from. Raises `Refused`."""
+        """Grant or renew; the time at which it ends. `ip`: where the peer connects from. Raises `RelayRefused`."""
         self._expire(now)
         place = subnet_of(ip) if ip is not None else None
-        others = [held for holder, (_, held) in self._held.items() if holder != peer]
+        others = [subnet for holder, (_, subnet) in self._reservations.items() if holder != peer]
         if len(others) >= self.limits.reservations:
-            raise Refused(Why.FULL)
+            raise RelayRefused(RelayRefusal.FULL)
         if place is not None and others.count(place) >= self.limits.per_subnet:
-            raise Refused(Why.CROWDED)
-        self._held[peer] = now + self.limits.life, place
+            raise RelayRefused(RelayRefusal.CROWDED)
+        self._reservations[peer] = now + self.limits.life, place
         return now + self.limits.life
 
     def forget(self, peer: str) -> None:
         """The holder's connection has ended, and its reservation with it."""
-        self._held.pop(peer, None)
+        self._reservations.pop(peer, None)
 
     def open(self, source: str, target: str, now: float) -> "Circuit":
-        """A circuit between two peers. Raises `Refused`."""
+        """A circuit between two peers. Raises `RelayRefused`."""
         self._expire(now)
-        if target not in self._held:
-            raise Refused(Why.NO_RESERVATION)
+        if target not in self._reservations:
+            raise RelayRefused(RelayRefusal.NO_RESERVATION)
         if self.circuits >= self.limits.circuits:
-            raise Refused(Why.FULL)
+            raise RelayRefused(RelayRefusal.FULL)
         from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
         to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
         if max(from_source, to_target) >= self.limits.per_peer:
-            raise Refused(Why.TOO_MANY)
+            raise RelayRefused(RelayRefusal.TOO_MANY)
         self._circuits[source, target] += 1
         return Circuit(self, source, target, now)
 
@@ -109,29 +109,31 @@ class RelayBook:
             del self._circuits[source, target]
 
     def _expire(self, now: float) -> None:
-        self._held = {peer: held for peer, held in self._held.items() if held[0] > now}
+        self._reservations = {
+            peer: reservation for peer, reservation in self._reservations.items() if reservation[0] > now
+        }
 
 
 class Circuit:
     """One relayed connection: what is left of it."""
 
-    def __init__(self, book: RelayBook, source: str, target: str, now: float) -> None:
-        self._book, self._ends = book, (source, target)
-        self._left = book.limits.data
-        self.deadline = now + book.limits.duration
+    def __init__(self, table: RelayTable, source: str, target: str, now: float) -> None:
+        self._table, self._ends = table, (source, target)
+        self._left = table.limits.data
+        self.deadline = now + table.limits.duration
         self._open = True
 
-    def book(self, size: int, now: float) -> float | None:
+    def consume(self, size: int, now: float) -> float | None:
         """Seconds to wait before `size` bytes may pass; None when the circuit is used up."""
         self._left -= size
         if self._left < 0 or now >= self.deadline:
             return None
-        wait = self._book.pace.delay(0, now)
-        self._book.pace.consume(size, now)
+        wait = self._table.pace.delay(0, now)
+        self._table.pace.consume(size, now)
         return wait
 
     def close(self) -> None:
         """It has ended. Closing twice is closing once."""
         if self._open:
             self._open = False
-            self._book._close(*self._ends)
+            self._table._close(*self._ends)

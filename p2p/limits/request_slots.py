@@ -39,14 +39,14 @@ CLASS_OF: Final = {
 ALL: Final = sum(CLASSES.values())
 
 
-class Slots:
+class RequestSlots:
     """The slots of one way to this peer."""
 
     def __init__(self) -> None:
         self._streams = Counter[str]()
         self._streams_of_party = Counter[str]()
-        self._held = Counter[str]()
-        self._held_by = Counter[tuple[str, str]]()
+        self._in_use = Counter[str]()
+        self._in_use_by = Counter[tuple[str, str]]()
 
     @contextmanager
     def stream(self, origin: Origin) -> Iterator[None]:
@@ -64,9 +64,9 @@ class Slots:
         """Hold a slot for a request. Raises `Busy`."""
         kind = CLASS_OF.get(method, OTHER)
         who, most = (origin.connection, 1) if kind == WAITING else (origin.party, PER_PARTY)
-        if self._held_by[kind, who] >= most or self._held[kind] >= CLASSES[kind]:
+        if self._in_use_by[kind, who] >= most or self._in_use[kind] >= CLASSES[kind]:
             raise Busy(f"too many requests for {method} at work")
-        with _counted(self._held, kind), _counted(self._held_by, (kind, who)):
+        with _counted(self._in_use, kind), _counted(self._in_use_by, (kind, who)):
             yield
 
 

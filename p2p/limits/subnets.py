@@ -48,7 +48,7 @@ def subnet_of(ip: str) -> str | None:
     return str(ipaddress.ip_network((address, 24 if address.version == 4 else 48), strict=False))
 
 
-def visitor(host: str) -> str:
+def client_key(host: str) -> str:
     """Return what one household has: an IPv4 address, or the /64 of an IPv6 one. `host`: an IP address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -71,7 +71,7 @@ class PeerLimits:
     subnet_of: SubnetOf = subnet_of
 
 
-class TurnedAway:
+class RefusalCounter:
     """Connections that were refused, by the limit that refused them: counted, and said in the log rarely."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -10,7 +10,7 @@ from itertools import count
 from p2p.multiaddr import address_of, peer_of
 
 
-class Places:
+class MemoryAddresses:
     """A peer that is asked for and has no place gets one."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 from p2p.errors import LocalFault, TooLong, Unreachable
 from p2p.guard import guarded
 from p2p.limits.origin import Origin
-from p2p.memory.places import Places
+from p2p.memory.places import MemoryAddresses
 from p2p.multiaddr import peer_of
 from p2p.transport import GOSSIP_LIMIT, GossipHandler, Stream, StreamHandler
 
@@ -55,7 +55,7 @@ class MemoryNetwork:
         self._busy: dict[tuple[str, str | None], float] = {}
         self._groups: dict[str, int] = {}
         self._frozen: set[str] = set()
-        self.places = Places()
+        self.places = MemoryAddresses()
         self.origins: dict[str, Origin] = {}
         """Where peers come from, where that is not their own party."""
         self.kept: dict[str, frozenset[str]] = {}
@@ -125,10 +125,10 @@ class MemoryNetwork:
         """When `size` bytes sent now are there; books the link and the uplink."""
         link = self.link(a, b)
         done = now = anyio.current_time()
-        for way, bandwidth in (((a, None), self._uplinks.get(a)), ((a, b), link.bandwidth)):
+        for hop, bandwidth in (((a, None), self._uplinks.get(a)), ((a, b), link.bandwidth)):
             if bandwidth is not None:
-                self._busy[way] = max(self._busy.get(way, now), now) + size / bandwidth
-                done = max(done, self._busy[way])
+                self._busy[hop] = max(self._busy.get(hop, now), now) + size / bandwidth
+                done = max(done, self._busy[hop])
         return done + link.delay
 
     def _wake(self) -> None:

@@ -13,17 +13,17 @@ from p2p.errors import Unreachable
 from p2p.guard import guarded
 from p2p.handlers import Handlers
 from p2p.limits.request_slots import PER_PEER
-from p2p.multiaddr import way_of
+from p2p.multiaddr import route_of
 from p2p.network import Traffic
 from p2p.peer import rpc
 from p2p.swarm.exchange import PROTOCOL as CHUNKS
-from p2p.swarm.exchange import Broadcast
+from p2p.swarm.exchange import ChunkExchange
 from p2p.transport import GossipHandler, Transport
 
 
 class Peer:
-    """`p2p.network.AnyPeer` over a `Transport`. `seed` orders the chunks that it asks for. `turn`: see
-    `Broadcast.turn`."""
+    """`p2p.network.AnyPeer` over a `Transport`. `seed` orders the chunks that it asks for. `await_uplink`: see
+    `ChunkExchange.await_uplink`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Peer:
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._asking: dict[str, anyio.CapacityLimiter] = {}
-        self._broadcast = Broadcast(transport, seed=seed, uplink=uplink, downlink=downlink)
+        self._broadcast = ChunkExchange(transport, seed=seed, uplink=uplink, downlink=downlink)
         self.handlers = Handlers() if handlers is None else handlers
         own = Handlers()  # answered over this transport alone
         own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.LIMIT)
@@ -57,7 +57,7 @@ class Peer:
         self.unshare = self._broadcast.unshare
         self.fetch = self._broadcast.fetch
         self.follow = self._broadcast.follow
-        self.turn = self._broadcast.turn
+        self.await_uplink = self._broadcast.await_uplink
 
     @property
     def peer_id(self) -> str:
@@ -89,9 +89,9 @@ class Peer:
         """See `Links`."""
         return self._transport.peers()
 
-    async def way(self, peer: str) -> str | None:
+    async def route(self, peer: str) -> str | None:
         """See `Links`."""
-        return way_of(self._transport.remote(peer) or "") if peer in self._transport.peers() else None
+        return route_of(self._transport.remote(peer) or "") if peer in self._transport.peers() else None
 
     async def request(self, peer: str, method: str, payload: bytes, *, timeout: float) -> bytes:
         """See `Rpc`."""

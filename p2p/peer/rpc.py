@@ -22,7 +22,7 @@ from p2p.errors import Busy, Declined, Malformed, TooLong, Unreachable
 from p2p.guard import one_error
 from p2p.handlers import METHOD_LIMIT, Handlers
 from p2p.limits.origin import Origin
-from p2p.limits.request_slots import Slots
+from p2p.limits.request_slots import RequestSlots
 from p2p.limits.subnets import ASKS_BURST, ASKS_RATE, PARTY
 from p2p.limits.token_bucket import TokenBuckets
 from p2p.transport import Stream
@@ -47,7 +47,7 @@ class Server:
 
     _origin: Callable[[str], Origin]
     _tables: Sequence[Handlers]
-    _slots: Slots = field(default_factory=Slots)
+    _slots: RequestSlots = field(default_factory=RequestSlots)
     _turns: TokenBuckets = field(default_factory=lambda: TokenBuckets(ASKS_RATE, ASKS_BURST))
     _turns_of_parties: TokenBuckets = field(default_factory=lambda: TokenBuckets(PARTY * ASKS_RATE, PARTY * ASKS_BURST))
 

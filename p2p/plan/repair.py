@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from p2p.plan.trees import Line, Load, Plan, bound, fresh, predicted, slots
+from p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predicted
 
 WORSE = 1.3
 MANY = 0.25
@@ -31,84 +31,94 @@ class Planner:
         self.plan = Plan(source, 1, {}, 1.0, 0.0)
 
     def update(
-        self, uplink: float, lines: Mapping[str, Line], load: Load, apart: Mapping[str, Collection[str]] | None = None
+        self,
+        uplink: float,
+        links: Mapping[str, LinkCapacity],
+        load: PayloadSize,
+        excluded: Mapping[str, Collection[str]] | None = None,
     ) -> Plan:
-        """The plan for these peers. `uplink`: the source's. `apart`: peer -> parents that do not feed it."""
-        apart = apart or {}
+        """The plan for these peers. `uplink`: the source's. `excluded`: peer -> parents that do not feed it."""
+        excluded = excluded or {}
         old = self.plan
-        uplink = _planned(uplink, lines, load)
-        changed = len(old.parents.keys() ^ lines.keys())
-        if changed <= MANY * len(lines) and old.parents:
-            plan = repaired(old, uplink, lines, load, apart)
-            if plan.seconds <= WORSE * self._worth * bound(uplink, lines.values(), load.length):
+        uplink = _planned(uplink, links, load)
+        changed = len(old.parents.keys() ^ links.keys())
+        if changed <= MANY * len(links) and old.parents:
+            plan = repair(old, uplink, links, load, excluded)
+            if plan.seconds <= WORSE * self._worth * lower_bound(uplink, links.values(), load.length):
                 self.plan = plan
                 return plan
-        plan = fresh(self._source, uplink, lines, load, self._seed)
-        self._worth = plan.seconds / (bound(uplink, lines.values(), load.length) or 1.0)
-        if apart:
-            plan = repaired(plan, uplink, lines, load, apart)
+        plan = build(self._source, uplink, links, load, self._seed)
+        self._worth = plan.seconds / (lower_bound(uplink, links.values(), load.length) or 1.0)
+        if excluded:
+            plan = repair(plan, uplink, links, load, excluded)
         self.plan = plan
         return plan
 
 
-def _planned(uplink: float, lines: Mapping[str, Line], load: Load) -> float:
+def _planned(uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
     """Rule 3."""
     without = (1 - SPARE) * uplink
-    soonest = bound(uplink, lines.values(), load.length)
-    return without if bound(without, lines.values(), load.length) <= CHEAP * soonest else uplink
+    soonest = lower_bound(uplink, links.values(), load.length)
+    return without if lower_bound(without, links.values(), load.length) <= CHEAP * soonest else uplink
 
 
-def repaired(
-    plan: Plan, uplink: float, lines: Mapping[str, Line], load: Load, apart: Mapping[str, Collection[str]]
+def repair(
+    plan: Plan,
+    uplink: float,
+    links: Mapping[str, LinkCapacity],
+    load: PayloadSize,
+    excluded: Mapping[str, Collection[str]],
 ) -> Plan:
     """`plan` for other peers, by rule 1."""
-    parents = {peer: list(plan.parents.get(peer, ("",) * plan.stripes)) for peer in lines}
+    parents = {peer: list(plan.parents.get(peer, ("",) * plan.stripes)) for peer in links}
     for peer, ups in parents.items():
         for stripe, up in enumerate(ups):
-            feeds = up == plan.source or (up in lines and lines[up].dialable)
-            if not feeds or up in apart.get(peer, ()):
+            feeds = up == plan.source or (up in links and links[up].dialable)
+            if not feeds or up in excluded.get(peer, ()):
                 ups[stripe] = ""
-    rooms = _Rooms(plan, uplink, lines, parents)
+    rooms = _Rooms(plan, uplink, links, parents)
     for stripe in range(plan.stripes):
-        _adopt(stripe, rooms, parents, apart)
-    made = replace(plan, parents={peer: tuple(ups) for peer, ups in parents.items()})
-    return replace(made, seconds=predicted(made, uplink, lines, load))
+        _adopt(stripe, rooms, parents, excluded)
+    repaired = replace(plan, parents={peer: tuple(ups) for peer, ups in parents.items()})
+    return replace(repaired, seconds=predicted(repaired, uplink, links, load))
 
 
 class _Rooms:
     """How many more each peer can feed, in all stripes together."""
 
-    def __init__(self, plan: Plan, uplink: float, lines: Mapping[str, Line], parents: Mapping[str, list[str]]) -> None:
-        most = len(lines) * plan.stripes
-        self.source, self._lines, self._uplink = plan.source, lines, uplink
+    def __init__(
+        self, plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], parents: Mapping[str, list[str]]
+    ) -> None:
+        most = len(links) * plan.stripes
+        self.source, self._links, self._uplink = plan.source, links, uplink
         self.homes: dict[str, int] = {}
         self.feeds = Counter(up for ups in parents.values() for up in ups)
         for ups in parents.values():
             for stripe, up in enumerate(ups):
                 self.homes.setdefault(up, stripe)
         self._most = {
-            peer: slots(line.uplink, plan.stripes, plan.rate, most) if line.dialable else 0
-            for peer, line in lines.items()
+            peer: fanout(link.uplink, plan.stripes, plan.rate, most) if link.dialable else 0
+            for peer, link in links.items()
         }
-        self._most[plan.source] = slots(uplink, plan.stripes, plan.rate, most)
+        self._most[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
     def left(self, feeder: str) -> int:
         return self._most[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
         """Lower is better: (class of rule 1, load); None: it can feed nobody."""
-        if feeder != self.source and not self._lines[feeder].dialable:
+        if feeder != self.source and not self._links[feeder].dialable:
             return None
         home = self.homes.get(feeder, stripe) if feeder != self.source else stripe
         if self.left(feeder) > 0:
             if home != stripe:
                 return 2, 0.0
             return (0 if self.feeds[feeder] else 1), 0.0
-        up = self._uplink if feeder == self.source else self._lines[feeder].uplink
+        up = self._uplink if feeder == self.source else self._links[feeder].uplink
         return (3, (self.feeds[feeder] + 1) / up) if up else None
 
 
-def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], apart: Mapping[str, Collection[str]]) -> None:
+def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: Mapping[str, Collection[str]]) -> None:
     """Give each orphan of a stripe a parent. Only who hangs on the source can be one, so no circle can close."""
     children: dict[str, list[str]] = {}
     for peer, ups in parents.items():
@@ -129,10 +139,10 @@ def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], apart: Map
     offer(_attached(rooms.source, 0, children))
     heapify(heap)
     for peer in orphans:
-        found = _best(heap, rooms, stripe, apart.get(peer, ()))
-        if found is None:
-            found = (rooms.source, 0)
-        feeder, depth = found
+        feeder_at = _best(heap, rooms, stripe, excluded.get(peer, ()))
+        if feeder_at is None:
+            feeder_at = (rooms.source, 0)
+        feeder, depth = feeder_at
         parents[peer][stripe] = feeder
         rooms.feeds[feeder] += 1
         rooms.homes.setdefault(feeder, stripe)
@@ -148,8 +158,8 @@ def _best(
 ) -> tuple[str, int] | None:
     """The best feeder and its depth, taken from the heap; entries that are no longer true are put right on the way."""
     put_back = []
-    found = None
-    while heap and found is None:
+    feeder_at = None
+    while heap and feeder_at is None:
         entry = heappop(heap)
         kind, load, depth, count, feeder = entry
         rank = rooms.rank(feeder, stripe)
@@ -160,10 +170,10 @@ def _best(
         elif feeder in but:
             put_back.append(entry)
         else:
-            found = (feeder, depth)
+            feeder_at = (feeder, depth)
     for entry in put_back:
         heappush(heap, entry)
-    return found
+    return feeder_at
 
 
 def _attached(root: str, depth: int, children: Mapping[str, list[str]]) -> Iterator[tuple[str, int]]:

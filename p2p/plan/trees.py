@@ -29,7 +29,7 @@ _PRECISION = 2**-12
 _ROUNDING = 1e-9
 
 
-class Line(NamedTuple):
+class LinkCapacity(NamedTuple):
     """A peer's line: bytes per second up and down, seconds one way to the source. `dialable`: others reach it."""
 
     uplink: float = UPLINK
@@ -38,7 +38,7 @@ class Line(NamedTuple):
     dialable: bool = True
 
 
-class Load(NamedTuple):
+class PayloadSize(NamedTuple):
     """What is to be brought: bytes, and bytes of a chunk."""
 
     length: int
@@ -57,23 +57,23 @@ class Plan:
 
     def children(self, stripe: int) -> dict[str, list[str]]:
         """Feeder -> whom it feeds in this stripe, in order."""
-        found: dict[str, list[str]] = {}
+        children: dict[str, list[str]] = {}
         for peer, parents in self.parents.items():
-            found.setdefault(parents[stripe], []).append(peer)
-        return found
+            children.setdefault(parents[stripe], []).append(peer)
+        return children
 
     def edges(self) -> set[tuple[int, str, str]]:
         """(stripe, parent, child) of all stripes."""
         return {(stripe, up, peer) for peer, ups in self.parents.items() for stripe, up in enumerate(ups)}
 
 
-def bound(uplink: float, lines: Iterable[Line], length: float) -> float:
+def lower_bound(uplink: float, links: Iterable[LinkCapacity], length: float) -> float:
     """T* = max(W / U, W / min d, n W / (U + sum u)), seconds: no scheme brings a payload to all of them sooner."""
-    known = list(lines)
+    known = list(links)
     if not known:
         return 0.0
-    slowest = min(line.downlink for line in known)
-    return length * max(1 / uplink, 1 / slowest, len(known) / (uplink + sum(line.uplink for line in known)))
+    slowest = min(link.downlink for link in known)
+    return length * max(1 / uplink, 1 / slowest, len(known) / (uplink + sum(link.uplink for link in known)))
 
 
 def star(uplink: float, peers: int, length: float) -> float:
@@ -81,21 +81,21 @@ def star(uplink: float, peers: int, length: float) -> float:
     return peers * length / uplink
 
 
-def fresh(source: str, uplink: float, lines: Mapping[str, Line], load: Load, seed: int) -> Plan:
+def build(source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int) -> Plan:
     """The soonest plan. `uplink`: the source's."""
-    if not lines:
+    if not links:
         return Plan(source, 1, {}, uplink, 0.0)
-    tried = (count for count in STRIPES if count <= len(lines))
-    plans = (_of(source, uplink, lines, load, seed, count) for count in tried)
+    tried = (count for count in STRIPES if count <= len(links))
+    plans = (_of(source, uplink, links, load, seed, count) for count in tried)
     return min(plans, key=lambda plan: (round(plan.seconds, 6), plan.stripes))
 
 
-def slots(uplink: float, stripes: int, rate: float, peers: int) -> int:
+def fanout(uplink: float, stripes: int, rate: float, peers: int) -> int:
     """Children that an uplink carries in one stripe: u K / B, rounded down."""
     return min(peers, int(uplink * stripes / rate + _ROUNDING))
 
 
-def predicted(plan: Plan, uplink: float, lines: Mapping[str, Line], load: Load) -> float:
+def predicted(plan: Plan, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize) -> float:
     """Seconds until the last peer has all: what the busiest feeder needs to send, max(W / min d, children W / (K u)),
     and the longest way of one chunk, where each step takes children x c / u + l: K c / u + l at a feeder with K."""
     longest, busiest = 0.0, 0.0
@@ -104,42 +104,44 @@ def predicted(plan: Plan, uplink: float, lines: Mapping[str, Line], load: Load) 
         children = plan.children(stripe)
         for feeder, fed in children.items():
             counts[feeder] = counts.get(feeder, 0) + len(fed)
-        longest = max(longest, _deepest(plan.source, uplink, lines, load.chunk, children))
+        longest = max(longest, _deepest(plan.source, uplink, links, load.chunk, children))
     for feeder, count in counts.items():
-        up = uplink if feeder == plan.source else lines[feeder].uplink
+        up = uplink if feeder == plan.source else links[feeder].uplink
         if count:
             busiest = max(busiest, count * load.length / plan.stripes / up if up else math.inf)
-    slowest = min((line.downlink for line in lines.values()), default=math.inf)
+    slowest = min((link.downlink for link in links.values()), default=math.inf)
     return max(busiest, load.length / slowest) + longest
 
 
 def _deepest(
-    source: str, uplink: float, lines: Mapping[str, Line], chunk: int, children: Mapping[str, list[str]]
+    source: str, uplink: float, links: Mapping[str, LinkCapacity], chunk: int, children: Mapping[str, list[str]]
 ) -> float:
     """Seconds that a chunk takes to the farthest peer of a tree."""
     farthest, waiting = 0.0, deque([(source, 0.0)])
     while waiting:
         feeder, at = waiting.popleft()
         fed = children.get(feeder, ())
-        line = Line(uplink, latency=0.0) if feeder == source else lines[feeder]
-        sending = len(fed) * chunk / line.uplink if fed and line.uplink else 0.0
+        link = LinkCapacity(uplink, latency=0.0) if feeder == source else links[feeder]
+        sending = len(fed) * chunk / link.uplink if fed and link.uplink else 0.0
         for peer in fed:
             # Between two peers l is the mean of their ways to the source: no pair is measured.
-            own = lines[peer].latency
-            there = at + sending + (own if feeder == source else (line.latency + own) / 2)
+            own = links[peer].latency
+            there = at + sending + (own if feeder == source else (link.latency + own) / 2)
             farthest = max(farthest, there)
             if peer in children:
                 waiting.append((peer, there))
     return farthest
 
 
-def _of(source: str, uplink: float, lines: Mapping[str, Line], load: Load, seed: int, stripes: int) -> Plan:
+def _of(
+    source: str, uplink: float, links: Mapping[str, LinkCapacity], load: PayloadSize, seed: int, stripes: int
+) -> Plan:
     """The plan with so many stripes."""
-    order = list(lines)
+    order = list(links)
     Random(seed).shuffle(order)
-    order.sort(key=lambda peer: (-_carried(lines[peer]), lines[peer].latency))
-    rate = _rate(uplink, [lines[peer] for peer in order], stripes)
-    homes = _homes(uplink, [lines[peer] for peer in order], stripes, rate)
+    order.sort(key=lambda peer: (-_carried(links[peer]), links[peer].latency))
+    rate = _rate(uplink, [links[peer] for peer in order], stripes)
+    homes = _assign_stripes(uplink, [links[peer] for peer in order], stripes, rate)
     parents: dict[str, list[str]] = {peer: [""] * stripes for peer in order}
     for stripe in range(stripes):
         inner = [(peer, room) for peer, (home, room) in zip(order, homes.rooms, strict=True) if room and home == stripe]
@@ -158,11 +160,11 @@ def _of(source: str, uplink: float, lines: Mapping[str, Line], load: Load, seed:
             if room:
                 open_.append((peer, room))
     plan = Plan(source, stripes, {peer: tuple(ups) for peer, ups in parents.items()}, rate, 0.0)
-    seconds = predicted(plan, uplink, lines, load)
+    seconds = predicted(plan, uplink, links, load)
     return Plan(source, stripes, plan.parents, rate, seconds)
 
 
-class _Homes(NamedTuple):
+class _StripeAssignment(NamedTuple):
     rooms: list[tuple[int, int]]
     """(stripe in which the peer may be an inner node, children that it may have there), in the order of the peers."""
     source: list[int]
@@ -170,33 +172,33 @@ class _Homes(NamedTuple):
     enough: bool
 
 
-def _rate(uplink: float, lines: list[Line], stripes: int) -> float:
+def _rate(uplink: float, links: list[LinkCapacity], stripes: int) -> float:
     """B of rule 2. At U / n the source alone feeds everybody, so that much always works."""
-    low = uplink / len(lines)
-    high = max(low, min(uplink, (uplink + sum(map(_carried, lines))) / len(lines)))
-    if _homes(uplink, lines, stripes, high).enough:
+    low = uplink / len(links)
+    high = max(low, min(uplink, (uplink + sum(map(_carried, links))) / len(links)))
+    if _assign_stripes(uplink, links, stripes, high).enough:
         return high
     while high / low > 1 + _PRECISION:
         middle = math.sqrt(low * high)
-        if _homes(uplink, lines, stripes, middle).enough:
+        if _assign_stripes(uplink, links, stripes, middle).enough:
             low = middle
         else:
             high = middle
     return low
 
 
-def _homes(uplink: float, lines: list[Line], stripes: int, rate: float) -> _Homes:
+def _assign_stripes(uplink: float, links: list[LinkCapacity], stripes: int, rate: float) -> _StripeAssignment:
     """Share the feeders among the stripes, the strongest first, each to the stripe that has least room."""
-    peers = len(lines)
+    peers = len(links)
     own = min(peers * stripes, int(uplink * stripes / rate + _ROUNDING))
     source = [own // stripes + (stripe < own % stripes) for stripe in range(stripes)]
     # A line that receives less than B cannot pass on B / K in every stripe in time; a tenth is measurement.
     rooms = [
-        slots(line.uplink, stripes, rate, peers) if line.dialable and line.downlink >= 0.9 * rate else 0
-        for line in lines
+        fanout(link.uplink, stripes, rate, peers) if link.dialable and link.downlink >= 0.9 * rate else 0
+        for link in links
     ]
     if sum(rooms) + own < peers * stripes:
-        return _Homes([], source, False)
+        return _StripeAssignment([], source, False)
     least = [(room, stripe) for stripe, room in enumerate(source)]
     heapify(least)
     homes = []
@@ -207,8 +209,8 @@ def _homes(uplink: float, lines: list[Line], stripes: int, rate: float) -> _Home
             homes.append((stripe, room))
         else:
             homes.append((stripe, 0))
-    return _Homes(homes, source, least[0][0] >= peers and min(source) > 0)
+    return _StripeAssignment(homes, source, least[0][0] >= peers and min(source) > 0)
 
 
-def _carried(line: Line) -> float:
-    return line.uplink if line.dialable else 0.0
+def _carried(link: LinkCapacity) -> float:
+    return link.uplink if link.dialable else 0.0

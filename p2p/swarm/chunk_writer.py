@@ -18,7 +18,7 @@ Proven = tuple[int, bytes | memoryview, list[bytes]]
 """Index, data and proof of a chunk."""
 
 
-class Shelf:
+class ChunkWriter:
     """What waits to be written, of one payload."""
 
     def __init__(self, payload: PartialPayload, stored: Callable[[int], None]) -> None:

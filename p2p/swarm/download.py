@@ -15,11 +15,11 @@ from p2p.guard import one_error
 from p2p.limits.bans import Bans
 from p2p.limits.token_bucket import TokenBucket
 from p2p.swarm import messages
-from p2p.swarm.chunk_writer import Shelf
+from p2p.swarm.chunk_writer import ChunkWriter
 from p2p.swarm.payload_file import PartialPayload
-from p2p.swarm.picker import Ask, Swarm
-from p2p.swarm.transfer_log import Feeds
-from p2p.swarm.upload import BEAT, Held
+from p2p.swarm.picker import ChunkPicker, PeerRequest
+from p2p.swarm.transfer_log import TransferLog
+from p2p.swarm.upload import BEAT, SharedPayload
 from p2p.transport import Stream, Transport
 from runtime.backoff import Backoff
 
@@ -37,28 +37,28 @@ class Download:
     def __init__(
         self,
         transport: Transport,
-        held: Held,
+        shared: SharedPayload,
         seed: int,
-        last: str | None,
+        fallback: str | None,
         bans: Bans,
         received: Counter[str],
-        feeds: Feeds,
+        feeds: TransferLog,
         pace: TokenBucket,
         parents: Sequence[str] = (),
     ) -> None:
         """`pace`: of all downloads of this peer together. `parents`: see `follow`."""
-        assert isinstance(held.payload, PartialPayload)
+        assert isinstance(shared.payload, PartialPayload)
         self._transport = transport
-        self._held = held
-        self._payload: PartialPayload = held.payload
+        self._shared = shared
+        self._payload: PartialPayload = shared.payload
         self._bans = bans
         self._received = received
         self._feeds = feeds
         self._pace = pace
         self._parents = tuple(parents)
         size = self._payload.manifest.chunk_size
-        self._swarm = Swarm(self._payload.chunks, size, seed=seed, have=self._payload.have, last=last)
-        self._shelf = Shelf(self._payload, held.add)
+        self._swarm = ChunkPicker(self._payload.chunks, size, seed=seed, have=self._payload.have, fallback=fallback)
+        self._shelf = ChunkWriter(self._payload, shared.add)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._busy: set[str] = set()
@@ -92,7 +92,7 @@ class Download:
 
     def _wants(self, peer: str) -> bool:
         """Whether a stream to this peer is worth opening."""
-        return not self._parents or peer in self._parents or self._swarm.needy
+        return not self._parents or peer in self._parents or self._swarm.needs_more_peers
 
     async def _session(self, peer: str, protocol: str) -> None:
         try:
@@ -120,7 +120,7 @@ class Download:
         self._busy.discard(peer)
 
     async def _trade(self, peer: str, stream: Stream) -> None:
-        await stream.send(messages.encode(messages.Ask(self._payload.manifest.hash)))
+        await stream.send(messages.encode(messages.PayloadRequest(self._payload.manifest.hash)))
         writer = self._writers[peer] = _Writer(stream)
         with one_error():
             async with anyio.create_task_group() as tasks:
@@ -137,16 +137,16 @@ class Download:
         match message:
             case messages.Have(bitmap):
                 self._swarm.has(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
-            case messages.New(()):
+            case messages.HaveMore(()):
                 self._swarm.waits(peer)
-            case messages.New(indices):
+            case messages.HaveMore(indices):
                 if any(index >= self._payload.chunks for index in indices):
                     raise Malformed("a chunk beyond the payload's end")
                 self._swarm.has(peer, sum(1 << index for index in set(indices)), now)
-            case messages.Gone(index):
-                self._swarm.gone(peer, index)
+            case messages.NotAvailable(index):
+                self._swarm.chunk_lost(peer, index)
             case messages.Chunk(index, proof, data):
-                if not self._swarm.owed(peer, index):
+                if not self._swarm.requested(peer, index):
                     raise Malformed(f"chunk {index} was not asked for")
                 await self._store(peer, index, data, list(proof))
         self._pump()
@@ -156,19 +156,19 @@ class Download:
             self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
         except BadChunk as fault:
             log.warning("%s sent a bad chunk: %s", peer, fault)
-            if self._swarm.bad(peer, index):
+            if self._swarm.proof_failed(peer, index):
                 raise
             return
         now = anyio.current_time()
         self._received[peer] += len(data)
-        self._feeds.came(peer, len(data), now)
+        self._feeds.received(peer, len(data), now)
         self._failures[peer] = 0
         self._swarm.arrived(peer, index, now)
         await self._shelf.put(index, data, proof)
 
     def _pump(self) -> None:
         """Hand out what is to be asked now, as far as the owner's limit lets it come."""
-        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._swarm.needy
+        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._swarm.needs_more_peers
         if self._pace.rate is None:
             asks = self._swarm.next(now)
         else:
@@ -179,9 +179,9 @@ class Download:
         for peer, indices in _by_peer(self._swarm.take_back()).items():  # first: what is taken back may be asked anew
             self._writers[peer].say(messages.Cancel(tuple(indices)))
         for peer, indices in _by_peer(asks).items():
-            self._feeds.asked(peer, now)
-            self._writers[peer].say(messages.Want(tuple(indices)))
-        if self._swarm.needy and not needy:
+            self._feeds.requested(peer, now)
+            self._writers[peer].say(messages.ChunkRequest(tuple(indices)))
+        if self._swarm.needs_more_peers and not needy:
             self._looking.set()
 
     async def _watch(self) -> None:
@@ -196,11 +196,11 @@ class Download:
             self._pump()
 
 
-def _by_peer(asks: Sequence[Ask]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _by_peer(asks: Sequence[PeerRequest]) -> dict[str, list[int]]:
+    by_peer: dict[str, list[int]] = {}
     for ask in asks:
-        found.setdefault(ask.peer, []).append(ask.index)
-    return found
+        by_peer.setdefault(ask.peer, []).append(ask.index)
+    return by_peer
 
 
 class _Writer:
@@ -219,7 +219,7 @@ class _Writer:
         while True:
             with anyio.move_on_after(BEAT):
                 await self._wake.wait()
-            words, self._words, self._wake = self._words or [messages.Want()], [], anyio.Event()
+            words, self._words, self._wake = self._words or [messages.ChunkRequest()], [], anyio.Event()
             with anyio.CancelScope(shield=True):  # a write is never cancelled; the stream's watchdog bounds it
                 for word in words:
                     await self._stream.send(messages.encode(word))

@@ -22,14 +22,14 @@ import anyio
 import anyio.to_thread
 
 from p2p.errors import LocalFault
-from p2p.limits.bandwidth import Turns, bandwidth
+from p2p.limits.bandwidth import FairQueue, bandwidth
 from p2p.limits.bans import Bans
-from p2p.network import Fetched, Manifest, Traffic
+from p2p.network import FetchReport, Manifest, Traffic
 from p2p.swarm.download import Download
 from p2p.swarm.open_files import patiently
-from p2p.swarm.payload_file import PartialPayload, Payload
-from p2p.swarm.transfer_log import Feeds
-from p2p.swarm.upload import Held, Turn, Upload
+from p2p.swarm.payload_file import PartialPayload, PayloadFile
+from p2p.swarm.transfer_log import TransferLog
+from p2p.swarm.upload import SharedPayload, UplinkSlot, Upload
 from p2p.transport import Stream, Transport
 
 log = logging.getLogger("p2p")
@@ -41,7 +41,7 @@ FEEDS_KEPT = 64
 """Payloads begun and not finished of which is remembered who sent what."""
 
 
-class Broadcast:
+class ChunkExchange:
     """What this peer holds, serves and fetches."""
 
     def __init__(
@@ -50,65 +50,65 @@ class Broadcast:
         """`uplink`, `downlink`: bytes of chunks per second, of all peers together, None for no limit."""
         self._transport = transport
         self._seed = seed
-        self._turns: Turns[Upload | Turn] = Turns(bandwidth(uplink))
+        self._uplink_queue: FairQueue[Upload | UplinkSlot] = FairQueue(bandwidth(uplink))
         self._downlink = bandwidth(downlink)
         self._parents: tuple[str, ...] = ()
         self._downloads: dict[Download, None] = {}
-        self._held: dict[bytes, Held] = {}
+        self._shared: dict[bytes, SharedPayload] = {}
         self._arrivals = anyio.Event()
         self._bans = Bans()
         self._serving: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
-        self._feeds: dict[bytes, Feeds] = {}
+        self._feeds: dict[bytes, TransferLog] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `PayloadExchange.share`."""
-        held = self._held.get(manifest.hash)
-        if held is None or not await anyio.to_thread.run_sync(held.payload.stands, path):
-            payload = await patiently(Payload.open, manifest, path)
+        shared = self._shared.get(manifest.hash)
+        if shared is None or not await anyio.to_thread.run_sync(shared.payload.stands, path):
+            payload = await patiently(PayloadFile.open, manifest, path)
             await self.unshare(manifest.hash)
-            self._hold(Held(payload))
+            self._hold(SharedPayload(payload))
 
     async def unshare(self, payload_hash: bytes) -> None:
         """See `PayloadExchange.unshare`."""
-        held = self._held.pop(payload_hash, None)
-        if held is not None:
-            held.withdraw()
+        shared = self._shared.pop(payload_hash, None)
+        if shared is not None:
+            shared.withdraw()
 
-    async def fetch(self, manifest: Manifest, path: Path, *, last: str | None = None) -> Fetched:
+    async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
         """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
-        held = self._held.get(manifest.hash)
-        if held is not None and held.payload.lost:
+        shared = self._shared.get(manifest.hash)
+        if shared is not None and shared.payload.lost:
             await self.unshare(manifest.hash)
-        elif held is not None:
-            if held.payload.path != path or not held.payload.complete:
-                raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {held.payload.path}")
-            return Fetched()
+        elif shared is not None:
+            if shared.payload.path != path or not shared.payload.complete:
+                raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {shared.payload.path}")
+            return FetchReport()
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
-                return Fetched()
+                return FetchReport()
             except LocalFault as fault:
                 log.warning("%s is fetched again: %s", path, fault)
         payload = await patiently(PartialPayload, manifest, path)
-        held = Held(payload)
-        self._hold(held)
+        shared = SharedPayload(payload)
+        self._hold(shared)
         feeds = self._recorded(manifest.hash)
         try:
-            await self._download(held, last, feeds)
+            await self._download(shared, fallback, feeds)
             await patiently(payload.finish)
         except BaseException:
-            self._held.pop(manifest.hash, None)
-            held.withdraw()
+            self._shared.pop(manifest.hash, None)
+            shared.withdraw()
             raise
         self._feeds.pop(manifest.hash, None)
-        return feeds.fetched(anyio.current_time())
+        return feeds.report(anyio.current_time())
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `PayloadExchange.follow`."""
         self._parents = tuple(parents)
-        self._turns.favour(children)
+        self._uplink_queue.prioritise(children)
         for download in self._downloads:
             download.follow(self._parents)
 
@@ -120,15 +120,15 @@ class Broadcast:
             return
         self._serving[stream.peer] += 1
         try:
-            await Upload(stream, self._turns, self._sent).run(self._wait_for)
+            await Upload(stream, self._uplink_queue, self._sent).run(self._wait_for)
         finally:
             self._serving[stream.peer] -= 1
             if not self._serving[stream.peer]:
                 del self._serving[stream.peer]
 
-    async def turn(self, peer: str, nbytes: int) -> None:
+    async def await_uplink(self, peer: str, nbytes: int) -> None:
         """Wait until `nbytes` may leave to `peer` by another way, under the same limit and in the same line."""
-        await Turn(self._turns).come(peer, nbytes)
+        await UplinkSlot(self._uplink_queue).acquire(peer, nbytes)
 
     def traffic(self) -> Traffic:
         """See `PayloadExchange.traffic`. Of payloads alone."""
@@ -141,13 +141,21 @@ class Broadcast:
 
     def close(self) -> None:
         """Give every file back."""
-        for held in self._held.values():
-            held.withdraw()
-        self._held.clear()
+        for shared in self._shared.values():
+            shared.withdraw()
+        self._shared.clear()
 
-    async def _download(self, held: Held, last: str | None, feeds: Feeds) -> None:
+    async def _download(self, shared: SharedPayload, fallback: str | None, feeds: TransferLog) -> None:
         download = Download(
-            self._transport, held, self._seed, last, self._bans, self._received, feeds, self._downlink, self._parents
+            self._transport,
+            shared,
+            self._seed,
+            fallback,
+            self._bans,
+            self._received,
+            feeds,
+            self._downlink,
+            self._parents,
         )
         self._downloads[download] = None
         try:
@@ -155,19 +163,19 @@ class Broadcast:
         finally:
             del self._downloads[download]
 
-    def _hold(self, held: Held) -> None:
-        self._held[held.payload.manifest.hash] = held
+    def _hold(self, shared: SharedPayload) -> None:
+        self._shared[shared.payload.manifest.hash] = shared
         self._arrivals.set()
         self._arrivals = anyio.Event()
 
-    def _recorded(self, payload_hash: bytes) -> Feeds:
+    def _recorded(self, payload_hash: bytes) -> TransferLog:
         """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
-        feeds = self._feeds.setdefault(payload_hash, Feeds(anyio.current_time()))
+        feeds = self._feeds.setdefault(payload_hash, TransferLog(anyio.current_time()))
         for forgotten in list(self._feeds)[:-FEEDS_KEPT]:
             del self._feeds[forgotten]
         return feeds
 
-    async def _wait_for(self, payload_hash: bytes) -> Held:
-        while (held := self._held.get(payload_hash)) is None:
+    async def _wait_for(self, payload_hash: bytes) -> SharedPayload:
+        while (shared := self._shared.get(payload_hash)) is None:
             await self._arrivals.wait()
-        return held
+        return shared

@@ -1,8 +1,8 @@
 """What the two sides of the chunk protocol `/echo2/chunks/1` say to each other, one message a frame.
 
-Downloader -> holder: `Ask` once; then `Want` (no indices: "I am still here") and `Cancel`.
-Holder -> downloader: `New` without indices ("I am still here", the first at once where it has nothing yet); `Have`
-once, when it holds the payload or begins to fetch it; then `New`, `Chunk`, `Gone`.
+Downloader -> holder: `PayloadRequest` once; then `ChunkRequest` (no indices: "I am still here") and `Cancel`.
+Holder -> downloader: `HaveMore` without indices ("I am still here", the first at once where it has nothing yet); `Have`
+once, when it holds the payload or begins to fetch it; then `HaveMore`, `Chunk`, `NotAvailable`.
 
 A message is a MessagePack array: the name's letter, then the fields in order; later fields may be added, and one that
 is absent has its default. Every field is bounded, and a frame that breaks a bound is `Malformed`.
@@ -31,13 +31,13 @@ Indices = Annotated[tuple[Index, ...], msgspec.Meta(max_length=INDICES_MAX)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+class PayloadRequest(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The stream is about the payload with this BLAKE3 hash."""
 
     payload: Digest
 
 
-class Want(msgspec.Struct, frozen=True, array_like=True, tag="w"):
+class ChunkRequest(msgspec.Struct, frozen=True, array_like=True, tag="w"):
     """Send these chunks, in this order; those that are not here yet, when they come."""
 
     indices: Indices = ()
@@ -55,7 +55,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     bitmap: Annotated[bytes, msgspec.Meta(max_length=CHUNKS_MAX // 8)]
 
 
-class New(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+class HaveMore(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     """What the holder has in addition."""
 
     indices: Indices = ()
@@ -70,14 +70,14 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     """Of a frame that was decoded: a view of it."""
 
 
-class Gone(msgspec.Struct, frozen=True, array_like=True, tag="g"):
+class NotAvailable(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     """The holder can no longer send this chunk."""
 
     index: Index
 
 
-FromDownloader = Ask | Want | Cancel
-FromHolder = Have | New | Chunk | Gone
+FromDownloader = PayloadRequest | ChunkRequest | Cancel
+FromHolder = Have | HaveMore | Chunk | NotAvailable
 
 _BIN_8 = 0xC4
 """MessagePack's type byte of up to 255 bytes; those of up to 2**16 - 1 and 2**32 - 1 follow it."""

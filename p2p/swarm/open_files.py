@@ -71,20 +71,20 @@ class OpenPayloads:
     def reading(self, manifest: Manifest, path: Path, *, block: bool) -> Iterator[OpenPayload]:
         """Keep a file open while it is read. Raises `LocalFault`, `Exhausted`; unless `block`, raises `BlockingIOError`
         where it is not open."""
-        found = self._taken(key := (manifest.hash, path))
-        if found is None and not block:
+        opened = self._taken(key := (manifest.hash, path))
+        if opened is None and not block:
             raise BlockingIOError("not open")
-        if found is None:
+        if opened is None:
             with self._opening[hash(key) % len(self._opening)]:
-                found = self._taken(key)
-                if found is None:
-                    found = self._opened(manifest, path)
-                    found.readers = 1
-                    self.adopt(key, found)
+                opened = self._taken(key)
+                if opened is None:
+                    opened = self._opened(manifest, path)
+                    opened.readers = 1
+                    self.adopt(key, opened)
         try:
-            yield found
+            yield opened
         finally:
-            self._left(found)
+            self._left(opened)
 
     def adopt(self, key: Key, opened: OpenPayload) -> None:
         """Keep a file that was opened and checked elsewhere."""

@@ -34,7 +34,7 @@ log = logging.getLogger("p2p")
 RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 
-class Payload:
+class PayloadFile:
     """A complete payload file, ready to answer with chunks and proofs."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
@@ -46,7 +46,7 @@ class Payload:
         self._lost = False
 
     @classmethod
-    def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+    def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
         """Read the file once and check it, unless the manifest says that it was hashed already
         (p2p/swarm/open_files.py, rule 2). Raises `LocalFault` when it is missing or is not what the manifest says,
         `Exhausted` where no descriptor is free."""
@@ -55,7 +55,7 @@ class Payload:
         return cls.offered(manifest, path, files)
 
     @classmethod
-    def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "Payload":
+    def offered(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
         """Offer a file that is checked when it is first read."""
         payload = cls(manifest, path, files)
         payload.have = (1 << payload.chunks) - 1
@@ -124,7 +124,7 @@ class Payload:
         self._lost, self.have = True, 0
 
 
-class PartialPayload(Payload):
+class PartialPayload(PayloadFile):
     """A payload that is being filled, and serves what it has."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
@@ -184,7 +184,7 @@ class PartialPayload(Payload):
             del self._tree  # rule 4
 
     def stands(self, path: Path) -> bool:
-        """See `Payload.stands`. One that is on the way stands wherever it will be."""
+        """See `PayloadFile.stands`. One that is on the way stands wherever it will be."""
         return super().stands(path) if self._finished else True
 
     def close(self) -> None:

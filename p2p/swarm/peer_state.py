@@ -18,11 +18,11 @@ WINDOW_FIRST = 2
 
 
 @dataclass
-class Member:
+class PeerState:
     progress: float
     has: int = 0
-    owed: int = 0
-    excused: dict[int, int] = field(default_factory=dict)
+    requested: int = 0
+    cancelled: dict[int, int] = field(default_factory=dict)
     """Chunk -> asks taken back; it may be on its way all the same, and so often."""
     interval: float | None = None
     """Mean seconds from one chunk to the next, the last few."""
@@ -31,7 +31,7 @@ class Member:
     """Asks that may be open, unless it is a stripe's parent (rule 3)."""
 
 
-class Patience:
+class StallTimer:
     """Seconds without a chunk after which a peer is stalled (p2p/swarm/picker.py, rule 4)."""
 
     def __init__(self, chunk_size: int) -> None:
@@ -39,13 +39,13 @@ class Patience:
         self._first = STALL + chunk_size / SLOW
         self._most_at_end = STALL_END + chunk_size / SLOW_END
 
-    def __call__(self, member: Member, *, ending: bool) -> float:
+    def __call__(self, member: PeerState, *, ending: bool) -> float:
         """`ending`: all that is missing has been asked for."""
         if ending:
             hasty = math.inf if member.interval is None else max(QUIET_END, HASTY * member.interval)
             return min(hasty, self._most_at_end)
         known = self._first if member.interval is None else max(QUIET, SLOWER * member.interval)
-        return known if member.owed & member.has else 2 * known
+        return known if member.requested & member.has else 2 * known
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Stripe:
     lags: bool = False
 
 
-class Holders:
+class Availability:
     """How many hold each chunk. Bit i of plane p is bit p of chunk i's number: all chunks are counted at once."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from p2p.swarm.peer_state import Holders, Member, Patience, Stripe, bits
+from p2p.swarm.peer_state import Availability, PeerState, StallTimer, Stripe, bits
 
 GRACE = 0.5
 """Seconds for a connected peer to say what it has, and for a stripe to bring news, before `last` is asked."""
@@ -49,54 +49,54 @@ STRIPE_MIN, STRIPE_MAX = 8, 32
 LAG_MIN, LAG_SHARE, LAGS = 4, 0.25, 2.0
 """Chunks, share of a stripe, and seconds: buffers on the way let stripes run ahead of each other for a while."""
 _SOON = 1e-3
-LAST_WINDOW_MIN = 2
+FALLBACK_WINDOW_MIN = 2
 QUEUED = 0.05
 """Seconds by which an answer of `last` may exceed twice its best before its window shrinks."""
 
 
 @dataclass(frozen=True)
-class Ask:
+class PeerRequest:
     """Ask `peer` for chunk `index`; or take that ask back."""
 
     peer: str
     index: int
 
 
-class Swarm:
+class ChunkPicker:
     """The state of one download. Sets of chunks are integers: bit i is chunk i."""
 
-    def __init__(self, chunks: int, chunk_size: int, *, seed: int, have: int = 0, last: str | None = None) -> None:
+    def __init__(self, chunks: int, chunk_size: int, *, seed: int, have: int = 0, fallback: str | None = None) -> None:
         """`chunks`: how many the payload has; `chunk_size`: bytes; `have`: those already here."""
         self.chunks = chunks
         self.missing = ((1 << chunks) - 1) & ~have
-        self.needy = True
+        self.needs_more_peers = True
         """Whether more peers are wanted than the plan's parents: some loose chunk was asked of nobody yet."""
-        self._last = last
+        self._fallback = fallback
         self._random = Random(seed)
-        self._patience_of = Patience(chunk_size)
+        self._stall_timer = StallTimer(chunk_size)
         self._window = min(max(WINDOW_BYTES // chunk_size, WINDOW_MIN), WINDOW_MAX)
         self._stripe_window = min(max(STRIPE_BYTES // chunk_size, STRIPE_MIN), STRIPE_MAX)
-        self._last_window = LAST_WINDOW_MIN
-        self._last_best = math.inf
-        self._last_asked: dict[int, float] = {}
+        self._fallback_window = FALLBACK_WINDOW_MIN
+        self._fallback_best = math.inf
+        self._fallback_asked: dict[int, float] = {}
         self._silent: dict[str, float] = {}
         """Connected peers that have not yet said what they have -> until when to wait for them."""
         self._awaited: dict[str, float] = {}
         """Parents that are not there -> until when to wait for them."""
-        self._members: dict[str, Member] = {}
+        self._peers: dict[str, PeerState] = {}
         self._strikes: dict[str, int] = {}
         self._stripes: list[Stripe] = []
         self._shielded = 0
         """Missing chunks that are not loose."""
         self._asked = 0
         """What live members owe."""
-        self._owed = 0
+        self._requested = 0
         """What stalled members owe, too."""
         self._judge_at = -math.inf
-        self._hungry = True
+        self._may_request = True
         """Whether there may be something to ask; news of what was asked already change nothing there."""
-        self._taken_back: list[Ask] = []
-        self._holders = Holders()
+        self._taken_back: list[PeerRequest] = []
+        self._availability = Availability()
 
     @property
     def complete(self) -> bool:
@@ -118,13 +118,13 @@ class Swarm:
             Stripe(each << number & everything, parent, self._stripe_window, now)
             for number, parent in enumerate(parents)
         ]
-        self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._members}
-        for peer, member in self._members.items():
+        self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._peers}
+        for peer, member in self._peers.items():
             fed = sum(stripe.chunks for stripe in self._stripes if stripe.parent == peer)
-            for bit in bits(member.owed & ~member.has & ~fed):
-                self._excuse(peer, member, bit)
-        self._judge_at, self._hungry = now, True
-        self.needy = not parents
+            for bit in bits(member.requested & ~member.has & ~fed):
+                self._cancel_request(peer, member, bit)
+        self._judge_at, self._may_request = now, True
+        self.needs_more_peers = not parents
 
     def dropped(self, peer: str) -> bool:
         """Whether rule 5 has struck."""
@@ -132,29 +132,29 @@ class Swarm:
 
     def joined(self, peer: str, now: float) -> None:
         """A stream to `peer` is being opened; it may yet say what it has."""
-        if peer != self._last:
+        if peer != self._fallback:
             self._silent[peer] = now + GRACE
 
     def waits(self, peer: str) -> None:
         """`peer` is there, and has nothing to say (yet)."""
-        self._hungry |= self._silent.pop(peer, None) is not None
+        self._may_request |= self._silent.pop(peer, None) is not None
 
     def has(self, peer: str, indices: int, now: float) -> None:
         """`peer` says that it has these chunks, in addition to what it said before; it may be fetching the others."""
-        self._hungry |= self._silent.pop(peer, None) is not None
+        self._may_request |= self._silent.pop(peer, None) is not None
         if self.dropped(peer):
             return
-        member = self._members.get(peer)
+        member = self._peers.get(peer)
         if member is None:
-            member = self._members[peer] = Member(progress=now)
+            member = self._peers[peer] = PeerState(progress=now)
             self._awaited.pop(peer, None)
-            self._judge_at, self._hungry = now, True
+            self._judge_at, self._may_request = now, True
         new = indices & ~member.has
-        self._holders.add(new)
+        self._availability.add(new)
         member.has |= new
         wanted = new & self.missing & ~self._shielded
-        self._hungry |= wanted & ~self._asked != 0
-        if wanted and peer != self._last and not member.stalled:
+        self._may_request |= wanted & ~self._asked != 0
+        if wanted and peer != self._fallback and not member.stalled:
             for stripe in self._stripes:
                 if wanted & stripe.chunks:
                     stripe.news = now
@@ -162,98 +162,98 @@ class Swarm:
     def left(self, peer: str) -> None:
         """`peer` is gone; what it owed is asked elsewhere."""
         self._silent.pop(peer, None)
-        member = self._members.pop(peer, None)
+        member = self._peers.pop(peer, None)
         if member is not None:
-            self._holders.remove(member.has)
+            self._availability.remove(member.has)
             self._taken_back = [ask for ask in self._taken_back if ask.peer != peer]
             self._recount()
             self._judge_at = -math.inf
 
-    def gone(self, peer: str, index: int) -> None:
+    def chunk_lost(self, peer: str, index: int) -> None:
         """`peer` no longer has a chunk."""
-        member = self._members.get(peer)
+        member = self._peers.get(peer)
         if member is not None:
-            self._holders.remove(member.has & 1 << index)
+            self._availability.remove(member.has & 1 << index)
             member.has &= ~(1 << index)
-            if member.owed >> index & 1:
-                member.owed ^= 1 << index
+            if member.requested >> index & 1:
+                member.requested ^= 1 << index
             else:
-                _forgive(member, index)
+                _ack_cancelled(member, index)
             self._recount()
 
-    def owed(self, peer: str, index: int) -> bool:
+    def requested(self, peer: str, index: int) -> bool:
         """Whether `peer` was asked for this chunk and has not answered."""
-        member = self._members.get(peer)
-        return member is not None and (member.owed >> index & 1 == 1 or index in member.excused)
+        member = self._peers.get(peer)
+        return member is not None and (member.requested >> index & 1 == 1 or index in member.cancelled)
 
     def arrived(self, peer: str, index: int, now: float) -> None:
         """A verified chunk came from `peer`."""
         bit = 1 << index
         self.missing &= ~bit
         self._asked &= ~bit
-        self._hungry = True
-        member = self._members.get(peer)
+        self._may_request = True
+        member = self._peers.get(peer)
         if member is not None:
             gap = now - member.progress
             member.interval = gap if member.interval is None else 0.8 * member.interval + 0.2 * gap
             member.progress = now
             member.ahead = min(max(int(AHEAD / max(member.interval, _SOON)), 1), self._window)
-            if member.owed & bit:
-                member.owed ^= bit
+            if member.requested & bit:
+                member.requested ^= bit
             else:
-                _forgive(member, index)
+                _ack_cancelled(member, index)
             if member.stalled:
                 member.stalled = False
                 self._recount()
                 self._judge_at = now
-            if peer == self._last and (asked := self._last_asked.pop(index, None)) is not None:
-                self._widen(now - asked)
-        for name, other in self._members.items():
-            if other.owed & bit:
-                self._excuse(name, other, bit)
+            if peer == self._fallback and (asked := self._fallback_asked.pop(index, None)) is not None:
+                self._adapt_window(now - asked)
+        for name, other in self._peers.items():
+            if other.requested & bit:
+                self._cancel_request(name, other, bit)
 
-    def bad(self, peer: str, index: int) -> bool:
+    def proof_failed(self, peer: str, index: int) -> bool:
         """A chunk from `peer` failed its proof. Whether the peer is to be dropped now."""
         self._strikes[peer] = self._strikes.get(peer, 0) + 1
-        self.gone(peer, index)
+        self.chunk_lost(peer, index)
         if self.dropped(peer):
             self.left(peer)
         return self.dropped(peer)
 
-    def next(self, now: float, most: int | None = None) -> list[Ask]:
+    def next(self, now: float, most: int | None = None) -> list[PeerRequest]:
         """What to ask now, at most so many. The asks count as made."""
         if not self.missing:
             return []
         if now >= self._judge_at:
             self._judge(now)
         room = self.chunks if most is None else most
-        asks: list[Ask] = []
-        if self._hungry:
+        asks: list[PeerRequest] = []
+        if self._may_request:
             asks = self._ask_parents(room, now)
             if self.missing & ~self._asked & ~self._shielded:
                 self._ask_others(asks, room, now)
-            self._hungry = most is not None
-        self.needy = self.missing & ~self._asked & ~self._shielded != 0
+            self._may_request = most is not None
+        self.needs_more_peers = self.missing & ~self._asked & ~self._shielded != 0
         return asks
 
-    def take_back(self) -> list[Ask]:
+    def take_back(self) -> list[PeerRequest]:
         """Asks that are to be taken back, each told once."""
         taken, self._taken_back = self._taken_back, []
         return taken
 
     def deadline(self) -> float | None:
         """When time alone will change the answer of `next`: a peer stalls, or a grace is over. None: never."""
-        owing = [m.progress + self._patience(m) for m in self._members.values() if m.owed and not m.stalled]
+        owing = [m.progress + self._patience(m) for m in self._peers.values() if m.requested and not m.stalled]
         return min([*owing, *self._silent.values(), *self._awaited.values()], default=None)
 
-    def _ask_parents(self, room: int, now: float) -> list[Ask]:
+    def _ask_parents(self, room: int, now: float) -> list[PeerRequest]:
         """Rule 1: a stripe's window is filled when it is half empty."""
-        asks: list[Ask] = []
+        asks: list[PeerRequest] = []
         for stripe in self._stripes:
-            member = self._members.get(stripe.parent)
+            member = self._peers.get(stripe.parent)
             if member is None or member.stalled or room <= len(asks):
                 continue
-            open_ = (member.owed & stripe.chunks).bit_count()
+            open_ = (member.requested & stripe.chunks).bit_count()
             if 2 * open_ > stripe.window:
                 continue
             wanted = self.missing & stripe.chunks & ~self._asked
@@ -262,60 +262,65 @@ class Swarm:
                     break
                 bit = wanted & -wanted
                 wanted ^= bit
-                asks.append(self._made(stripe.parent, member, bit, now))
+                asks.append(self._request(stripe.parent, member, bit, now))
         return asks
 
-    def _ask_others(self, asks: list[Ask], room: int, now: float) -> None:
+    def _ask_others(self, asks: list[PeerRequest], room: int, now: float) -> None:
         """Rules 2 and 3, for what is loose."""
         loose = self.missing & ~self._asked & ~self._shielded
         peers = [
             peer
-            for peer, member in self._members.items()
-            if member.has & loose and peer != self._last and 4 * member.owed.bit_count() <= 3 * member.ahead
+            for peer, member in self._peers.items()
+            if member.has & loose and peer != self._fallback and 4 * member.requested.bit_count() <= 3 * member.ahead
         ]
         self._random.shuffle(peers)
         slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags} if peers else {}
         while peers:  # one ask a peer and round, so that the load spreads over a chunk's holders
             for peer in list(peers):
-                ahead = self._members[peer].ahead
+                ahead = self._peers[peer].ahead
                 if len(asks) >= room or not self._ask(asks, peer, ahead, slow.get(peer, 0), now):
                     peers.remove(peer)
         self._silent = {peer: until for peer, until in self._silent.items() if until > now}
-        last = self._members.get(self._last) if self._last is not None else None
-        if self._last is None or last is None or self._silent or last.owed.bit_count() >= self._last_window:
+        fallback = self._peers.get(self._fallback) if self._fallback is not None else None
+        if (
+            self._fallback is None
+            or fallback is None
+            or self._silent
+            or fallback.requested.bit_count() >= self._fallback_window
+        ):
             return
         spreading = sum(stripe.chunks for stripe in self._stripes if now < stripe.news + GRACE)
         others = self._others()
-        while len(asks) < room and self._ask(asks, self._last, self._last_window, others | spreading, now):
-            self._last_asked[asks[-1].index] = now
+        while len(asks) < room and self._ask(asks, self._fallback, self._fallback_window, others | spreading, now):
+            self._fallback_asked[asks[-1].index] = now
 
-    def _ask(self, asks: list[Ask], peer: str, window: int, but: int, now: float) -> bool:
-        member = self._members[peer]
-        if member.stalled or member.owed.bit_count() >= window:
+    def _ask(self, asks: list[PeerRequest], peer: str, window: int, but: int, now: float) -> bool:
+        member = self._peers[peer]
+        if member.stalled or member.requested.bit_count() >= window:
             return False
         bit = self._rarest(member.has & self.missing & ~self._asked & ~self._shielded & ~but)
         if bit:
-            asks.append(self._made(peer, member, bit, now))
+            asks.append(self._request(peer, member, bit, now))
         return bit != 0
 
-    def _made(self, peer: str, member: Member, bit: int, now: float) -> Ask:
-        if not member.owed:
+    def _request(self, peer: str, member: PeerState, bit: int, now: float) -> PeerRequest:
+        if not member.requested:
             member.progress = now
-        member.owed |= bit
+        member.requested |= bit
         self._asked |= bit
-        self._owed |= bit
-        return Ask(peer, bit.bit_length() - 1)
+        self._requested |= bit
+        return PeerRequest(peer, bit.bit_length() - 1)
 
-    def _widen(self, waited: float) -> None:
-        self._last_best = min(self._last_best, waited)
-        step = -1 if waited > 2 * self._last_best + QUEUED else 1
-        self._last_window = min(max(self._last_window + step, LAST_WINDOW_MIN), self._window)
+    def _adapt_window(self, waited: float) -> None:
+        self._fallback_best = min(self._fallback_best, waited)
+        step = -1 if waited > 2 * self._fallback_best + QUEUED else 1
+        self._fallback_window = min(max(self._fallback_window + step, FALLBACK_WINDOW_MIN), self._window)
 
     def _others(self) -> int:
-        """What live peers other than `last` have."""
+        """What live peers other than `fallback` have."""
         bits = 0
-        for peer, member in self._members.items():
-            if peer != self._last and not member.stalled:
+        for peer, member in self._peers.items():
+            if peer != self._fallback and not member.stalled:
                 bits |= member.has
         return bits
 
@@ -323,16 +328,16 @@ class Swarm:
         """The bit of one of them; 0 where there is none."""
         if not candidates:
             return 0
-        found = self._holders.rarest(candidates)
+        rarest = self._availability.rarest(candidates)
         start = self._random.randrange(self.chunks)
-        rest = found >> start << start or found
+        rest = rarest >> start << start or rarest
         return rest & -rest
 
     def _judge(self, now: float) -> None:
         """Rules 2 and 4: who is stalled, what lags, and so what is loose."""
         self._judge_at = now + JUDGED
-        for member in self._members.values():
-            if member.owed and not member.stalled and now - member.progress >= self._patience(member):
+        for member in self._peers.values():
+            if member.requested and not member.stalled and now - member.progress >= self._patience(member):
                 member.stalled = True
         self._recount()
         self._awaited = {parent: until for parent, until in self._awaited.items() if until > now}
@@ -359,38 +364,38 @@ class Swarm:
         if not stripe.lags:
             return
         stripe.window = max(stripe.window // 2, 2)
-        member = self._members[stripe.parent]
-        owed = member.owed & stripe.chunks
-        while owed.bit_count() > stripe.window:
-            bit = 1 << owed.bit_length() - 1
-            owed ^= bit
-            self._excuse(stripe.parent, member, bit)
+        member = self._peers[stripe.parent]
+        requested = member.requested & stripe.chunks
+        while requested.bit_count() > stripe.window:
+            bit = 1 << requested.bit_length() - 1
+            requested ^= bit
+            self._cancel_request(stripe.parent, member, bit)
         self._recount()  # another may have been asked for them too, while the parent had stalled
 
     def _feeds(self, parent: str) -> bool:
-        member = self._members.get(parent)
+        member = self._peers.get(parent)
         return member is not None and not member.stalled
 
-    def _patience(self, member: Member) -> float:
+    def _patience(self, member: PeerState) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
-        return self._patience_of(member, ending=not self.missing & ~self._owed)
+        return self._stall_timer(member, ending=not self.missing & ~self._requested)
 
-    def _excuse(self, peer: str, member: Member, bit: int) -> None:
+    def _cancel_request(self, peer: str, member: PeerState, bit: int) -> None:
         index = bit.bit_length() - 1
-        member.owed &= ~bit
-        member.excused[index] = member.excused.get(index, 0) + 1
-        self._taken_back.append(Ask(peer, index))
+        member.requested &= ~bit
+        member.cancelled[index] = member.cancelled.get(index, 0) + 1
+        self._taken_back.append(PeerRequest(peer, index))
 
     def _recount(self) -> None:
-        self._asked, self._owed, self._hungry = 0, 0, True
-        for member in self._members.values():
-            self._owed |= member.owed
+        self._asked, self._requested, self._may_request = 0, 0, True
+        for member in self._peers.values():
+            self._requested |= member.requested
             if not member.stalled:
-                self._asked |= member.owed
+                self._asked |= member.requested
 
 
-def _forgive(member: Member, index: int) -> None:
+def _ack_cancelled(member: PeerState, index: int) -> None:
     """One ask that was taken back is answered."""
-    left = member.excused.pop(index, 0) - 1
+    left = member.cancelled.pop(index, 0) - 1
     if left > 0:
-        member.excused[index] = left
+        member.cancelled[index] = left

@@ -16,7 +16,7 @@ QUEUE = 256
 LATER = 0.25
 
 
-class Orders:
+class RequestQueue:
     """The state of one chunk stream at the holder."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from p2p.network import Feed, Fetched
+from p2p.network import FetchReport, PeerTransfer
 
 
 @dataclass
@@ -12,28 +12,28 @@ class _Sender:
     nbytes: int = 0
 
 
-class Feeds:
+class TransferLog:
     """The record of one fetch, from `began` on."""
 
     def __init__(self, began: float) -> None:
         self._began = began
         self._senders: dict[str, _Sender] = {}
 
-    def asked(self, peer: str, now: float) -> None:
+    def requested(self, peer: str, now: float) -> None:
         """A chunk is asked of `peer`."""
         self._senders.setdefault(peer, _Sender(now, now))
 
-    def came(self, peer: str, nbytes: int, now: float) -> None:
+    def received(self, peer: str, nbytes: int, now: float) -> None:
         """A verified chunk came from `peer`."""
         sender = self._senders.setdefault(peer, _Sender(now, now))
         sender.nbytes += nbytes
         sender.ended = now
 
-    def fetched(self, now: float) -> Fetched:
+    def report(self, now: float) -> FetchReport:
         """The account of it; peers that sent nothing are left out."""
         feeds = [
-            Feed(peer=peer, nbytes=sent.nbytes, began=sent.began - self._began, ended=sent.ended - self._began)
+            PeerTransfer(peer=peer, nbytes=sent.nbytes, began=sent.began - self._began, ended=sent.ended - self._began)
             for peer, sent in self._senders.items()
             if sent.nbytes
         ]
-        return Fetched(seconds=now - self._began, feeds=tuple(sorted(feeds, key=lambda feed: feed.began)))
+        return FetchReport(seconds=now - self._began, feeds=tuple(sorted(feeds, key=lambda feed: feed.began)))

@@ -8,21 +8,21 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from p2p.errors import Malformed
-from p2p.limits.bandwidth import Turns
+from p2p.limits.bandwidth import FairQueue
 from p2p.swarm import messages
 from p2p.swarm.open_files import patiently
-from p2p.swarm.payload_file import Payload
-from p2p.swarm.request_queue import Orders
+from p2p.swarm.payload_file import PayloadFile
+from p2p.swarm.request_queue import RequestQueue
 from p2p.transport import Stream
 
 BEAT = 5.0
 """Seconds between two signs of life on an idle stream."""
 
 
-class Held:
+class SharedPayload:
     """A payload on offer, and who waits for news of it."""
 
-    def __init__(self, payload: Payload) -> None:
+    def __init__(self, payload: PayloadFile) -> None:
         self.payload = payload
         self.withdrawn = False
         self.listeners: dict[Upload, None] = {}
@@ -31,7 +31,7 @@ class Held:
         """A chunk is verified and stored."""
         now = anyio.current_time()
         for upload in self.listeners:
-            upload.came(index, now)
+            upload.on_chunk(index, now)
 
     def withdraw(self) -> None:
         """No longer on offer; the file is given back."""
@@ -41,10 +41,10 @@ class Held:
             upload.wake()
 
 
-class Turn:
+class UplinkSlot:
     """One send that goes by no chunk stream, in the same line at the uplink."""
 
-    def __init__(self, turns: "Turns[Upload | Turn]") -> None:
+    def __init__(self, turns: "FairQueue[Upload | UplinkSlot]") -> None:
         self._turns = turns
         self._awake = anyio.Event()
 
@@ -52,48 +52,48 @@ class Turn:
         """It may be its turn."""
         self._awake.set()
 
-    async def come(self, peer: str, nbytes: int) -> None:
+    async def acquire(self, peer: str, nbytes: int) -> None:
         """Wait until `nbytes` may leave to `peer`, and book them."""
-        self._turns.line_up(self, peer, nbytes)
+        self._turns.enqueue(self, peer, nbytes)
         try:
-            while (wait := self._turns.wait(self, anyio.current_time())) != 0:
+            while (wait := self._turns.delay(self, anyio.current_time())) != 0:
                 self._awake = anyio.Event()
                 with anyio.move_on_after(math.inf if wait is None else wait):
                     await self._awake.wait()
-            for other in self._turns.take(self, anyio.current_time()):
+            for other in self._turns.consume(self, anyio.current_time()):
                 other.wake()
         finally:
-            if self._turns.leave(self) and (front := self._turns.front()) is not None:
+            if self._turns.dequeue(self) and (front := self._turns.head()) is not None:
                 front.wake()
 
 
 class Upload:
     """One stream: what is wanted, what is told, and its turn at the uplink."""
 
-    def __init__(self, stream: Stream, turns: "Turns[Upload | Turn]", sent: Counter[str]) -> None:
+    def __init__(self, stream: Stream, turns: "FairQueue[Upload | UplinkSlot]", sent: Counter[str]) -> None:
         self._stream = stream
         self._turns = turns
         self._sent = sent
-        self._orders = Orders()
-        self._held: Held | None = None
+        self._orders = RequestQueue()
+        self._shared: SharedPayload | None = None
         self._awake = anyio.Event()
 
     def wake(self) -> None:
         """There is something to look at."""
         self._awake.set()
 
-    def came(self, index: int, now: float) -> None:
+    def on_chunk(self, index: int, now: float) -> None:
         """The payload has one more chunk."""
         self._orders.came(index, now)
         self.wake()
 
-    async def run(self, wait_for: Callable[[bytes], Awaitable[Held]]) -> None:
+    async def run(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]]) -> None:
         """Serve until the downloader finishes, or the payload is withdrawn."""
         first = await self._stream.receive(messages.DOWNLOADER_LIMIT)
         if first is None:
             return
         ask = messages.decode_from_downloader(first)
-        if not isinstance(ask, messages.Ask):
+        if not isinstance(ask, messages.PayloadRequest):
             raise Malformed("a chunk stream begins with Ask")
         async with anyio.create_task_group() as tasks:
 
@@ -108,41 +108,41 @@ class Upload:
     async def _read(self) -> None:
         while (frame := await self._stream.receive(messages.DOWNLOADER_LIMIT)) is not None:
             match messages.decode_from_downloader(frame):
-                case messages.Want(indices):
-                    self._orders.want(indices, self._held.payload.have if self._held else 0)
+                case messages.ChunkRequest(indices):
+                    self._orders.want(indices, self._shared.payload.have if self._shared else 0)
                 case messages.Cancel(indices):
                     self._orders.cancel(indices)
-                case messages.Ask():
+                case messages.PayloadRequest():
                     raise Malformed(f"{self._stream.peer} asks twice on one stream")
             self.wake()
 
-    async def _patiently(self, wait_for: Callable[[bytes], Awaitable[Held]], payload: bytes) -> Held:
+    async def _patiently(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]], payload: bytes) -> SharedPayload:
         """The payload, as soon as it is here; until then New with nothing in it, the first at once."""
         patience = 0.0
         while True:
             with anyio.move_on_after(patience):
                 return await wait_for(payload)
-            await self._send(messages.New())
+            await self._send(messages.HaveMore())
             patience = BEAT
 
-    async def _write(self, held: Held) -> None:
-        payload, self._held = held.payload, held
-        held.listeners[self] = None
+    async def _write(self, shared: SharedPayload) -> None:
+        payload, self._shared = shared.payload, shared
+        shared.listeners[self] = None
         self._orders.begin(payload.have, payload.chunks)
         try:
             await self._send(messages.Have(messages.pack_bitmap(payload.have, payload.chunks)))
-            while not held.withdrawn:
+            while not shared.withdrawn:
                 await self._step(payload)
         finally:
-            del held.listeners[self]
+            del shared.listeners[self]
             self._leave_line()
 
-    async def _step(self, payload: Payload) -> None:
+    async def _step(self, payload: PayloadFile) -> None:
         """Tell, send, or wait for something to do."""
         self._awake = anyio.Event()
         now = anyio.current_time()
         if news := self._orders.news(now):
-            await self._send(messages.New(news))
+            await self._send(messages.HaveMore(news))
             return
         index = self._orders.first()
         quiet = self._orders.quiet(now) or None
@@ -150,29 +150,29 @@ class Upload:
             self._leave_line()
             await self._idle(quiet)
             return
-        self._turns.line_up(self, self._stream.peer, payload.size(index))
-        wait = self._turns.wait(self, now)
+        self._turns.enqueue(self, self._stream.peer, payload.size(index))
+        wait = self._turns.delay(self, now)
         if wait is None or wait > 0:
             await self._idle(min(filter(None, (wait, quiet)), default=None))
         else:
             await self._send_chunk(payload, index, now)
 
     def _leave_line(self) -> None:
-        if self._turns.leave(self) and (front := self._turns.front()) is not None:
+        if self._turns.dequeue(self) and (front := self._turns.head()) is not None:
             front.wake()  # it may not know that it is its turn now
 
-    async def _send_chunk(self, payload: Payload, index: int, now: float) -> None:
+    async def _send_chunk(self, payload: PayloadFile, index: int, now: float) -> None:
         self._orders.sent(index)
-        for other in self._turns.take(self, now):
+        for other in self._turns.consume(self, now):
             other.wake()
         try:
-            found = payload.read(index, block=False)
+            chunk = payload.read(index, block=False)
         except BlockingIOError:
-            found = await patiently(payload.read, index)
-        if found is None:
-            await self._send(messages.Gone(index))
+            chunk = await patiently(payload.read, index)
+        if chunk is None:
+            await self._send(messages.NotAvailable(index))
             return
-        data, proof = found
+        data, proof = chunk
         await self._send_frame(*messages.encode_chunk(index, proof, data))
         self._sent[self._stream.peer] += len(data)
 
@@ -182,7 +182,7 @@ class Upload:
             await self._awake.wait()
             return
         if wait is None or wait > BEAT:
-            await self._send(messages.New())
+            await self._send(messages.HaveMore())
 
     async def _send(self, message: messages.FromHolder) -> None:
         await self._send_frame(messages.encode(message))

@@ -12,7 +12,7 @@ from benchmarks.harness.volunteer import Measuring, NodeFault
 from coordinator.rollouts.request_handler import Asked
 from p2p.limits.origin import NOWHERE
 from p2p.wire_types import encode
-from protocol.leases import Lease, VerdictsAsk
+from protocol.leases import Lease, VerdictsRequest
 from protocol.requests import Refusal
 from tests.support.group_world import ALICE, World, control_of, group, honest_scores, opened
 
@@ -46,7 +46,7 @@ class Office(NamedTuple):
             self.world.decide(waiting, scores)
 
     def confirm(self, *leases: Lease) -> None:
-        self.requests.verdicts(self.asked(), VerdictsAsk(leases=[], confirmed=[lease.id for lease in leases]))
+        self.requests.verdicts(self.asked(), VerdictsRequest(leases=[], confirmed=[lease.id for lease in leases]))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from coordinator import schema
 from coordinator.database import Database, WrongSchema
 from engines.engine import SampleScore
-from protocol.leases import VerdictsAsk
+from protocol.leases import VerdictsRequest
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
 
@@ -61,7 +61,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path
     world.books.database.do(once)  # as in an older file
     confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE, ALICE)][:2]
     for lease in confirmed:
-        world.books.intake.verdicts(lease.node, VerdictsAsk(leases=[], confirmed=[lease.id]))
+        world.books.intake.verdicts(lease.node, VerdictsRequest(leases=[], confirmed=[lease.id]))
     world.refused(group(world.lease(BOB), rollouts=[]), BOB)
     wrong = group(world.lease(ALICE))
     world.submit(wrong)

@@ -38,7 +38,7 @@ from p2p import envelope, handlers, identity, network
 from p2p.discovery import invite, mdns, peer_records
 from p2p.discovery import messages as discovery_messages
 from p2p.https import client, routes
-from p2p.https.client_limits import Limits
+from p2p.https.client_limits import HttpsLimits
 from p2p.libp2p import circuit, hole_punch, mux, relay_service, transport, yamux
 from p2p.limits import bans, dial_backoff, request_slots, subnets
 from p2p.limits.relay_quota import RelayLimits
@@ -50,7 +50,7 @@ from p2p.swarm.exchange import STREAMS_PER_PEER
 from p2p.wire_types import encode
 from protocol import authority, broadcast_messages, leases, methods, requests, versions
 from protocol.refusals import REASONS
-from protocol.requests import Answer, Refusal
+from protocol.requests import Refusal, Response
 from protocol.versions import Head
 from tasks import registry, tokenizer
 from tests.support.documents import code, tables
@@ -270,7 +270,7 @@ def test_no_table_describes_a_table_that_does_not_exist() -> None:
 # --- constants -------------------------------------------------------------------------------------------------------
 
 
-LIMITS = Limits()
+LIMITS = HttpsLimits()
 RELAY = RelayLimits()
 CONSTANTS: dict[str, str] = {
     "requests.md: the protocol of requests": f"`{rpc.PROTOCOL}`",
@@ -400,7 +400,7 @@ def record_example() -> dict[str, str]:
     key, run = Ed25519PrivateKey.from_private_bytes(secret), secret
     peer = identity.peer_id(identity.public_bytes(key))
     address, issued = f"/ip4/192.0.2.7/tcp/4310/p2p/{peer}", 1_700_000_000_000
-    sealed = peer_records.Own(key, run).sealed([address], issued)
+    sealed = peer_records.RecordIssuer(key, run).issue([address], issued)
     return {
         "private key": secret.hex(), "run": run.hex(), "peer": peer, "address": address, "issued": str(issued),
         "sealed": sealed.hex(),
@@ -409,7 +409,7 @@ def record_example() -> dict[str, str]:
 
 def refusal_example() -> dict[str, str]:
     refusal = Refusal(code="finished", sentence=REASONS["finished"].sentence)
-    return {"answer": encode(Answer(refusal=refusal)).hex()}
+    return {"answer": encode(Response(refusal=refusal)).hex()}
 
 
 def sampling_example() -> dict[str, str]:
@@ -476,17 +476,17 @@ def merkle_example() -> dict[str, str]:
 
 def frames_example() -> dict[str, str]:
     return {
-        "ask": wire.encode(wire.Ask(bytes(32))).hex(),
-        "want 0, 7": wire.encode(wire.Want((0, 7))).hex(),
+        "ask": wire.encode(wire.PayloadRequest(bytes(32))).hex(),
+        "want 0, 7": wire.encode(wire.ChunkRequest((0, 7))).hex(),
         "cancel 7": wire.encode(wire.Cancel((7,))).hex(),
         "have 0, 2, 9 of 10": wire.encode(wire.Have(wire.pack_bitmap(0b1000000101, 10))).hex(),
-        "new 3": wire.encode(wire.New((3,))).hex(),
-        "gone 300": wire.encode(wire.Gone(300)).hex(),
+        "new 3": wire.encode(wire.HaveMore((3,))).hex(),
+        "gone 300": wire.encode(wire.NotAvailable(300)).hex(),
     }
 
 
 def https_example() -> dict[str, str]:
-    return {"etag of head": routes.etag(b"head"), "gone 300": routes.framed(wire.Gone(300)).hex()}
+    return {"etag of head": routes.etag(b"head"), "gone 300": routes.framed(wire.NotAvailable(300)).hex()}
 
 
 def mux_example() -> dict[str, str]:
@@ -494,7 +494,7 @@ def mux_example() -> dict[str, str]:
         "open": mux.HEADER.pack(mux.OPEN, 1, 0).hex(),
         'data "abc"': (mux.HEADER.pack(mux.DATA, 1, 3) + b"abc").hex(),
         "credit 65536": mux.HEADER.pack(mux.CREDIT, 1, 65536).hex(),
-        "away, at fault": mux.HEADER.pack(mux.AWAY, 0, mux.FAULT).hex(),
+        "away, at fault": mux.HEADER.pack(mux.GOAWAY, 0, mux.FAULT).hex(),
     }
 
 

@@ -20,16 +20,24 @@ from engines.engine import Job, Sample
 from engines.messages import float_bytes, floats
 from node.rollouts.lease_check import job_of, submission_of
 from p2p.discovery.invite import Invite
-from p2p.discovery.peer_records import Own
-from p2p.envelope import Sealed, Signature, peek, seal
+from p2p.discovery.peer_records import RecordIssuer
+from p2p.envelope import Envelope, Signature, decode_unverified, seal
 from p2p.errors import P2PError
 from p2p.identity import generate_key, public_bytes
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.wire_types import decode, encode  # fmt: skip
 from protocol.authority import Root, RunSpec, TaskReference  # fmt: skip
-from protocol.leases import Lease, LeaseAsk, Receipt, Submission, SubmitAnswer, Verdicts, VerdictsAsk  # fmt: skip
-from protocol.requests import Answer, Hello, Request, Welcome  # fmt: skip
-from protocol.versions import Head, HeadAnswer, HeadAsk  # fmt: skip
+from protocol.leases import (  # fmt: skip
+    Lease,
+    LeaseRequest,
+    Receipt,
+    Submission,
+    SubmitResponse,
+    VerdictsRequest,
+    VerdictsResponse,
+)
+from protocol.requests import Hello, Request, Response, Welcome  # fmt: skip
+from protocol.versions import Head, HeadRequest, HeadResponse  # fmt: skip
 from tests.faults.processes import PATIENCE, Coordinator
 from tests.support.bigram import nudged
 from weights.snapshot import Snapshot
@@ -70,7 +78,7 @@ class Liar:
 
     async def send(self, method: str, sealed: bytes) -> bytes:
         """The answer's body. Raises `Refused`."""
-        answer = decode(await self._network.request(self._peer, method, sealed, timeout=30), Answer)
+        answer = decode(await self._network.request(self._peer, method, sealed, timeout=30), Response)
         if answer.refusal is not None:
             raise Refused(answer.refusal.code)
         assert answer.body is not None
@@ -80,28 +88,30 @@ class Liar:
         greeting = Hello(
             protocols=(1, 1), software="liar/1", name="liar", engine=ENGINE, device="cpu",
             tasks=[TaskReference(name="reverse", version=1)],
-            record=Own(self.key, self.invite.run).sealed([], int(time.time() * 1000)),
+            record=RecordIssuer(self.key, self.invite.run).issue([], int(time.time() * 1000)),
         )  # fmt: skip
         welcome = decode(await self.send("hello", self.sealed("hello", encode(greeting))), Welcome)
-        self.channel = decode(peek(welcome.roots[-1]).payload, Root).roles["channel"].keys[0]
-        self.spec = decode(peek(welcome.runspec).payload, RunSpec)
+        self.channel = decode(decode_unverified(welcome.roots[-1]).payload, Root).roles["channel"].keys[0]
+        self.spec = decode(decode_unverified(welcome.runspec).payload, RunSpec)
 
     async def newest(self) -> tuple[Head, Path]:
         """The newest Head, and its version's snapshot."""
-        answer = decode(await self._network.request(self._peer, "head", encode(HeadAsk()), timeout=30), HeadAnswer)
+        answer = decode(
+            await self._network.request(self._peer, "head", encode(HeadRequest()), timeout=30), HeadResponse
+        )
         assert answer.head is not None
-        head = decode(peek(answer.head).payload, Head)
+        head = decode(decode_unverified(answer.head).payload, Head)
         (path,) = (self._coordinator.folder.store / "snapshots").glob(f"{head.era}-{head.version}-*.safetensors")
         return head, path
 
-    async def ask(self, **changes: Any) -> LeaseAsk:
+    async def ask(self, **changes: Any) -> LeaseRequest:
         """A question for a lease of the newest version, with changes."""
         head, path = await self.newest()
         fields: dict[str, Any] = {
             "nonce": os.urandom(16), "era": head.era, "version": head.version, "engine": ENGINE,
             "root": bytes.fromhex(path.stem.rpartition("-")[2]),
         }  # fmt: skip
-        return LeaseAsk(**fields | changes)
+        return LeaseRequest(**fields | changes)
 
     async def lease(self) -> Lease:
         """The lease that was kept, or one of the newest version, asked for until there is room."""
@@ -112,7 +122,7 @@ class Liar:
             while True:
                 try:
                     sealed = await self.send("lease", self.sealed("lease", encode(await self.ask())))
-                    return decode(peek(sealed).payload, Lease)
+                    return decode(decode_unverified(sealed).payload, Lease)
                 except Refused as refused:
                     if refused.code not in ("no-room", "newer-version", "stale-version"):
                         raise
@@ -137,9 +147,9 @@ class Liar:
     def tagged(self, lease: Lease, samples: list[Sample]) -> Submission:
         return decode(submission_of(lease, samples), Submission)
 
-    async def submit(self, submission: Submission) -> SubmitAnswer:
+    async def submit(self, submission: Submission) -> SubmitResponse:
         body = encode(submission)
-        return decode(await self.send("submit", self.sealed("submit", body)), SubmitAnswer)
+        return decode(await self.send("submit", self.sealed("submit", body)), SubmitResponse)
 
     async def verdict(self, submission: Submission) -> str:
         """Submit; the code of the Receipt that comes sooner or later."""
@@ -147,10 +157,10 @@ class Liar:
         with anyio.fail_after(PATIENCE):
             while receipt is None:
                 await anyio.sleep(0.1)
-                ask = VerdictsAsk(leases=[submission.lease])
-                answer = decode(await self.send("verdicts", self.sealed("verdicts", encode(ask))), Verdicts)
+                ask = VerdictsRequest(leases=[submission.lease])
+                answer = decode(await self.send("verdicts", self.sealed("verdicts", encode(ask))), VerdictsResponse)
                 (receipt,) = answer.receipts
-        return decode(peek(receipt).payload, Receipt).code
+        return decode(decode_unverified(receipt).payload, Receipt).code
 
 
 @asynccontextmanager
@@ -263,9 +273,9 @@ def _fields(**changes: Any) -> Callable[[Liar, Lease, Submission], Submission]:
 
 async def _foreign_signature(liar: Liar) -> str:
     """A request that names another node's key beside a signature of one's own."""
-    document = peek(liar.sealed("lease", encode(await liar.ask())))
+    document = decode_unverified(liar.sealed("lease", encode(await liar.ask())))
     forged = [Signature(public_bytes(generate_key()), document.signatures[0].signature)]
-    sealed = Sealed(document.kind, document.run, document.payload, forged)
+    sealed = Envelope(document.kind, document.run, document.payload, forged)
     return await _code(liar.send("lease", msgspec.msgpack.encode(sealed)))
 
 
@@ -291,7 +301,7 @@ async def _anothers_lease(liar: Liar) -> str:
 async def _keeping(liar: Liar, sealed: bytes) -> str:
     """Ask for a lease and keep it; the code of the answer."""
     try:
-        liar.kept = decode(peek(await liar.send("lease", sealed)).payload, Lease)
+        liar.kept = decode(decode_unverified(await liar.send("lease", sealed)).payload, Lease)
     except Refused as refused:
         return refused.code
     return "ok"

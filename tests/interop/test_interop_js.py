@@ -16,14 +16,14 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 
 from p2p.discovery import peer_records
-from p2p.envelope import open_sealed, seal
+from p2p.envelope import seal, verify_envelope
 from p2p.errors import Declined, Malformed
 from p2p.identity import generate_key, public_bytes, public_key
-from p2p.libp2p.yamux import ForeignConn
+from p2p.libp2p.yamux import BoundedYamux
 from p2p.network import Manifest
 from p2p.wire_types import decode, encode
-from protocol.requests import Answer, Hello, Request, Welcome
-from protocol.versions import HeadAnswer
+from protocol.requests import Hello, Request, Response, Welcome
+from protocol.versions import HeadResponse
 from tests.interop.test_interop_py import BOTH_WAYS, CHANNEL, RUN, TOPIC, Ours, on_trio, ours, repeated, sealed_head
 from tests.support import stock_peers
 from tests.support.paths import ROOT
@@ -132,7 +132,7 @@ async def met(dialler: str, folder: Path) -> AsyncIterator[tuple[Ours, JsPeer, s
 async def test_a_js_peer_speaks_yamux_with_us_and_both_ping(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         (connection,) = one.transport._connections.open
-        assert type(connection.muxed_conn) is ForeignConn
+        assert type(connection.muxed_conn) is BoundedYamux
         assert await other.obey("muxer", peer=one.peer.peer_id) == ["/yamux/1.0.0"]
         assert isinstance(await other.obey("ping", peer=one.peer.peer_id), int)
         assert await stock_peers.StockPeer(one.transport._host, one.transport._pubsub).ping(name) == 2
@@ -162,7 +162,7 @@ def known(one: Ours, peer: str) -> set[str]:
 async def test_requests_are_answered_both_ways(dialler: str, tmp_path: Path) -> None:
     async with met(dialler, tmp_path) as (one, other, name):
         told = await other.obey("ask", peer=one.peer.peer_id, method="head", request="80")
-        answer = decode(bytes.fromhex(told["answer"]), HeadAnswer)  # type: ignore[index]
+        answer = decode(bytes.fromhex(told["answer"]), HeadResponse)  # type: ignore[index]
         assert answer.head == sealed_head(7)
         assert await one.peer.request(name, "reverse", b"abc", timeout=60) == b"cba"
         assert await one.peer.request(name, "reverse", bytes(1 << 20), timeout=60) == bytes(1 << 20)
@@ -184,13 +184,13 @@ async def test_refusals_are_understood_both_ways(tmp_path: Path) -> None:
 @on_trio
 async def test_a_request_that_a_js_node_has_sealed_is_understood(tmp_path: Path) -> None:
     async def answer(peer: str, request: bytes) -> bytes:
-        asked = decode(open_sealed(request, "request", RUN, {public_key(peer)}), Request)
+        asked = decode(verify_envelope(request, "request", RUN, {public_key(peer)}), Request)
         assert (asked.recipient, asked.method) == (public_bytes(CHANNEL), "hello")
         now, greeting = int(time.time() * 1000), decode(asked.body, Hello)
         assert greeting.name == "js"
-        assert peer_records.opened(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
+        assert peer_records.verify(greeting.record, RUN, now).addresses[0].endswith(f"/p2p/{peer}")
         welcome = Welcome(roots=[b"root"], runspec=b"", head=None, peers=[], now=now)
-        return encode(Answer(body=encode(welcome)))
+        return encode(Response(body=encode(welcome)))
 
     async with met("stock", tmp_path) as (one, other, _):
         one.peer.serve("hello", answer, limit=64 << 10)

@@ -12,15 +12,15 @@ from libp2p import new_host
 from libp2p.abc import IHost
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 
-from p2p.envelope import open_sealed, seal
+from p2p.envelope import seal, verify_envelope
 from p2p.errors import Declined
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.libp2p.transport import LibP2PTransport
-from p2p.libp2p.yamux import ForeignConn
+from p2p.libp2p.yamux import BoundedYamux
 from p2p.network import Manifest
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
-from protocol.versions import Head, HeadAnswer, HeadAsk
+from protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import stock_peers
 from tests.support.peers import payload_file
 from tests.support.stock_peers import Cut, StockPeer
@@ -39,7 +39,7 @@ class Ours:
     heard: list[Head] = field(default_factory=list)
 
     async def hear(self, sender: str, data: bytes) -> bool:
-        self.heard.append(decode(open_sealed(data, "head", RUN, {public_bytes(CHANNEL)}), Head))
+        self.heard.append(decode(verify_envelope(data, "head", RUN, {public_bytes(CHANNEL)}), Head))
         return True
 
 
@@ -52,8 +52,8 @@ def ours() -> Ours:
 
 
 async def _answer_head(peer: str, request: bytes) -> bytes:
-    decode(request, HeadAsk)
-    return encode(HeadAnswer(head=sealed_head(7)))
+    decode(request, HeadRequest)
+    return encode(HeadResponse(head=sealed_head(7)))
 
 
 def sealed_head(version: int) -> bytes:
@@ -122,7 +122,7 @@ BOTH_WAYS = pytest.mark.parametrize("dialler", ["ours", "stock"])
 async def test_a_stock_host_speaks_yamux_with_us_and_both_ping(dialler: str) -> None:
     async with met(dialler) as (one, other):
         (connection,) = one.transport._connections.open
-        assert type(connection.muxed_conn) is ForeignConn
+        assert type(connection.muxed_conn) is BoundedYamux
         assert await other.ping(one.peer.peer_id) == 2
         assert await StockPeer(one.transport._host, one.transport._pubsub).ping(other.peer_id) == 2
 
@@ -144,7 +144,7 @@ async def test_requests_are_answered_both_ways(dialler: str) -> None:
         other.serve("reverse", lambda request: request[::-1])
         answer = await other.ask(one.peer.peer_id, "head", b"\x80")
         assert answer[0] == 0
-        assert decode(answer[1:], HeadAnswer).head == sealed_head(7)
+        assert decode(answer[1:], HeadResponse).head == sealed_head(7)
         assert await one.peer.request(other.peer_id, "reverse", b"abc", timeout=60) == b"cba"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.handlers import Handlers, RequestHandler
+from p2p.handlers import Handlers, MethodHandler
 from tests.support.quick_disk import quick_folder
 
 
@@ -17,12 +17,12 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, RequestHandler]:
+def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[str, MethodHandler]:
     """The handlers of the first peer that serves anything, the coordinator; by method."""
-    first: dict[str, RequestHandler] = {}
+    first: dict[str, MethodHandler] = {}
     serve = Handlers.serve
 
-    def serving(self: Handlers, method: str, handler: RequestHandler, *, limit: int) -> None:
+    def serving(self: Handlers, method: str, handler: MethodHandler, *, limit: int) -> None:
         first.setdefault(method, handler)
         serve(self, method, handler, limit=limit)
 

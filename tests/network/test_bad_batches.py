@@ -17,7 +17,7 @@ from coordinator.daemon import Coordinator
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.token_storage import WINDOW
-from p2p.envelope import peek
+from p2p.envelope import decode_unverified
 from p2p.wire_types import decode
 from protocol.leases import Receipt
 from runtime.child import ChildDied, ChildError
@@ -412,7 +412,7 @@ def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run
 
 def receipts_of(coordinator: Coordinator) -> list[Receipt]:
     rows = coordinator.books.database.all("SELECT receipt FROM verdicts")
-    return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
+    return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 
 def test_an_evaluation_of_which_the_scorer_dies_again_and_again_is_left_out(

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.metrics.views import BroadcastView, TakeView
 from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import Fetched
+from p2p.network import FetchReport
 from protocol.requests import Refusal
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import FakeCoordinator, Node, make_node, until
@@ -46,7 +46,7 @@ class Witness:
         acknowledger = node.daemon.acknowledger
         fetched, applied, last = acknowledger.fetched, acknowledger.held, 0.0
 
-        def watched(payload_hash: bytes, told: Fetched) -> None:
+        def watched(payload_hash: bytes, told: FetchReport) -> None:
             nonlocal last
             last = anyio.current_time()
             fetched(payload_hash, told)

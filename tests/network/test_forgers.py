@@ -9,14 +9,14 @@ import anyio
 
 from coordinator.daemon import Coordinator
 from engines.engine import Job, Loaded, SampleScore
-from p2p.discovery.peer_records import Own
-from p2p.envelope import peek, seal
-from p2p.handlers import RequestHandler
+from p2p.discovery.peer_records import RecordIssuer
+from p2p.envelope import decode_unverified, seal
+from p2p.handlers import MethodHandler
 from p2p.identity import generate_key, public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
-from protocol.leases import Lease, LeaseAsk, Receipt, Rollout, Segment, Submission
-from protocol.requests import Answer, Hello, Request
+from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission
+from protocol.requests import Hello, Request, Response
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import BigramScorer, Swarm, make_swarm, wall
@@ -46,14 +46,14 @@ class SlowScorer(BigramScorer):
 class Forger:
     """A key whose groups are made up: the same token over and over. `peer`: where it speaks from."""
 
-    def __init__(self, swarm: Swarm, handlers: dict[str, RequestHandler], peer: str) -> None:
+    def __init__(self, swarm: Swarm, handlers: dict[str, MethodHandler], peer: str) -> None:
         self.key, self.run, self.handlers, self.peer = generate_key(), swarm.run, handlers, peer
 
-    async def ask(self, method: str, body: bytes) -> Answer:
+    async def ask(self, method: str, body: bytes) -> Response:
         recipient, expires = public_bytes(self.run.keys.channel), int(wall() * 1000) + 60_000
         request = Request(recipient=recipient, id=secrets.token_bytes(16), method=method, expires=expires, body=body)
         sealed = seal("request", self.run.id, encode(request), self.key)
-        return decode(await self.handlers[method](self.peer, sealed), Answer)
+        return decode(await self.handlers[method](self.peer, sealed), Response)
 
     async def hello(self) -> None:
         task = self.run.task
@@ -64,7 +64,7 @@ class Forger:
             engine="bigram",
             device="a CPU",
             tasks=[TaskReference(name=task.name, version=task.version)],
-            record=Own(self.key, self.run.id).sealed([], int(wall() * 1000)),
+            record=RecordIssuer(self.key, self.run.id).issue([], int(wall() * 1000)),
         )
         assert (await self.ask("hello", encode(hello))).refusal is None
 
@@ -72,9 +72,9 @@ class Forger:
         latest = coordinator.publisher.latest
         assert latest is not None
         nonce = secrets.token_bytes(16)
-        ask = LeaseAsk(nonce=nonce, era=latest.era, version=latest.version, root=latest.root, engine="bigram")
+        ask = LeaseRequest(nonce=nonce, era=latest.era, version=latest.version, root=latest.root, engine="bigram")
         answer = await self.ask("lease", encode(ask))
-        return None if answer.body is None else decode(peek(answer.body).payload, Lease)
+        return None if answer.body is None else decode(decode_unverified(answer.body).payload, Lease)
 
     async def forge(self, coordinator: Coordinator) -> Lease | None:
         """Take a lease and hand in what took no work; None where no lease was given."""
@@ -97,7 +97,7 @@ class Forger:
 
 def receipts(coordinator: Coordinator) -> list[Receipt]:
     rows = coordinator.books.database.all("SELECT receipt FROM verdicts ORDER BY entry")
-    return [decode(peek(sealed).payload, Receipt) for (sealed,) in rows]
+    return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 
 def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) -> None:
@@ -111,7 +111,7 @@ def story(folder: Path, tell: Callable[[Swarm, SlowScorer], Any], **run: Any) ->
 
 
 def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
-    tmp_path: Path, handlers: dict[str, RequestHandler]
+    tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
     """The row of one key that submits made-up groups without end."""
 
@@ -136,7 +136,7 @@ def test_a_made_up_group_costs_the_scorer_one_sample_and_the_key_its_leases(
 
 
 def test_one_party_s_crowd_of_groups_delays_another_party_s_group_by_one(
-    tmp_path: Path, handlers: dict[str, RequestHandler]
+    tmp_path: Path, handlers: dict[str, MethodHandler]
 ) -> None:
     """Groups wait until the scorer has its weights; then the order is the scorer's."""
 

@@ -16,14 +16,14 @@ from node.config import NodeConfig
 from node.daemon import NodeDaemon
 from p2p.discovery.invite import Invite
 from p2p.https.client import HttpsClient
-from p2p.https.failover import Ways
+from p2p.https.failover import FailoverNetwork
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.memory.transport import MemoryNetwork
-from p2p.multiaddr import WAYS, Way
+from p2p.multiaddr import ROUTES, Route
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
-from protocol.requests import DocumentsAsk
+from protocol.broadcast_messages import PlanRequest, PlanResponse
+from protocol.requests import DocumentsRequest
 from runtime.backoff import Backoff
 from runtime.control_socket import socket_path
 from tests.support.fake_coordinator import InProcessEngine, Node, until
@@ -52,13 +52,15 @@ async def coordinating(swarm: Swarm, stack: AsyncExitStack) -> tuple[Coordinator
     return coordinator, Invite(run=old.run, root_hash=old.root_hash, addresses=addresses, https_key=shown().pin)
 
 
-def node_of(swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Way, ...] = WAYS) -> Node:
+def node_of(
+    swarm: Swarm, name: str, invite: Invite, memory: MemoryNetwork | None, via: tuple[Route, ...] = ROUTES
+) -> Node:
     """A node by these ways. `memory`: stands for libp2p."""
     key, engine = generate_key(), InProcessEngine(seconds=0.02)
     own = peer_id(public_bytes(key))
     direct = None if memory is None else Peer(memory.transport(own), seed=1)
     assert invite.https_key is not None
-    ways = Ways(direct, HttpsClient(own, invite.https_key), via=via)
+    ways = FailoverNetwork(direct, HttpsClient(own, invite.https_key), routes=via)
     home = swarm.folder / name
     home.mkdir()
     config = NodeConfig(home=home, via=via)
@@ -155,7 +157,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
         coordinator, _ = await coordinating(swarm, stack)
         largest = submission_limit(coordinator._run.runspec)
         asked = {
-            "plan": encode(PlanAsk()),
+            "plan": encode(PlanRequest()),
             "plan that is none": b"\xc1",
             "documents that are none": b"\xc1",
             "remake of none": b"\xc1",
@@ -187,7 +189,7 @@ async def test_what_the_coordinator_answers_over_https_is_what_the_page_says(swa
         "follow": 404,
         "reachable": 404,
     }
-    assert plan == encode(PlanAnswer())
+    assert plan == encode(PlanResponse())
 
 
 async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_once(swarm):
@@ -200,7 +202,7 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
 
         async def counted(peer, data):
             nonlocal nbytes
-            asked.extend(decode(data, DocumentsAsk).hashes)
+            asked.extend(decode(data, DocumentsRequest).hashes)
             answered = await answer(peer, data)
             nbytes += len(answered)
             return answered

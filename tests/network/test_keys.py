@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from p2p.discovery.invite import Invite
-from p2p.envelope import peek, seal
+from p2p.envelope import decode_unverified, seal
 from p2p.identity import generate_key, load_key, public_bytes, write_key
 from p2p.wire_types import decode, encode
 from protocol.authority import RoleKeys, Root
@@ -26,7 +26,7 @@ from weights.documents import Version
 def by_hand(run: Path, role: str) -> Ed25519PrivateKey:
     """A second Root with another key for `role`, as an operator of any commit could write it. The key of before stays
     beside it; that of the channel as the network identity."""
-    keys, first = run / "keys", decode(peek((run / "root/1.root").read_bytes()).payload, Root)
+    keys, first = run / "keys", decode(decode_unverified((run / "root/1.root").read_bytes()).payload, Root)
     new, root = generate_key(), load_key(keys / "root.pem")
     (keys / f"{role}.pem").rename(keys / ("network.pem" if role == "channel" else f"{role}-before.pem"))
     write_key(keys / f"{role}.pem", new)
@@ -63,8 +63,8 @@ def test_a_channel_key_written_by_hand_takes_over_and_the_old_invite_leads_to_th
         except Exception as error:
             pytest.fail(f"the run does not go on under its new channel key: {error!r}")
         head = (swarm.folder / "run/head").read_bytes()
-        assert [one.key for one in peek(head).signatures] == [public_bytes(new)]
-        assert decode(peek(head).payload, Head).root_serial == 2
+        assert [one.key for one in decode_unverified(head).signatures] == [public_bytes(new)]
+        assert decode(decode_unverified(head).payload, Head).root_serial == 2
 
     run_fake(main)
 
@@ -81,8 +81,8 @@ def test_a_policy_key_written_by_hand_takes_over_and_nodes_hold_what_they_held(t
                 assert latest is not None
                 sealed = coordinator.publisher._store.document(latest.version_hash)
                 assert sealed is not None
-                assert [one.key for one in peek(sealed).signatures] == [public_bytes(new)]
-                assert Version.from_bytes(peek(sealed).payload).root == latest.root
+                assert [one.key for one in decode_unverified(sealed).signatures] == [public_bytes(new)]
+                assert Version.from_bytes(decode_unverified(sealed).payload).root == latest.root
         except Exception as error:
             pytest.fail(f"the coordinator does not start under its new policy key: {error!r}")
         again, newcomer = life_of(swarm, "node", key), life_of(swarm, "newcomer", generate_key())

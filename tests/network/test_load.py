@@ -16,14 +16,14 @@ from coordinator.daemon import Coordinator
 from coordinator.rollouts.request_handler import Control
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
-from p2p.discovery.peer_records import Own
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import seal
-from p2p.handlers import RequestHandler
+from p2p.handlers import MethodHandler
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
-from protocol.leases import LeaseAsk
-from protocol.requests import Answer, Hello, Request
+from protocol.leases import LeaseRequest
+from protocol.requests import Hello, Request, Response
 from runtime.errors import DiskFull
 from tests.coordinator.test_group_commit import refusing
 from tests.network.test_faults import whole
@@ -68,16 +68,16 @@ def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> Non
 class Volunteer:
     """Signs requests as a node does, and hands them to a coordinator's handlers itself."""
 
-    def __init__(self, swarm: Swarm, handlers: dict[str, RequestHandler]) -> None:
+    def __init__(self, swarm: Swarm, handlers: dict[str, MethodHandler]) -> None:
         self.key, self.run, self.handlers = generate_key(), swarm.run, handlers
 
-    async def ask(self, method: str, body: bytes) -> Answer:
+    async def ask(self, method: str, body: bytes) -> Response:
         recipient, expires = public_bytes(self.run.keys.channel), int(wall() * 1000) + 60_000
         request = Request(recipient=recipient, id=secrets.token_bytes(16), method=method, expires=expires, body=body)
         sealed = seal("request", self.run.id, encode(request), self.key)
-        return decode(await self.handlers[method](peer_id(public_bytes(self.key)), sealed), Answer)
+        return decode(await self.handlers[method](peer_id(public_bytes(self.key)), sealed), Response)
 
-    async def hello(self) -> Answer:
+    async def hello(self) -> Response:
         task = self.run.task
         hello = Hello(
             protocols=(1, 1),
@@ -86,14 +86,14 @@ class Volunteer:
             engine="bigram",
             device="a CPU",
             tasks=[TaskReference(name=task.name, version=task.version)],
-            record=Own(self.key, self.run.id).sealed([], int(wall() * 1000)),
+            record=RecordIssuer(self.key, self.run.id).issue([], int(wall() * 1000)),
         )
         return await self.ask("hello", encode(hello))
 
-    async def lease(self, coordinator: Coordinator) -> Answer:
+    async def lease(self, coordinator: Coordinator) -> Response:
         latest = coordinator.publisher.latest
         assert latest is not None
-        ask = LeaseAsk(
+        ask = LeaseRequest(
             nonce=secrets.token_bytes(16), era=latest.era, version=latest.version, root=latest.root, engine="bigram"
         )
         return await self.ask("lease", encode(ask))
@@ -109,7 +109,7 @@ def statements(coordinator: Coordinator) -> Iterator[list[str]]:
     connection.set_trace_callback(None)
 
 
-def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, RequestHandler]) -> None:
+def test_what_many_nodes_ask_at_once_is_a_few_commits(tmp_path: Path, handlers: dict[str, MethodHandler]) -> None:
     """Row A2. On 439044d each ask is two commits: one for the node's sign of life, one for its lease."""
 
     async def main() -> None:
@@ -153,7 +153,7 @@ def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(t
 
 
 def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
-    tmp_path: Path, handlers: dict[str, RequestHandler], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, handlers: dict[str, MethodHandler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row A9. On 439044d a loop that is held is taken for a suspended machine."""
     monkeypatch.setattr("coordinator.rollouts.absence.STOPPED", 1_500)

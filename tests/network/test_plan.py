@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.links.plan_client import ASK_EVERY
-from p2p.discovery.peer_records import Known
+from p2p.discovery.peer_records import VerifiedRecord
 from p2p.identity import public_key
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import Node, until
@@ -106,7 +106,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
             nodes = [swarm.node(name) for name in NAMES]
             moving, *staying = nodes
 
-            def record() -> Known:
+            def record() -> VerifiedRecord:
                 known = coordinator.books.roster.record(public_key(moving.peer_id), coordinator._now())
                 assert known is not None
                 return known
@@ -119,7 +119,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
                 assert record().addresses == (swarm.network.places.address(moving.peer_id),)
                 await until(lambda: settled(swarm, nodes), 600)
                 fed = [node for node in staying if moving.peer_id in parents(node)]
-                heard = [node.daemon.contacts.parents._strangers.book.of(moving.peer_id) for node in fed]
+                heard = [node.daemon.contacts.parents._strangers.records.of(moving.peer_id) for node in fed]
                 assert heard == [record()] * len(fed)
                 await until(lambda: len(swarm.network.transports[moving.peer_id].peers()) > 1)
 

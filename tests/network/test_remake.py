@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from protocol.requests import DocumentsAsk
+from protocol.requests import DocumentsRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import until
 from tests.support.swarm import accepted, make_swarm, working
@@ -47,7 +47,7 @@ def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: 
             store.drop_file(base.path)
             await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             assert {0, 1} <= {file.version for file in store.payloads()}
-            await remaking._answer("stranger", DocumentsAsk(hashes=[bytes(32)]))
+            await remaking._answer("stranger", DocumentsRequest(hashes=[bytes(32)]))
             assert not remaking._wanted
 
     run_fake(main)

@@ -11,7 +11,7 @@ from node.versions.acknowledgements import Acknowledger
 from node.versions.payload_fetcher import Payloads
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.https.client import HttpsClient
-from p2p.https.failover import Ways
+from p2p.https.failover import FailoverNetwork
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.libp2p.trio_bridge import TrioThread
@@ -40,7 +40,8 @@ def callers() -> list[str]:
 async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With HTTPS beside libp2p. The four: `Payloads.get`, `Ways.fetch`, `TrioThread.call` and its `runner`."""
+    """With HTTPS beside libp2p. The four: `Payloads.get`, `FailoverNetwork.fetch`, `TrioThread.call` and its
+    `runner`."""
     walks: list[list[str]] = []
 
     def seen(kind: type, name: str) -> None:
@@ -55,9 +56,9 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
 
     seen(Download, "run")
     seen(TrioThread, "call")
-    seen(Ways, "fetch")
+    seen(FailoverNetwork, "fetch")
     source, direct = new_peer(), ThreadedPeer(generate_key(), [])
-    ways = Ways(direct, HttpsClient("node", bytes(32)))
+    ways = FailoverNetwork(direct, HttpsClient("node", bytes(32)))
     manifest = payload_file(tmp_path / "payload", 100_000)
     with Store(tmp_path / "store") as store:
         network = ways.network

@@ -19,11 +19,11 @@ from node.rollouts.outbox import Outbox
 from node.rollouts.receipts import verified
 from node.rollouts.worker import EXPIRED
 from node.trust.trusted_set import TrustedSet
-from p2p.envelope import peek
+from p2p.envelope import decode_unverified
 from p2p.identity import generate_key, write_key
 from p2p.wire_types import decode
 from protocol.authority import Unproven
-from protocol.leases import LeaseAsk, Receipt
+from protocol.leases import LeaseRequest, Receipt
 from protocol.methods import LEASE
 from runtime.control_socket import socket_path
 from runtime.errors import LocalFault
@@ -192,7 +192,10 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
                 await until(lambda: node.daemon.contacts.link.peer)
                 await changed(swarm, "channel", coordinator)
                 link = node.daemon.contacts.link
-                before, asked = link.peer, LeaseAsk(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram")
+                before, asked = (
+                    link.peer,
+                    LeaseRequest(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram"),
+                )
                 assert serial(node) == 1
                 with pytest.raises(Refused, match="Era 7 version 0 is not one of this run's"):
                     await link.call(LEASE, asked)
@@ -258,7 +261,7 @@ def test_what_a_revoked_key_signed_goes_out_under_the_new_one(tmp_path: Path) ->
             await at_work(again, groups=6)
         chain, kept = trusted(again).chain, 0
         for sealed in receipts(again):
-            signer = peek(sealed).signatures[0].key
+            signer = decode_unverified(sealed).signatures[0].key
             if sealed in stored:
                 kept += 1
                 assert signer == chain[0].roles["ledger"].keys[0]

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from p2p.memory.transport import MemoryNetwork
-from protocol.leases import Lease, LeaseAsk
+from protocol.leases import Lease, LeaseRequest
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import START, FakeCoordinator, make_node, until, wall
 from tests.support.swarm import working
@@ -54,7 +54,7 @@ class Greedy(FakeCoordinator):
 
     prompt: list[int]
 
-    def make_lease(self, node: bytes, ask: LeaseAsk, /, **changes: Any) -> Lease:
+    def make_lease(self, node: bytes, ask: LeaseRequest, /, **changes: Any) -> Lease:
         return super().make_lease(node, ask, prompt=self.prompt, **changes)
 
 

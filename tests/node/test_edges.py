@@ -29,7 +29,7 @@ from node.rollouts.outbox import Outbox
 from node.run_state import Switch
 from node.trust.trusted_set import Mixed
 from p2p.discovery.invite import Invite
-from p2p.envelope import document_hash, open_sealed, seal
+from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature
 from p2p.identity import generate_key, public_bytes
 from p2p.wire_types import encode
@@ -164,7 +164,7 @@ def test_a_command_without_a_daemon_says_how_to_start_one(tmp_path: Path) -> Non
 
 
 def opener(ledger: Ed25519PrivateKey):  # type: ignore[no-untyped-def]
-    return lambda sealed, kind: open_sealed(sealed, kind, RUN, {public_bytes(ledger)})
+    return lambda sealed, kind: verify_envelope(sealed, kind, RUN, {public_bytes(ledger)})
 
 
 def receipt(key: Ed25519PrivateKey, **changes: object) -> bytes:

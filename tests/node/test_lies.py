@@ -8,12 +8,12 @@ import anyio
 import msgspec
 import pytest
 
-from p2p.envelope import open_sealed, seal
+from p2p.envelope import seal, verify_envelope
 from p2p.identity import generate_key, public_bytes
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseAsk
+from protocol.leases import Lease, LeaseRequest
 from tests.support.bigram import random_table, write_table
 from tests.support.clock import run_fake
 from tests.support.fake_coordinator import HEAD_LIFE, FakeCoordinator, Node, make_node, until
@@ -152,7 +152,7 @@ def _lease_lie(**changes: object) -> Callable[[FakeCoordinator], None]:
     def install(coordinator: FakeCoordinator) -> None:
         honest = coordinator.make_lease
 
-        def lying(node: bytes, ask: LeaseAsk, /, **rest: object) -> Lease:
+        def lying(node: bytes, ask: LeaseRequest, /, **rest: object) -> Lease:
             return honest(node, ask, **{**changes, **rest})
 
         coordinator.make_lease = lying  # type: ignore[method-assign]
@@ -217,7 +217,7 @@ def test_a_false_receipt_is_not_taken_for_an_answer(tmp_path: Path) -> None:
             await until(lambda: any("false answer" in s for s in node.daemon.contacts.link.lies))
             for row in node.daemon.outbox.rows():
                 if row.receipt is not None:
-                    open_sealed(row.receipt, "receipt", coordinator.run, {public_bytes(ledger)})
+                    verify_envelope(row.receipt, "receipt", coordinator.run, {public_bytes(ledger)})
             coordinator.keys.ledger = ledger
             coordinator.decided.clear()
             await until(lambda: node.daemon.outbox.counts().get("accepted", 0) > 3)
@@ -229,17 +229,17 @@ def test_a_false_receipt_is_not_taken_for_an_answer(tmp_path: Path) -> None:
 def test_peers_that_serve_false_documents_cost_time_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         async with holding(tmp_path) as (coordinator, node, network):
-            from protocol.requests import Documents, DocumentsAsk
-            from protocol.versions import HeadAnswer
+            from protocol.requests import DocumentsRequest, DocumentsResponse
+            from protocol.versions import HeadResponse
 
             liar = Peer(network.transport("liar"), seed=3)
             other = write_table(tmp_path / "other.safetensors", random_table(99))
 
             async def documents(peer: str, data: bytes) -> bytes:
-                return encode(Documents(documents=[other.root] * len(decode(data, DocumentsAsk).hashes)))
+                return encode(DocumentsResponse(documents=[other.root] * len(decode(data, DocumentsRequest).hashes)))
 
             async def head(peer: str, data: bytes) -> bytes:
-                return encode(HeadAnswer(head=b"\x00" * 4000))
+                return encode(HeadResponse(head=b"\x00" * 4000))
 
             liar.serve("documents", documents, limit=1 << 16)
             liar.serve("head", head, limit=1 << 16)

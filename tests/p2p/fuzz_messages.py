@@ -30,7 +30,7 @@ with atheris.instrument_imports(include=["p2p", "protocol"]):
     from p2p.multiaddr import address_of, parse
     from p2p.swarm import messages as wire
     from p2p.swarm.manifest import chunk_span, manifest_of
-    from p2p.swarm.payload_file import PartialPayload, Payload
+    from p2p.swarm.payload_file import PartialPayload, PayloadFile
     from p2p.wire_types import Wire, decode, encode
     from protocol import authority, broadcast_messages, leases, requests, versions
 
@@ -42,7 +42,7 @@ TYPES = [
 _folder = Path(tempfile.mkdtemp())
 (_folder / "whole").write_bytes(bytes(range(251)) * 300)
 MANIFEST = manifest_of(_folder / "whole")
-WHOLE = Payload.open(MANIFEST, _folder / "whole")
+WHOLE = PayloadFile.open(MANIFEST, _folder / "whole")
 PART = PartialPayload(MANIFEST, _folder / "part")
 
 
@@ -55,9 +55,9 @@ def message(kind: type[Wire]) -> Callable[[bytes], None]:
 
 
 def sealed(data: bytes) -> None:
-    decoded = envelope.peek(data)
+    decoded = envelope.decode_unverified(data)
     assert envelope.signed_bytes(decoded.kind, decoded.run, decoded.payload)
-    envelope.open_sealed(data, decoded.kind, RUN, {KEY.public_key().public_bytes_raw()})
+    envelope.verify_envelope(data, decoded.kind, RUN, {KEY.public_key().public_bytes_raw()})
     raise AssertionError("a signature out of nothing")
 
 
@@ -128,7 +128,9 @@ def seeds(folder: Path) -> None:
         for number, sample in enumerate(_hexadecimal(msgspec.json.decode(path.read_bytes()))):
             for reader in range(len(READERS)):
                 (folder / f"{path.stem}-{number}-{reader}").write_bytes(bytes([reader]) + sample)
-    for number, frame in enumerate((wire.Ask(bytes(32)), wire.Want((1, 2)), wire.New((3,)), wire.Gone(4))):
+    for number, frame in enumerate(
+        (wire.PayloadRequest(bytes(32)), wire.ChunkRequest((1, 2)), wire.HaveMore((3,)), wire.NotAvailable(4))
+    ):
         for reader in range(len(TYPES), len(TYPES) + 3):
             (folder / f"frame-{number}-{reader}").write_bytes(bytes([reader]) + wire.encode(frame))
 

@@ -38,7 +38,7 @@ def test_one_input(data: bytes) -> None:
         return
 
 
-def act(one: Mux, flows: list[mux.Flow], choice: int) -> None:
+def act(one: Mux, flows: list[mux.StreamState], choice: int) -> None:
     flow = flows[choice % len(flows)]
     match choice >> 5:
         case 0:
@@ -58,14 +58,14 @@ def act(one: Mux, flows: list[mux.Flow], choice: int) -> None:
             except LocalFault:
                 assert len(flows) >= mux.STREAMS_MAX
         case _:
-            one.take(1 << 16)
+            one.data_to_send(1 << 16)
 
 
 def seeds(folder: Path) -> None:
     """The faults of the table, and an honest talk."""
     talk = b"".join(HEADER.pack(*each) for each in ((mux.OPEN, 1, 0), (mux.CREDIT, 1, 9), (mux.DATA, 1, 3)))
     talk += b"abc" + b"".join(HEADER.pack(*each) for each in ((mux.FIN, 1, 0), (mux.RESET, 1, 0), (mux.PING, 0, 7)))
-    honest = [HEADER.pack(mux.RESET, 1, 0), HEADER.pack(mux.OPEN, 2, 0) + HEADER.pack(mux.AWAY, 0, 0)]
+    honest = [HEADER.pack(mux.RESET, 1, 0), HEADER.pack(mux.OPEN, 2, 0) + HEADER.pack(mux.GOAWAY, 0, 0)]
     for number, frames in enumerate([[talk], honest, *FAULTS.values()]):
         for first in (0, 1, 126, 255):
             (folder / f"{number}-{first}").write_bytes(bytes([first]) + b"".join(frames)[:4000])

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from p2p.envelope import (
     ENVELOPE_LIMIT,
     ROLES,
-    Sealed,
+    Envelope,
     Signature,
     Verified,
+    decode_unverified,
     document_hash,
-    open_sealed,
-    peek,
     seal,
     signed_bytes,
     verify,
+    verify_envelope,
     verify_named,
 )
 from p2p.errors import BadSignature, Malformed, PeerFault
@@ -37,7 +37,7 @@ HEAD = seal("head", RUN, PAYLOAD, FIRST)
 
 def changed(data: bytes = HEAD, **fields: object) -> bytes:
     """A sealed document with other fields under the same signatures."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(peek(data), **fields))
+    return msgspec.msgpack.encode(msgspec.structs.replace(decode_unverified(data), **fields))
 
 
 def test_an_envelope_has_the_bytes_of_the_golden_vector() -> None:
@@ -47,7 +47,7 @@ def test_an_envelope_has_the_bytes_of_the_golden_vector() -> None:
     sealed = seal(VECTOR["kind"], run, payload, *keys)
     assert sealed.hex() == VECTOR["sealed"]
     assert document_hash(sealed).hex() == VECTOR["document_hash"]
-    assert open_sealed(sealed, VECTOR["kind"], run, [public_bytes(key) for key in keys], 2) == payload
+    assert verify_envelope(sealed, VECTOR["kind"], run, [public_bytes(key) for key in keys], 2) == payload
 
 
 def test_what_is_signed_binds_protocol_kind_run_and_length() -> None:
@@ -55,8 +55,8 @@ def test_what_is_signed_binds_protocol_kind_run_and_length() -> None:
 
 
 def test_the_payload_comes_back() -> None:
-    assert open_sealed(HEAD, "head", RUN, KEYS) == PAYLOAD
-    assert peek(HEAD).payload == PAYLOAD
+    assert verify_envelope(HEAD, "head", RUN, KEYS) == PAYLOAD
+    assert decode_unverified(HEAD).payload == PAYLOAD
 
 
 @pytest.mark.parametrize("kind", ROLES)
@@ -64,12 +64,12 @@ def test_a_document_passes_for_one_of_its_own_kind_only(kind: str) -> None:
     sealed = seal(kind, RUN, PAYLOAD, FIRST)
     for other in ROLES:
         if other == kind:
-            assert open_sealed(sealed, other, RUN, KEYS) == PAYLOAD
+            assert verify_envelope(sealed, other, RUN, KEYS) == PAYLOAD
             continue
         with pytest.raises(BadSignature, match=f"a {kind} where a {other}"):
-            open_sealed(sealed, other, RUN, KEYS)
+            verify_envelope(sealed, other, RUN, KEYS)
         with pytest.raises(BadSignature, match="0 of 1"):
-            open_sealed(changed(sealed, kind=other), other, RUN, KEYS)
+            verify_envelope(changed(sealed, kind=other), other, RUN, KEYS)
 
 
 def flipped(data: bytes, place: int) -> bytes:
@@ -77,7 +77,7 @@ def flipped(data: bytes, place: int) -> bytes:
 
 
 def signature_of(data: bytes) -> Signature:
-    return peek(data).signatures[0]
+    return decode_unverified(data).signatures[0]
 
 
 FORGERIES: dict[str, bytes] = {
@@ -100,40 +100,40 @@ FORGERIES: dict[str, bytes] = {
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forgery_is_no_signature(forgery: str) -> None:
     with pytest.raises(BadSignature):
-        open_sealed(FORGERIES[forgery], "head", RUN, KEYS)
+        verify_envelope(FORGERIES[forgery], "head", RUN, KEYS)
 
 
 def test_a_key_that_is_no_point_of_the_curve_signs_nothing() -> None:
     strange = b"\xff" * 32
     with pytest.raises(BadSignature, match="0 of 1"):
-        open_sealed(changed(signatures=[Signature(strange, bytes(64))]), "head", RUN, [strange])
+        verify_envelope(changed(signatures=[Signature(strange, bytes(64))]), "head", RUN, [strange])
 
 
 def test_the_same_key_twice_is_one_signature() -> None:
     twice = seal("root", RUN, PAYLOAD, FIRST, FIRST, FIRST)
-    assert len(peek(twice).signatures) == 3
+    assert len(decode_unverified(twice).signatures) == 3
     with pytest.raises(BadSignature, match="1 of 2"):
-        open_sealed(twice, "root", RUN, KEYS, 2)
+        verify_envelope(twice, "root", RUN, KEYS, 2)
 
 
 def test_a_threshold_takes_that_many_different_keys() -> None:
     two = seal("root", RUN, PAYLOAD, FIRST, THIRD)
-    assert open_sealed(two, "root", RUN, KEYS, 2) == PAYLOAD
+    assert verify_envelope(two, "root", RUN, KEYS, 2) == PAYLOAD
     with pytest.raises(BadSignature, match="2 of 3"):
-        open_sealed(two, "root", RUN, KEYS, 3)
+        verify_envelope(two, "root", RUN, KEYS, 3)
     with pytest.raises(BadSignature, match="1 of 2"):
-        open_sealed(two, "root", RUN, KEYS[:2], 2)
+        verify_envelope(two, "root", RUN, KEYS[:2], 2)
 
 
 def test_a_bad_signature_beside_enough_good_ones_does_no_harm() -> None:
-    good = peek(seal("root", RUN, PAYLOAD, FIRST, SECOND)).signatures
+    good = decode_unverified(seal("root", RUN, PAYLOAD, FIRST, SECOND)).signatures
     mixed = changed(seal("root", RUN, PAYLOAD), signatures=[Signature(KEYS[2], bytes(64)), *good])
-    assert open_sealed(mixed, "root", RUN, KEYS, 2) == PAYLOAD
+    assert verify_envelope(mixed, "root", RUN, KEYS, 2) == PAYLOAD
 
 
 def test_a_threshold_below_one_is_a_bug_of_the_caller() -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        open_sealed(changed(signatures=[]), "head", RUN, KEYS, 0)
+        verify_envelope(changed(signatures=[]), "head", RUN, KEYS, 0)
 
 
 @pytest.mark.parametrize(("kind", "run"), [("treaty", RUN), ("", RUN), ("head", RUN[:31]), ("head", b"")])
@@ -144,7 +144,7 @@ def test_only_kinds_and_runs_of_this_protocol_are_sealed(kind: str, run: bytes) 
 
 def raw(**fields: object) -> bytes:
     """An envelope built by hand."""
-    return msgspec.msgpack.encode(msgspec.structs.replace(Sealed("head", RUN, PAYLOAD, []), **fields))
+    return msgspec.msgpack.encode(msgspec.structs.replace(Envelope("head", RUN, PAYLOAD, []), **fields))
 
 
 NO_ENVELOPES: dict[str, bytes] = {
@@ -164,22 +164,22 @@ NO_ENVELOPES: dict[str, bytes] = {
 @pytest.mark.parametrize("what", NO_ENVELOPES)
 def test_what_is_no_envelope_is_malformed(what: str) -> None:
     with pytest.raises(Malformed):
-        peek(NO_ENVELOPES[what])
+        decode_unverified(NO_ENVELOPES[what])
     with pytest.raises(Malformed):
-        open_sealed(NO_ENVELOPES[what], "head", RUN, KEYS)
+        verify_envelope(NO_ENVELOPES[what], "head", RUN, KEYS)
 
 
 def test_a_document_of_32_signatures_is_read() -> None:
     keys = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(32)]
     sealed = seal("root", RUN, PAYLOAD, *keys)
-    assert open_sealed(sealed, "root", RUN, [public_bytes(key) for key in keys], 32) == PAYLOAD
+    assert verify_envelope(sealed, "root", RUN, [public_bytes(key) for key in keys], 32) == PAYLOAD
 
 
 @given(st.integers(0, len(HEAD) - 1), st.integers(1, 255))
 def test_no_changed_byte_goes_unseen(place: int, difference: int) -> None:
     data = HEAD[:place] + bytes([HEAD[place] ^ difference]) + HEAD[place + 1 :]
     with pytest.raises(PeerFault):
-        open_sealed(data, "head", RUN, KEYS)
+        verify_envelope(data, "head", RUN, KEYS)
 
 
 def test_the_name_of_a_document_is_the_blake3_of_all_its_bytes() -> None:

@@ -10,28 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.discovery.messages import PeerRecord, Reachable, ReachableAsk
-from p2p.envelope import peek
+from p2p.discovery.messages import PeerRecord, ReachableRequest, ReachableResponse
+from p2p.envelope import decode_unverified
 from p2p.errors import Malformed
 from p2p.network import Manifest
 from p2p.swarm import messages
 from p2p.wire_types import Wire, decode, encode
 from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference
-from protocol.broadcast_messages import Acknowledgement, PlanAnswer, PlanAsk, Sender, Taken
+from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, PlanRequest, PlanResponse, TransferSource
 from protocol.leases import (
     Lease,
-    LeaseAsk,
+    LeaseRequest,
     Receipt,
     Received,
     Rollout,
     Segment,
     Submission,
-    SubmitAnswer,
-    Verdicts,
-    VerdictsAsk,
+    SubmitResponse,
+    VerdictsRequest,
+    VerdictsResponse,
 )
-from protocol.requests import Answer, Documents, DocumentsAsk, Hello, Refusal, Request, Welcome
-from protocol.versions import Head, HeadAnswer, HeadAsk
+from protocol.requests import DocumentsRequest, DocumentsResponse, Hello, Refusal, Request, Response, Welcome
+from protocol.versions import Head, HeadRequest, HeadResponse
 from tests.support import paths
 
 VECTORS = json.loads((paths.VECTORS / "messages.json").read_text())
@@ -45,8 +45,8 @@ SEGMENT = Segment(version=12, root=ROOT, first=0)
 ROLLOUT = Rollout(
     tokens=[3, 300, 70_000, 2], turns=[4], logprobs=struct.pack("<4f", -0.5, 0, -1, -2), segments=[SEGMENT]
 )
-SENDER = Sender(peer="12D3KooWpeer", nbytes=16_384, began=900, ended=450)
-TAKEN = Taken(payload_hash=b"p" * 32, took=510, senders=[SENDER])
+SENDER = TransferSource(peer="12D3KooWpeer", nbytes=16_384, began=900, ended=450)
+TAKEN = PayloadTransfer(payload_hash=b"p" * 32, took=510, senders=[SENDER])
 KEYS = RoleKeys(keys=[b"k" * 32], threshold=1)
 
 INSTANCES: list[Wire] = [
@@ -65,22 +65,22 @@ INSTANCES: list[Wire] = [
     ),
     Request(recipient=NODE, id=NONCE, method="lease", expires=THEN, body=b"\x80"),
     Refusal(code="no-room", sentence="Enough rollouts are under way.", retry_after=1000),
-    Answer(body=b"\x80"),
+    Response(body=b"\x80"),
     PeerRecord(addresses=["/ip4/192.0.2.9/tcp/4001/p2p/QmA"], issued=THEN),
     Hello(
         protocols=(1, 1), software="echo2/0.1", name="a node", engine="transformers/float32/cpu", device="a CPU",
         tasks=[TASK], record=b"sealed",
     ),
     Welcome(roots=[b"sealed"], runspec=b"sealed", head=None, peers=[b"sealed"], now=THEN),
-    DocumentsAsk(hashes=[b"v" * 32]),
-    Documents(documents=[b"sealed", None]),
-    ReachableAsk(ports=[4310, 443]),
-    Reachable(observed="192.0.2.9", ports=[4310]),
-    PlanAsk(uplink=1_250_000, latency=40, failed=["QmB"]),
-    PlanAnswer(parents=["QmC", "QmD"], records=[b"sealed"]),
-    HeadAsk(),
-    HeadAnswer(head=b"sealed"),
-    LeaseAsk(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
+    DocumentsRequest(hashes=[b"v" * 32]),
+    DocumentsResponse(documents=[b"sealed", None]),
+    ReachableRequest(ports=[4310, 443]),
+    ReachableResponse(observed="192.0.2.9", ports=[4310]),
+    PlanRequest(uplink=1_250_000, latency=40, failed=["QmB"]),
+    PlanResponse(parents=["QmC", "QmD"], records=[b"sealed"]),
+    HeadRequest(),
+    HeadResponse(head=b"sealed"),
+    LeaseRequest(nonce=NONCE, era=1, version=12, root=ROOT, engine="transformers/float32/cpu"),
     Lease(
         id=LEASE, node=NODE, nonce=NONCE, task="single_sum", task_version=1, index=17, prompt=[1, 40, 7], seeds=SEEDS,
         limit=16, era=1, version=12, root=ROOT, sent=THEN, expires=THEN + 300_000,
@@ -93,9 +93,9 @@ INSTANCES: list[Wire] = [
         run=RUN, node=NODE, lease=LEASE, era=1, version=12, submission_hash=b"s" * 32, verdict="accepted", code="ok",
         reason="", trainable=True, weight=109, entry=7, entry_hash=b"e" * 32, at=THEN,
     ),
-    SubmitAnswer(received=b"sealed", receipt=None),
-    VerdictsAsk(leases=[LEASE], confirmed=[NONCE]),
-    Verdicts(receipts=[None, b"sealed"], unknown=[NONCE]),
+    SubmitResponse(received=b"sealed", receipt=None),
+    VerdictsRequest(leases=[LEASE], confirmed=[NONCE]),
+    VerdictsResponse(receipts=[None, b"sealed"], unknown=[NONCE]),
     SENDER,
     TAKEN,
     Acknowledgement(era=1, version=12, heard=950, complete=440, applied=3, taken=[TAKEN]),
@@ -184,7 +184,7 @@ def test_a_message_that_breaks_a_bound_is_refused(lie: str) -> None:
         decode(data, type(message))
 
 
-@pytest.mark.parametrize("type_", [type_ for type_ in Wire.__subclasses__() if type_ not in (Answer, HeadAsk)])
+@pytest.mark.parametrize("type_", [type_ for type_ in Wire.__subclasses__() if type_ not in (Response, HeadRequest)])
 def test_a_field_without_a_default_may_not_be_missing(type_: type[Wire]) -> None:
     fields = msgspec.msgpack.decode(encode(BY_NAME[type_.__name__]))
     for field in msgspec.structs.fields(type_):
@@ -208,7 +208,7 @@ def field(name: str, value: bytes) -> bytes:
 
 BOMBS: dict[str, tuple[type, bytes]] = {
     "a list of four thousand million tokens": (Lease, field("prompt", array(0xFFFFFFFF))),
-    "a list of four thousand million documents": (Documents, field("documents", array(0xFFFFFFFF))),
+    "a list of four thousand million documents": (DocumentsResponse, field("documents", array(0xFFFFFFFF))),
     "a map of four thousand million roles": (Root, field("roles", b"\xdf\xff\xff\xff\xff")),
     "four gigabytes in one field": (Root, field("run", b"\xc6\xff\xff\xff\xff")),
     "a megabyte of empty maps for rollouts": (Submission, field("rollouts", array(MEGABYTE, b"\x80" * MEGABYTE))),
@@ -264,7 +264,7 @@ ENVELOPE_BOMBS = {
 @pytest.mark.parametrize("bomb", ENVELOPE_BOMBS)
 def test_an_envelope_that_is_a_bomb_is_malformed_in_little_memory(bomb: str) -> None:
     data = ENVELOPE_BOMBS[bomb]
-    assert measured(peek, data) < 4 * len(data) + (1 << 18)
+    assert measured(decode_unverified, data) < 4 * len(data) + (1 << 18)
 
 
 CHUNK_FRAME_BOMBS = {
@@ -285,7 +285,11 @@ def test_a_chunk_frame_that_is_a_bomb_is_malformed_in_little_memory(bomb: str) -
 
 @given(st.binary(max_size=200), st.sampled_from([*Wire.__subclasses__()]))
 def test_no_bytes_raise_anything_but_malformed(data: bytes, type_: type[Wire]) -> None:
-    for attempt in (lambda: decode(data, type_), lambda: peek(data), lambda: messages.decode_from_holder(data)):
+    for attempt in (
+        lambda: decode(data, type_),
+        lambda: decode_unverified(data),
+        lambda: messages.decode_from_holder(data),
+    ):
         try:
             attempt()
         except Malformed:

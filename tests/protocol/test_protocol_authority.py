@@ -10,7 +10,7 @@ from p2p.wire_types import decode, encode
 from protocol import document_service
 from protocol.authority import RoleKeys, Root, Unproven, open_kept
 from protocol.leases import Receipt, Received
-from protocol.versions import HeadAsk
+from protocol.versions import HeadRequest
 
 RUN = b"r" * 32
 FIRST, SECOND, THIRD = (generate_key() for _ in range(3))
@@ -93,5 +93,5 @@ def test_a_peer_is_told_the_roots_behind_the_one_that_it_holds() -> None:
     def told(question: bytes) -> list[bytes]:
         return document_service.head(document_service.head_ask(question), b"head", sealed).roots
 
-    assert [len(told(encode(HeadAsk(root_serial=serial)))) for serial in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
-    assert told(encode(HeadAsk())) == told(b"anything at all") == told(b"") == []
+    assert [len(told(encode(HeadRequest(root_serial=serial)))) for serial in (0, 1, 2, 3, 1 << 50)] == [3, 2, 1, 0, 0]
+    assert told(encode(HeadRequest())) == told(b"anything at all") == told(b"") == []

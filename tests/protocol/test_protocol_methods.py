@@ -12,10 +12,10 @@ import pytest
 from p2p.errors import Malformed, Unreachable
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import EMPTY, FOLLOW, HEAD, METHODS, PLAN, REMAKE, SEALED, Body, Method, message
-from protocol.requests import DocumentsAsk
-from protocol.versions import HeadAnswer, HeadAsk
+from protocol.requests import DocumentsRequest
+from protocol.versions import HeadRequest, HeadResponse
 from tests.support.clock import run_fake
 from tests.support.peers import running
 
@@ -36,16 +36,16 @@ def test_each_name_stands_once_and_a_rank_is_a_sealed_methods() -> None:
 
 
 def test_a_method_takes_its_request_to_a_peer_and_brings_the_answer_back() -> None:
-    async def place(peer: str, ask: PlanAsk) -> PlanAnswer:
-        return PlanAnswer(parents=[peer, *ask.failed])
+    async def place(peer: str, ask: PlanRequest) -> PlanResponse:
+        return PlanResponse(parents=[peer, *ask.failed])
 
     async def main() -> None:
         network = MemoryNetwork(1)
         one, other = (Peer(network.transport(name), seed=0) for name in ("one", "other"))
         PLAN.serve(one, place)
         async with running(one, other):
-            answer = await PLAN.ask(other, "one", PlanAsk(failed=["x"]), timeout=5)
-            assert answer == PlanAnswer(parents=["other", "x"])
+            answer = await PLAN.ask(other, "one", PlanRequest(failed=["x"]), timeout=5)
+            assert answer == PlanResponse(parents=["other", "x"])
             with pytest.raises(Unreachable):
                 await other.request("one", PLAN.name, b"\xc1", timeout=5)
 
@@ -58,16 +58,16 @@ async def test_an_answer_that_is_none_is_the_peers_fault() -> None:
             return b"\xc1"
 
     with pytest.raises(Malformed, match="PlanResponse"):
-        await PLAN.ask(Liar(), "liar", PlanAsk(), timeout=1)
-    await REMAKE.ask(Liar(), "liar", DocumentsAsk(hashes=[]), timeout=1)  # nothing is read out of an empty answer
+        await PLAN.ask(Liar(), "liar", PlanRequest(), timeout=1)
+    await REMAKE.ask(Liar(), "liar", DocumentsRequest(hashes=[]), timeout=1)  # nothing is read out of an empty answer
 
 
 async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_no_roots() -> None:
-    asked = list[HeadAsk]()
+    asked = list[HeadRequest]()
 
-    async def answer(peer: str, ask: HeadAsk) -> HeadAnswer:
+    async def answer(peer: str, ask: HeadRequest) -> HeadResponse:
         asked.append(ask)
-        return HeadAnswer(head=None)
+        return HeadResponse(head=None)
 
     connection = Connection()
     HEAD.serve(connection, answer)
@@ -76,7 +76,7 @@ async def test_a_question_for_a_head_that_does_not_decode_is_one_that_asks_for_n
     assert limit == 1024
     for data in (b"", b"anything", b"\x80"):
         await handler("peer", data)
-    assert asked == [HeadAsk()] * 3
+    assert asked == [HeadRequest()] * 3
 
 
 async def test_a_new_method_is_a_row_a_handler_and_a_caller() -> None:
@@ -103,7 +103,7 @@ async def test_a_new_method_is_a_row_a_handler_and_a_caller() -> None:
 async def test_an_empty_answer_is_no_bytes() -> None:
     connection = Connection()
 
-    async def told(peer: str, place: PlanAnswer) -> None:
+    async def told(peer: str, place: PlanResponse) -> None:
         await anyio.lowlevel.checkpoint()
 
     FOLLOW.serve(connection, told)

@@ -21,7 +21,7 @@ from engines.process import EngineProcess
 from node.config import NodeConfig
 from node.daemon import NodeDaemon
 from p2p.discovery.invite import Invite
-from p2p.envelope import document_hash, open_sealed, peek, seal
+from p2p.envelope import decode_unverified, document_hash, seal, verify_envelope
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
@@ -32,16 +32,24 @@ from protocol.authority import Asset, RoleKeys, Root, RunSpec, TaskReference  # 
 from protocol.broadcast_messages import Acknowledgement  # fmt: skip
 from protocol.leases import (  # fmt: skip
     Lease,
-    LeaseAsk,
+    LeaseRequest,
     Receipt,
     Received,
     Submission,
-    SubmitAnswer,
-    Verdicts,
-    VerdictsAsk,
+    SubmitResponse,
+    VerdictsRequest,
+    VerdictsResponse,
 )
-from protocol.requests import Answer, Documents, DocumentsAsk, Hello, Refusal, Request, Welcome  # fmt: skip
-from protocol.versions import Head, HeadAnswer  # fmt: skip
+from protocol.requests import (  # fmt: skip
+    DocumentsRequest,
+    DocumentsResponse,
+    Hello,
+    Refusal,
+    Request,
+    Response,
+    Welcome,
+)
+from protocol.versions import Head, HeadResponse  # fmt: skip
 from runtime.child import ChildDied, ChildError
 from tests.support.bigram import VOCABULARY, BigramEngine, nudged, random_table, write_table
 from weights.diff import encode as encode_diff
@@ -225,22 +233,22 @@ class FakeCoordinator:
     def _handler(self, method: str) -> Callable[[str, bytes], Any]:
         async def handle(peer: str, data: bytes) -> bytes:
             self.asked[method] = self.asked.get(method, 0) + 1
-            sealed = peek(data)
+            sealed = decode_unverified(data)
             node = sealed.signatures[0].key
-            request = decode(open_sealed(data, "request", self.run, {node}), Request)
+            request = decode(verify_envelope(data, "request", self.run, {node}), Request)
             if method in self.refusals:
-                return encode(Answer(refusal=self.refusals[method]))
+                return encode(Response(refusal=self.refusals[method]))
             answer = getattr(self, method)(node, request.body)
-            return encode(Answer(refusal=answer) if isinstance(answer, Refusal) else Answer(body=answer))
+            return encode(Response(refusal=answer) if isinstance(answer, Refusal) else Response(body=answer))
 
         return handle
 
     async def answer_head(self, peer: str, data: bytes) -> bytes:
-        return encode(HeadAnswer(head=self.head))
+        return encode(HeadResponse(head=self.head))
 
     async def answer_documents(self, peer: str, data: bytes) -> bytes:
-        hashes = decode(data, DocumentsAsk).hashes
-        return encode(Documents(documents=[self.documents.get(wanted) for wanted in hashes]))
+        hashes = decode(data, DocumentsRequest).hashes
+        return encode(DocumentsResponse(documents=[self.documents.get(wanted) for wanted in hashes]))
 
     def hello(self, node: bytes, body: bytes) -> bytes | Refusal:
         self.known_nodes.append(decode(body, Hello).record)
@@ -249,7 +257,7 @@ class FakeCoordinator:
         )
 
     def lease(self, node: bytes, body: bytes) -> bytes | Refusal:
-        ask = decode(body, LeaseAsk)
+        ask = decode(body, LeaseRequest)
         newest = max(self.published)
         if self.finished:
             return Refusal(code="finished", sentence="The run is finished: no more leases.")
@@ -259,7 +267,7 @@ class FakeCoordinator:
         self.leases[lease.id] = lease
         return self.sealed_lease(lease)
 
-    def make_lease(self, node: bytes, ask: LeaseAsk, /, **changes: Any) -> Lease:
+    def make_lease(self, node: bytes, ask: LeaseRequest, /, **changes: Any) -> Lease:
         fields: dict[str, Any] = {
             "id": os.urandom(16), "node": node, "nonce": ask.nonce, "task": "reverse", "task_version": 1,
             "index": len(self.leases), "prompt": [2, 3, 4], "seeds": [os.urandom(16) for _ in range(self.group)],
@@ -278,20 +286,20 @@ class FakeCoordinator:
             return Refusal(code="unknown-lease", sentence="There is no such lease.")
         if self.submitted.setdefault(lease.id, body) != body:
             return Refusal(code="other-bytes", sentence="Other bytes were submitted for this lease before.")
-        return encode(SubmitAnswer(received=self.sealed_received(lease, body), receipt=self.decided.get(lease.id)))
+        return encode(SubmitResponse(received=self.sealed_received(lease, body), receipt=self.decided.get(lease.id)))
 
     def sealed_received(self, lease: Lease, body: bytes) -> bytes:
         received = Received(lease=lease.id, submission_hash=document_hash(body), at=self.now())
         return seal("received", self.run, encode(received), self.keys.ledger)
 
     def verdicts(self, node: bytes, body: bytes) -> bytes | Refusal:
-        ask = decode(body, VerdictsAsk)
+        ask = decode(body, VerdictsRequest)
         self.confirmed.update(ask.confirmed)
         for lease in ask.leases:
             if lease in self.submitted and lease not in self.decided:
                 self.decided[lease] = self.judge(self.leases[lease], self.submitted[lease])
         unknown = [lease for lease in ask.leases if lease not in self.submitted]
-        return encode(Verdicts(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown))
+        return encode(VerdictsResponse(receipts=[self.decided.get(lease) for lease in ask.leases], unknown=unknown))
 
     def acknowledge(self, node: bytes, body: bytes) -> bytes | Refusal:
         self.acknowledged.append((node, decode(body, Acknowledgement)))

@@ -28,11 +28,11 @@ from coordinator.rollouts.verification import judge
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.web import node_rows
 from engines.engine import SampleScore
-from p2p.envelope import ROLES, open_sealed, seal
+from p2p.envelope import ROLES, seal, verify_envelope
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import RoleKeys, Root, RunSpec, TaskReference
-from protocol.leases import Lease, LeaseAsk, Receipt, Rollout, Segment, Submission, SubmitAnswer
+from protocol.leases import Lease, LeaseRequest, Receipt, Rollout, Segment, Submission, SubmitResponse
 from protocol.requests import Refusal
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
@@ -73,7 +73,7 @@ def sealed_by_role(kind: str, payload: bytes) -> bytes:
 
 def opened(kind: str, document: bytes, type_: type[Any]) -> Any:
     """A sealed document, its signature verified."""
-    return decode(open_sealed(document, kind, RUN, {public_bytes(KEYS[ROLES[kind]])}), type_)
+    return decode(verify_envelope(document, kind, RUN, {public_bytes(KEYS[ROLES[kind]])}), type_)
 
 
 def rollout(lease: Lease, text: str, **changes: Any) -> Rollout:
@@ -172,10 +172,10 @@ class World:
         self.publish(step, era)
         self.books.progress = self.at(step, era=era)
 
-    def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> LeaseAsk:
+    def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> LeaseRequest:
         nonce = next(self._nonces).to_bytes(16, "big")
         fields = {"nonce": nonce, "era": era, "version": version, "root": root_of(era, version)}
-        return LeaseAsk(**(fields | {"engine": "transformers/float32/cpu"} | changes))
+        return LeaseRequest(**(fields | {"engine": "transformers/float32/cpu"} | changes))
 
     def lease(self, node: bytes = ALICE, version: int = 0, **changes: Any) -> Lease:
         answer = self.books.lease(node, self.ask(version, **changes), self.now)
@@ -188,10 +188,10 @@ class World:
         assert isinstance(answer, Refusal), answer
         return answer
 
-    def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitAnswer:
+    def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitResponse:
         self.now += 10
         answer = self.books.intake.submit(node, encode(submission), self.now)
-        assert isinstance(answer, SubmitAnswer), answer
+        assert isinstance(answer, SubmitResponse), answer
         return answer
 
     def refused(self, submission: Submission, node: bytes = ALICE) -> Receipt:

@@ -12,7 +12,7 @@ from pathlib import Path
 from p2p.https import certificate
 from p2p.https.certificate import server_context
 from p2p.https.client import HttpsClient
-from p2p.https.client_limits import Limits
+from p2p.https.client_limits import HttpsLimits
 from p2p.https.combined_network import PeerAndHttps
 from p2p.https.server import HttpsServer
 from p2p.memory.transport import MemoryNetwork
@@ -46,7 +46,7 @@ def server_beside(
     peer: AnyPeer,
     listen: str = LOOPBACK,
     *,
-    limits: Limits | None = None,
+    limits: HttpsLimits | None = None,
     identity: Shown | None = None,
     uplink: Uplink | None = None,
 ) -> PeerAndHttps:
@@ -75,7 +75,7 @@ async def running(*networks: Host) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def served(
-    listen: str = LOOPBACK, *, limits: Limits | None = None, identity: Shown | None = None, **methods: object
+    listen: str = LOOPBACK, *, limits: HttpsLimits | None = None, identity: Shown | None = None, **methods: object
 ) -> AsyncIterator[PeerAndHttps]:
     """A running server whose other network is in memory. `methods`: name=handler, requests of 1000 bytes at most."""
     server = server_beside(

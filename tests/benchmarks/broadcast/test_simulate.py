@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from benchmarks.broadcast.simulate import SOURCE_UPLINK, Outcome, alike, disturb, kill, places, simulated
-from p2p.plan.trees import Load
+from p2p.plan.trees import PayloadSize
 
-LOAD = Load(2_000_000, 1 << 15)
+LOAD = PayloadSize(2_000_000, 1 << 15)
 
 
 def outcome(n: int = 24, **how: Any) -> Outcome:
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_times() -> None:
 
 
 def test_equal_lines_end_soon_after_the_bound() -> None:
-    outcome_of_run = simulated(Load(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
+    outcome_of_run = simulated(PayloadSize(40_000_000, 156_250), alike(16, SOURCE_UPLINK, 1), SOURCE_UPLINK, 1)
     assert outcome_of_run.best <= outcome_of_run.last <= 1.25 * outcome_of_run.best
     assert outcome_of_run.surplus == 0
 
@@ -43,7 +43,7 @@ MBIT_40 = 5_000_000.0
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_broadcast_of_which_many_die_at_half_time_takes_a_third_longer_at_most(seed: int) -> None:
-    load, peers = Load(41_943_040, 163_840), alike(16, MBIT_40, seed)
+    load, peers = PayloadSize(41_943_040, 163_840), alike(16, MBIT_40, seed)
     calm, killed = (simulated(load, peers, MBIT_40, seed, trouble=trouble) for trouble in (None, kill))
     assert killed.unserved == 0
     assert len(killed.times) == 16 - 5

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.broadcast import drawing, simulate
 from benchmarks.harness.picture import BOTTOM, LEFT, RIGHT, TOP
-from p2p.plan.trees import Load
+from p2p.plan.trees import PayloadSize
 from runtime.errors import LocalFault
 
 SIMULATED = {4: 1.07, 16: 1.1, 64: 1.11}
@@ -59,7 +59,7 @@ def test_a_picture_wants_two_numbers_of_peers() -> None:
 
 
 def test_what_is_drawn_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:
-    picture = ET.fromstring(simulate.picture((2, 4), {}, Load(2_000_000, 1 << 15)))
+    picture = ET.fromstring(simulate.picture((2, 4), {}, PayloadSize(2_000_000, 1 << 15)))
     rows = [row.split("|") for row in capsys.readouterr().out.splitlines() if row.startswith("|")][2:]
     assert [row[1].strip() for row in rows] == ["2", "4"]
     assert all(float(row[5]) >= 1 for row in rows)

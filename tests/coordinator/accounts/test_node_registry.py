@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts import node_registry as roster_module
 from coordinator.accounts.node_registry import AWAY, SAVE
-from p2p.discovery.peer_records import LIFE, Known, Own, trusted
+from p2p.discovery.peer_records import LIFE, RecordIssuer, VerifiedRecord, decode_own
 from p2p.identity import peer_id, public_bytes, public_key
 from protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, RUN, T0, World, group
@@ -92,9 +92,9 @@ def test_a_node_is_admitted_once_work_of_it_was_accepted(world: World) -> None:
     assert (roster.admitted(ALICE), roster.admitted(BOB)) == (False, True)
 
 
-def record(seed: int, host: str, now: int) -> Known:
+def record(seed: int, host: str, now: int) -> VerifiedRecord:
     key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-    return trusted(Own(key, RUN).sealed([f"/ip4/{host}/tcp/4310/p2p/{peer_id(public_bytes(key))}"], now))
+    return decode_own(RecordIssuer(key, RUN).issue([f"/ip4/{host}/tcp/4310/p2p/{peer_id(public_bytes(key))}"], now))
 
 
 def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
@@ -121,7 +121,7 @@ def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restar
     assert world.books.roster.record(BOB, T0) is None
 
 
-def crowd(world: World, seeds: range, host: str, now: int) -> list[Known]:
+def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecord]:
     """Nodes of one machine, or of many, that say hello one after the other. `host`: their address, with a place for a
     number."""
     records = []
@@ -184,7 +184,7 @@ def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> Non
         key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
         node = public_bytes(key)
         through = f"/ip4/8.8.8.8/tcp/4310/p2p/{peer_id(ALICE)}/p2p-circuit/p2p/{peer_id(node)}"
-        world.books.roster.hello(node, HELLO, trusted(Own(key, RUN).sealed([through], T0)), T0 + seed)
+        world.books.roster.hello(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
     assert len(world.books.roster.records(T0 + 10)) == 5
 
 

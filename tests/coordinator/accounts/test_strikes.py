@@ -13,14 +13,14 @@ from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
 from coordinator.rollouts.request_handler import Control
 from coordinator.rollouts.verification import Verdict
 from engines.engine import SampleScore
-from p2p.discovery.peer_records import Own
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.envelope import seal
 from p2p.identity import public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
-from protocol.leases import Lease, SubmitAnswer
+from protocol.leases import Lease, SubmitResponse
 from protocol.refusals import REASONS
-from protocol.requests import Answer, Hello, Refusal, Request
+from protocol.requests import Hello, Refusal, Request, Response
 from tests.support.group_world import (
     ALICE,
     BOB,
@@ -46,18 +46,18 @@ class Node:
         self.key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
         self.control = control or control_of(world, Control)
         tasks = [TaskReference(name="reverse", version=1)]
-        record = Own(self.key, RUN).sealed([], world.now)
+        record = RecordIssuer(self.key, RUN).issue([], world.now)
         hello = Hello(
             protocols=(1, 1), software="a test", name="node", engine="transformers/float32/cpu", device="a CPU",
             tasks=tasks, record=record,
         )  # fmt: skip
         assert self.ask("hello", encode(hello)).refusal is None
 
-    def ask(self, method: str, body: bytes) -> Answer:
+    def ask(self, method: str, body: bytes) -> Response:
         now = self.world.now
         request = Request(method=method, recipient=CHANNEL, id=secrets.token_bytes(16), expires=now + 60_000, body=body)
         sealed = seal("request", RUN, encode(request), self.key)
-        return decode(self.control.answer(method, sealed, now), Answer)
+        return decode(self.control.answer(method, sealed, now), Response)
 
     def leased(self) -> Lease | Refusal:
         answer = self.ask("lease", encode(self.world.ask()))
@@ -236,4 +236,4 @@ def test_a_lease_that_is_another_keys_strikes_the_one_who_asks_and_not_its_owner
     assert refusal.code == "suspended"
     taken = owner.ask("submit", encode(group(lease)))
     assert taken.body is not None
-    assert decode(taken.body, SubmitAnswer).received is not None
+    assert decode(taken.body, SubmitResponse).received is not None

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from coordinator.demo import demo, processes
 from coordinator.demo.demo_settings import DemoOptions
-from p2p.multiaddr import Way
+from p2p.multiaddr import Route
 from runtime.errors import LocalFault
 from runtime.exit_codes import Exit
 from tests.support.children import child
@@ -85,7 +85,7 @@ def test_with_ways_the_last_two_nodes_come_by_narrow_ones_and_a_plain_one_is_kil
     ways: dict[str, str] = {}
     told = programs("good")
 
-    def node(invite: str, home: Path, name: str, route: Way) -> list[str]:
+    def node(invite: str, home: Path, name: str, route: Route) -> list[str]:
         ways[name] = route
         return told.node(invite, home, name, route)
 

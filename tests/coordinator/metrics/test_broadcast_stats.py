@@ -12,7 +12,7 @@ from coordinator.accounts.node_registry import SAVE
 from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
 from coordinator.metrics.views import BroadcastView
 from p2p.identity import peer_id
-from protocol.broadcast_messages import Acknowledgement, Sender, Taken
+from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 from protocol.requests import Hello
 from tests.support.group_world import ALICE, BOB, T0, World, group
 
@@ -20,14 +20,14 @@ MB = 1_000_000
 HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device="d", tasks=[], record=b"")
 
 
-def sender(peer: str, nbytes: int, began: int, ended: int) -> Sender:
-    return Sender(peer=peer, nbytes=nbytes, began=began, ended=ended)
+def sender(peer: str, nbytes: int, began: int, ended: int) -> TransferSource:
+    return TransferSource(peer=peer, nbytes=nbytes, began=began, ended=ended)
 
 
-def acknowledgement(version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[Sender] | None = None,
+def acknowledgement(version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[TransferSource] | None = None,
          **changes: int) -> Acknowledgement:  # fmt: skip
     """An acknowledgement; times in ms ago."""
-    taken = [Taken(payload_hash=bytes(32), took=heard - complete, senders=by)] if by else []
+    taken = [PayloadTransfer(payload_hash=bytes(32), took=heard - complete, senders=by)] if by else []
     fields = {"era": 1, "version": version, "heard": heard, "complete": complete, "applied": applied} | changes
     return Acknowledgement(**fields, taken=taken)
 
@@ -141,9 +141,9 @@ def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itsel
     message = Acknowledgement(
         era=1, version=1, heard=900, complete=100, applied=0,
         taken=[
-            Taken(payload_hash=bytes(32), took=400, senders=[sender("s", 5, 900, 500), sender("a", 9, 900, 1)]),
-            Taken(payload_hash=b"1" * 32, took=400, senders=[sender("idle", 0, 900, 1)]),
-            Taken(payload_hash=b"2" * 32, took=400, senders=[sender("s", 7, 500, 100)]),
+            PayloadTransfer(payload_hash=bytes(32), took=400, senders=[sender("s", 5, 900, 500), sender("a", 9, 900, 1)]),
+            PayloadTransfer(payload_hash=b"1" * 32, took=400, senders=[sender("idle", 0, 900, 1)]),
+            PayloadTransfer(payload_hash=b"2" * 32, took=400, senders=[sender("s", 7, 500, 100)]),
         ],
     )  # fmt: skip
     (take,) = told(("a", message, 1000)).view("s").takes

@@ -9,14 +9,14 @@ import anyio
 import pytest
 
 from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, Feeding
-from p2p.discovery.peer_records import Known
+from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer
-from p2p.plan.trees import Load
-from p2p.swarm.exchange import Broadcast
+from p2p.plan.trees import PayloadSize
+from p2p.swarm.exchange import ChunkExchange
 from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running
@@ -32,7 +32,7 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
     settings = {
         "uplinks": dict,
         "record": direct,
-        "load": lambda: Load(40 * MB, 156_250),
+        "load": lambda: PayloadSize(40 * MB, 156_250),
         "uplink": 10.0 * MB,
         "enabled": True,
     }
@@ -52,17 +52,17 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
         yield network, feeding, nodes
 
 
-def direct(peer: str) -> Known:
+def direct(peer: str) -> VerifiedRecord:
     """A record of a node that can be dialled."""
-    return Known(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
+    return VerifiedRecord(peer, (f"/ip4/192.0.2.1/tcp/4310/p2p/{peer}",), 0, peer.encode())
 
 
-async def ask(node: Peer, **fields) -> PlanAnswer:
-    return await PLAN.ask(node, "c", PlanAsk(**fields), timeout=20)
+async def ask(node: Peer, **fields) -> PlanResponse:
+    return await PLAN.ask(node, "c", PlanRequest(**fields), timeout=20)
 
 
-async def ask_all(nodes: list[Peer]) -> dict[str, PlanAnswer]:
-    answers: dict[str, PlanAnswer] = {}
+async def ask_all(nodes: list[Peer]) -> dict[str, PlanResponse]:
+    answers: dict[str, PlanResponse] = {}
 
     async def one(node: Peer) -> None:
         answers[node.peer_id] = await ask(node)
@@ -91,12 +91,12 @@ def test_nodes_that_ask_together_are_planned_together_and_told_how_to_reach_thei
 def test_those_whom_the_coordinator_feeds_go_first_at_its_own_uplink(monkeypatch):
     favoured: list[set[str]] = []
 
-    async def follow(broadcast: Broadcast, parents, children=()) -> None:
+    async def follow(broadcast: ChunkExchange, parents, children=()) -> None:
         assert broadcast._transport.peer_id == "c"
         assert not parents
         favoured.append(set(children))
 
-    monkeypatch.setattr(Broadcast, "follow", follow)
+    monkeypatch.setattr(ChunkExchange, "follow", follow)
 
     async def main():
         async with world(8) as (_, _, nodes):
@@ -137,7 +137,7 @@ def test_when_a_node_leaves_all_whose_place_changes_are_told_at_once_and_nobody_
                 async def follow(peer: str, data: bytes) -> bytes:
                     assert peer == "c"
                     assert node.peer_id not in told
-                    told[node.peer_id] = decode(data, PlanAnswer).parents
+                    told[node.peer_id] = decode(data, PlanResponse).parents
                     return b""
 
                 node.serve(FOLLOW.name, follow, limit=FOLLOW.limit)
@@ -201,8 +201,8 @@ def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and
 
 NOT_DIALABLE = {
     "has signed no record": None,
-    "names no address": Known("n0", (), 0, b"n0"),
-    "is behind a relay": Known("n0", ("/ip4/192.0.2.1/tcp/4310/p2p/r/p2p-circuit/p2p/n0",), 0, b"n0"),
+    "names no address": VerifiedRecord("n0", (), 0, b"n0"),
+    "is behind a relay": VerifiedRecord("n0", ("/ip4/192.0.2.1/tcp/4310/p2p/r/p2p-circuit/p2p/n0",), 0, b"n0"),
 }
 
 
@@ -305,7 +305,7 @@ def test_with_the_planner_switched_off_everybody_gets_an_empty_plan():
 def test_bytes_that_are_no_ask_are_answered_with_nothing():
     async def main():
         async with world(1) as (_, _, nodes):
-            for data in (b"\xc1", encode(PlanAsk(failed=["x" * 129]))):
+            for data in (b"\xc1", encode(PlanRequest(failed=["x" * 129]))):
                 with pytest.raises(Unreachable):
                     await nodes[0].request("c", PLAN.name, data, timeout=5)
 

@@ -10,7 +10,7 @@ from coordinator.publishing.publisher import Publisher, Signing
 from p2p.handlers import Handlers
 from p2p.wire_types import decode, encode
 from protocol import document_service
-from protocol.requests import Documents, DocumentsAsk
+from protocol.requests import DocumentsRequest, DocumentsResponse
 from weights.store import Store
 
 
@@ -29,8 +29,8 @@ async def asked(tmp_path: Path, documents: list[bytes], order: list[int]) -> lis
         Publisher(
             signing, store, handlers, nobody, nobody, head_file=head_file, addresses=no_addresses, clock=lambda: 0.0
         )
-        ask = encode(DocumentsAsk(hashes=[hashes[place] for place in order]))
-        return decode(await handlers.answer("documents", "anybody", ask), Documents).documents
+        ask = encode(DocumentsRequest(hashes=[hashes[place] for place in order]))
+        return decode(await handlers.answer("documents", "anybody", ask), DocumentsResponse).documents
 
 
 async def test_documents_come_in_the_order_asked(tmp_path: Path) -> None:

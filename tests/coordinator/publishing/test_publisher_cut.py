@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export
 from coordinator.publishing.publisher import Publisher, Signing
-from p2p.envelope import open_sealed, peek
+from p2p.envelope import decode_unverified, verify_envelope
 from p2p.identity import public_bytes
 from p2p.wire_types import decode
 from protocol.versions import Head
@@ -51,7 +51,7 @@ def publishing(folder: Path, key: Ed25519PrivateKey = KEY) -> Iterator[Publisher
 
 def head_of(publisher: Publisher, key: Ed25519PrivateKey = KEY) -> Head | None:
     sealed = publisher.sealed_head
-    return None if sealed is None else decode(open_sealed(sealed, "head", RUN, {public_bytes(key)}), Head)
+    return None if sealed is None else decode(verify_envelope(sealed, "head", RUN, {public_bytes(key)}), Head)
 
 
 def check(publisher: Publisher, exports: list[Export], key: Ed25519PrivateKey = KEY) -> None:
@@ -131,7 +131,9 @@ def test_cut_at_any_moment_a_new_policy_key_signs_all_that_a_node_needs_and_noth
                 assert head is not None
                 assert (head.root_serial, head.sequence > sequence) == (2, True), cut.where
                 stored = publisher._store.documents("edge") + publisher._store.documents("version")[-1:]
-                assert {one.key for each in stored for one in peek(each.sealed).signatures} == {public_bytes(NEXT)}
+                assert {one.key for each in stored for one in decode_unverified(each.sealed).signatures} == {
+                    public_bytes(NEXT)
+                }
                 assert list(publisher._edges.values()) == edges, cut.where
                 assert len(publisher._store.documents("version")) == len(exports), cut.where
                 assert len(publisher._store.documents("published")) == len(exports), cut.where

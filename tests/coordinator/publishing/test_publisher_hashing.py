@@ -12,17 +12,17 @@ from p2p.network import Manifest
 from p2p.swarm import manifest as chunks
 from p2p.swarm import open_files
 from p2p.swarm.manifest import HashedManifest
-from p2p.swarm.payload_file import Payload
+from p2p.swarm.payload_file import PayloadFile
 from tests.coordinator.publishing.test_publisher_threads import export, publishing
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> list[Payload]:
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[PayloadFile]:
     """What was offered to peers; as the network does it."""
-    offered: list[Payload] = []
+    offered: list[PayloadFile] = []
 
     async def share(self: Any, manifest: Manifest, path: Path) -> None:
-        offered.append(Payload.open(manifest, path))
+        offered.append(PayloadFile.open(manifest, path))
 
     monkeypatch.setattr("tests.coordinator.publishing.test_publisher_threads.Nobody.share", share)
     return offered
@@ -51,7 +51,7 @@ def as_written(one: Export) -> Export:
 
 
 async def test_what_the_learner_has_hashed_is_read_no_more(
-    tmp_path: Path, shared: list[Payload], read: list[int]
+    tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     made = as_written(export(tmp_path, 0, None))
     read.clear()
@@ -65,7 +65,7 @@ async def test_what_the_learner_has_hashed_is_read_no_more(
 
 
 async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
-    tmp_path: Path, shared: list[Payload], read: list[int]
+    tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     made = export(tmp_path, 0, None)
     with publishing(tmp_path) as (publisher, _):
@@ -75,7 +75,7 @@ async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
 
 
 async def test_a_file_that_the_store_had_already_is_read_before_it_is_shared(
-    tmp_path: Path, shared: list[Payload], read: list[int]
+    tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     """As after a crash between the file and the record of its version: it is not the file that the learner wrote."""
     made = as_written(export(tmp_path, 0, None))

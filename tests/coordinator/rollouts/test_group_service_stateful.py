@@ -14,7 +14,7 @@ from coordinator.rollouts.verdicts import LeaseEnd
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
-from protocol.leases import Lease, SubmitAnswer
+from protocol.leases import Lease, SubmitResponse
 from protocol.requests import Refusal
 from tests.support.group_world import ALICE, BOB, TEXT, World, group, honest_scores
 from tests.support.ledger_sums import check_sums
@@ -35,7 +35,7 @@ class BooksMachine(RuleBasedStateMachine):
         self.step, self.era, self.drawn = 0, 1, list[bytes]()
         self.checkpoint = (0, list[bytes]())
         self.final: dict[bytes, str] = {}
-        self.answers: dict[bytes, SubmitAnswer] = {}
+        self.answers: dict[bytes, SubmitResponse] = {}
         self.bad: dict[bytes, str] = {}
 
     def teardown(self) -> None:

@@ -14,7 +14,7 @@ from coordinator.rollouts.token_storage import WINDOW
 from coordinator.web import node_rows
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
-from protocol.leases import VerdictsAsk
+from protocol.leases import VerdictsRequest
 from protocol.requests import Hello
 from tests.support.group_world import ALICE, T0, World, group
 
@@ -106,7 +106,7 @@ def refused_ask(world: World) -> object:
 
 def judged_group(world: World) -> object:
     lease = world.accepted(ALICE, step_of(world))
-    return world.books.intake.verdicts(ALICE, VerdictsAsk(leases=[lease.id], confirmed=[lease.id]))
+    return world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
 def late_group(world: World) -> object:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.metrics import run_metrics
 from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, Answers, Control
 from coordinator.rollouts.verification import submission_limit
-from p2p.discovery.peer_records import LIFE, Own
+from p2p.discovery.peer_records import LIFE, RecordIssuer
 from p2p.envelope import seal
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
@@ -18,8 +18,8 @@ from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol.authority import TaskReference
 from protocol.broadcast_messages import Acknowledgement
-from protocol.leases import Lease, SubmitAnswer, Verdicts, VerdictsAsk
-from protocol.requests import Answer, Hello, Refusal, Request, Welcome
+from protocol.leases import Lease, SubmitResponse, VerdictsRequest, VerdictsResponse
+from protocol.requests import Hello, Refusal, Request, Response, Welcome
 from tests.support.group_world import ALICE, KEYS, RUN, SPEC, T0, World, control_of, group, opened
 
 ALICE_KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
@@ -32,7 +32,7 @@ HELLO = Hello(
     engine="transformers/float32/cpu",
     device="a CPU",
     tasks=[TaskReference(name="reverse", version=1)],
-    record=Own(ALICE_KEY, RUN).sealed([f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"], T0),
+    record=RecordIssuer(ALICE_KEY, RUN).issue([f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"], T0),
 )
 
 
@@ -48,11 +48,11 @@ class Desk:
         message = Request(**({"method": method, "body": body} | fields | changes))
         return seal("request", RUN, encode(message), ALICE_KEY)
 
-    def ask(self, method: str, body: bytes, **changes: Any) -> Answer:
+    def ask(self, method: str, body: bytes, **changes: Any) -> Response:
         return self.send(method, self.request(method, body, **changes))
 
-    def send(self, method: str, data: bytes) -> Answer:
-        answer = decode(self.control.answer(method, data, self.world.now), Answer)
+    def send(self, method: str, data: bytes) -> Response:
+        answer = decode(self.control.answer(method, data, self.world.now), Response)
         assert (answer.body is None) != (answer.refusal is None)
         return answer
 
@@ -83,12 +83,12 @@ def test_a_former_recipient_is_told_the_roots_for_a_day_and_greets_at_any_time(g
     assert refusal(greeted.ask("hello", encode(HELLO), recipient=b"x" * 32)).code == "wrong-recipient"
 
 
-def body(answer: Answer, type_: type[Any]) -> Any:
+def body(answer: Response, type_: type[Any]) -> Any:
     assert answer.body is not None, answer.refusal
     return decode(answer.body, type_)
 
 
-def refusal(answer: Answer) -> Refusal:
+def refusal(answer: Response) -> Refusal:
     assert answer.refusal is not None
     return answer.refusal
 
@@ -99,10 +99,10 @@ def test_a_node_says_hello_takes_a_lease_submits_and_asks_for_the_verdict(desk: 
     answer = desk.ask("lease", encode(desk.world.ask()))
     assert answer.body is not None
     lease = opened("lease", answer.body, Lease)
-    taken = body(desk.ask("submit", encode(group(lease))), SubmitAnswer)
+    taken = body(desk.ask("submit", encode(group(lease))), SubmitResponse)
     assert taken.received is not None
     desk.world.decide_all()
-    verdicts = body(desk.ask("verdicts", encode(VerdictsAsk(leases=[lease.id]))), Verdicts)
+    verdicts = body(desk.ask("verdicts", encode(VerdictsRequest(leases=[lease.id]))), VerdictsResponse)
     assert verdicts.receipts[0] is not None
     (row,) = desk.world.rows()
     assert (row.name, row.version, row.accepted, row.weight, row.points) == ("alice", 0, 1, 140, 140)
@@ -229,20 +229,20 @@ async def test_on_a_network_each_method_is_answered_by_its_name(desk: Desk) -> N
     limits = {name: method.limit for name, method in handlers.methods.items()}
     assert set(served) == {"hello", "lease", "submit", "verdicts", "acknowledge"}
     assert limits["submit"] > submission_limit(SPEC) > limits["lease"]
-    answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    answer = decode(await served["hello"]("peer", desk.request("hello", encode(HELLO))), Response)
     assert answer.body is not None
     message = Acknowledgement(era=1, version=0, heard=0, complete=0, applied=0)
-    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(message))), Answer)
-    assert answer == Answer(body=b"")
-    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", b"nonsense")), Answer)
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", encode(message))), Response)
+    assert answer == Response(body=b"")
+    answer = decode(await served["acknowledge"]("peer", desk.request("acknowledge", b"nonsense")), Response)
     assert refusal(answer).code == "malformed"
-    answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Answer)
+    answer = decode(await served["verdicts"]("peer", desk.request("hello", encode(HELLO))), Response)
     assert refusal(answer).code == "wrong-method"
 
 
 WRONG_RECORDS = {
-    "of another key": ("bad-signature", Own(BOB_KEY, RUN).sealed([], T0)),
-    "of another run": ("bad-signature", Own(ALICE_KEY, bytes(32)).sealed([], T0)),
+    "of another key": ("bad-signature", RecordIssuer(BOB_KEY, RUN).issue([], T0)),
+    "of another run": ("bad-signature", RecordIssuer(ALICE_KEY, bytes(32)).issue([], T0)),
     "that is none": ("malformed", b"\xc1"),
 }
 
@@ -255,10 +255,10 @@ def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
 
 
 def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
-    own, where = Own(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
+    own, where = RecordIssuer(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
     for wrong in (T0 + LIFE, T0 - LIFE, T0):
         assert not desk.world.books.roster.records(T0)
-        record = own.sealed(where, wrong)
+        record = own.issue(where, wrong)
         body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
     (known,) = desk.world.books.roster.records(T0)
     assert (known.peer, known.sealed) == (peer_id(ALICE), record)
@@ -271,15 +271,15 @@ def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_to
     taken = desk.ask("submit", encode(group(lease)))
     assert (taken.body is not None, taken.verdicts) == (True, None)
     desk.world.decide_all()
-    asked = VerdictsAsk(leases=[lease.id, bytes(16)])
+    asked = VerdictsRequest(leases=[lease.id, bytes(16)])
     answer = desk.ask("lease", encode(desk.world.ask(era=9)), verdicts=asked)
     assert refusal(answer).code == "wrong-version"
     assert answer.verdicts is not None
     assert answer.verdicts.receipts[0] is not None
     assert answer.verdicts.unknown == [bytes(16)]
-    confirmed = VerdictsAsk(leases=[], confirmed=[lease.id])
+    confirmed = VerdictsRequest(leases=[], confirmed=[lease.id])
     again = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed)
-    assert (again.body is not None, again.verdicts) == (True, Verdicts(receipts=[]))
+    assert (again.body is not None, again.verdicts) == (True, VerdictsResponse(receipts=[]))
     assert desk.world.books.database.value("SELECT confirmed FROM verdicts") == 1
     bent = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed, recipient=bytes(32))
     assert (refusal(bent).code, bent.verdicts) == ("wrong-recipient", None)

@@ -20,7 +20,7 @@ from coordinator.rollouts.request_priority import (
 from p2p.handlers import Handlers
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode
-from protocol.requests import Answer
+from protocol.requests import Response
 from tests.support.group_world import World, control_of
 
 
@@ -79,7 +79,7 @@ def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: Wor
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
             connection.waiting["submit"] = unanswered
-            refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
+            refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Response).refusal
             assert refusal is not None
             assert (refusal.code, refusal.retry_after) == (code, again)
 
@@ -94,7 +94,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
     connection.waiting["plan"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await connection.methods["lease"].handler("peer", b"no request at all"), Response).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 
@@ -107,7 +107,7 @@ def test_a_submission_is_read_however_many_requests_are_unanswered(world: World)
     connection.waiting["submit"] = 10 * BURST
 
     async def main() -> None:
-        refusal = decode(await connection.methods["submit"].handler("peer", b"no request at all"), Answer).refusal
+        refusal = decode(await connection.methods["submit"].handler("peer", b"no request at all"), Response).refusal
         assert refusal is not None
         assert refusal.code == "malformed"
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from p2p.wire_types import encode
-from protocol.leases import Lease, Submission, VerdictsAsk
+from protocol.leases import Lease, Submission, VerdictsRequest
 from protocol.requests import Hello, Refusal
 from tests.support.group_world import ALICE, BOB, SPEC, T0, World, group
 
@@ -79,7 +79,7 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
     assert kept(world, bad.id) > 1_300_000, "within the window a verdict can be run again"
     a_day_later(world, [accepted])
     assert [kept(world, lease) <= MOST_OF_A_GROUP for lease in (accepted, bad.id)] == [True, True]
-    receipts = world.books.intake.verdicts(BOB, VerdictsAsk(leases=[bad.id])).receipts
+    receipts = world.books.intake.verdicts(BOB, VerdictsRequest(leases=[bad.id])).receipts
     assert receipts[0] is not None, "the receipt stays for its node"
 
 

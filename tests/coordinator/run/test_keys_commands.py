@@ -14,7 +14,7 @@ from coordinator.run import keys, keys_commands, root_request, setup, signing
 from coordinator.run.keys import ONLINE, ROLES
 from coordinator.run.root_request import RootRequest, SignedRoot
 from coordinator.run.signing import ROOT_LIFE, Untrusted
-from p2p.envelope import peek, seal
+from p2p.envelope import decode_unverified, seal
 from p2p.identity import generate_key, load_key, public_bytes
 from p2p.wire_types import decode, encode
 from protocol.authority import MOST_ROOTS, RoleKeys, Root, RunSpec
@@ -88,7 +88,7 @@ def test_the_root_key_signs_its_successor_and_the_runspec_goes_with_it(home: Pat
     change(home, "root")
     change(home, "root", now=LATER + 1, since=NOW)
     run = load(home)
-    signers = {one.key for one in peek(run.runspec_sealed).signatures}
+    signers = {one.key for one in decode_unverified(run.runspec_sealed).signatures}
     assert signers == {root.roles["root"].keys[0] for root in run.chain[1:]}
     assert run.runspec == first.runspec
     assert run.root.revoked == {run.chain[1].roles["root"].keys[0]: NOW}
@@ -145,7 +145,7 @@ def test_an_answer_for_another_run_names_both_runs(home: Path, tmp_path: Path) -
     change(home, "policy", out=tmp_path / "policy")
     answer = root_request.read((_signed_file(home, tmp_path / "policy")).read_bytes(), SignedRoot, "policy.signed")
     assert isinstance(answer, SignedRoot)
-    sealed, key = peek(answer.root), load_key(home / "keys/root.pem")
+    sealed, key = decode_unverified(answer.root), load_key(home / "keys/root.pem")
     foreign = msgspec.structs.replace(decode(sealed.payload, Root), run=b"x" * 32)
     other = msgspec.structs.replace(answer, root=seal("root", b"x" * 32, encode(foreign), key))
     (tmp_path / "other.signed").write_bytes(msgspec.msgpack.encode(other))
@@ -202,7 +202,7 @@ BAD_REQUESTS: dict[str, Forged] = {
     "no Root": lambda asked, root: msgspec.structs.replace(asked, root=b"\xc1"),
     "a chain that does not hold": lambda asked, root: msgspec.structs.replace(asked, roots=asked.roots[1:]),
     "another RunSpec": lambda asked, root: msgspec.structs.replace(
-        asked, runspec=seal("runspec", root.run, peek(asked.runspec).payload, generate_key())
+        asked, runspec=seal("runspec", root.run, decode_unverified(asked.runspec).payload, generate_key())
     ),
 }  # fmt: skip
 
@@ -223,7 +223,7 @@ def test_a_signed_root_with_another_runspec_is_not_installed(home: Path, tmp_pat
     change(home, None, out=tmp_path / "request")
     keys_commands.sign(tmp_path / "request", home / "keys", secret=None, confirm=lambda lines: True)
     answer = msgspec.msgpack.decode((tmp_path / "request.signed").read_bytes(), type=SignedRoot)
-    spec = decode(peek(answer.runspec).payload, RunSpec)
+    spec = decode(decode_unverified(answer.runspec).payload, RunSpec)
     other = seal(
         "runspec", spec.run, encode(msgspec.structs.replace(spec, staleness=9)), load_key(home / "keys/root.pem")
     )

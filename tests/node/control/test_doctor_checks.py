@@ -14,20 +14,20 @@ from node.control import doctor_checks
 from node.control.doctor_checks import Attempt
 from node.control.doctor_probes import examine
 from p2p.discovery.invite import Invite
-from p2p.discovery.messages import Reachable
+from p2p.discovery.messages import ReachableResponse
 from p2p.envelope import seal
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
 from p2p.wire_types import encode
-from protocol.versions import Head, HeadAnswer
+from protocol.versions import Head, HeadResponse
 from runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
 GOOD = Attempt(way="direct", address=ADDRESS, seconds=0.1)
 DEAD = Attempt(way="direct", address=ADDRESS, trouble="no answer within 10 s")
 OVER_HTTPS = Attempt(way="https", address="/dns4/c.example/tcp/4311/https/p2p/c", seconds=0.2)
-SEEN = Reachable(observed="203.0.113.5", ports=[])
+SEEN = ReachableResponse(observed="203.0.113.5", ports=[])
 NOW = 1_700_000_000_000
 
 FINDINGS = {
@@ -42,7 +42,12 @@ FINDINGS = {
     "a clock that is behind": (doctor_checks.clock(NOW + 60_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
     "a clock that is ahead": (doctor_checks.clock(NOW - 3_600_000, NOW), "bad", Exit.TEMPORARY, "timedatectl"),
     "a clock that agrees": (doctor_checks.clock(NOW - 59_000, NOW), "good", 0, ""),
-    "an open port": (doctor_checks.reachable(Reachable(observed="203.0.113.5", ports=[7]), [7], None), "good", 0, ""),
+    "an open port": (
+        doctor_checks.reachable(ReachableResponse(observed="203.0.113.5", ports=[7]), [7], None),
+        "good",
+        0,
+        "",
+    ),
     "a closed port, with a relay": (doctor_checks.reachable(SEEN, [4001], None), "poor", 0, "forward TCP port 4001"),
     "a closed port, and no relay": (doctor_checks.reachable(SEEN, [], "full"), "poor", 0, "tcp/4001"),
     "nobody to ask": (doctor_checks.reachable(None, [], None), "good", 0, ""),
@@ -98,7 +103,7 @@ async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(t
             era=1, version=0, version_hash=bytes(32), index_hash=bytes(32), step=0, sequence=1, addresses=[],
             root_serial=1, issued=now, expires=now + 1000,
         ))  # fmt: skip
-        return encode(HeadAnswer(head=seal("head", bytes(32), sealed, key)))
+        return encode(HeadResponse(head=seal("head", bytes(32), sealed, key)))
 
     coordinator.serve("head", head, limit=100)
     task = asyncio.create_task(coordinator.run())

@@ -8,11 +8,11 @@ from node.links import local_discovery
 from node.links.local_discovery import choose, normal
 from node.main import _invite
 from p2p.discovery.invite import Invite
-from p2p.discovery.mdns import Nearby
+from p2p.discovery.mdns import Announcement
 
 
-def announced(name: str, address: str, root: bytes = b"h") -> Nearby:
-    return Nearby(name=name, invite=Invite(run=b"r" * 32, root_hash=root * 32, addresses=[address]))
+def announced(name: str, address: str, root: bytes = b"h") -> Announcement:
+    return Announcement(name=name, invite=Invite(run=b"r" * 32, root_hash=root * 32, addresses=[address]))
 
 
 HONEST = announced("a run", "/ip4/10.0.0.1/tcp/1")

@@ -6,8 +6,8 @@ from unittest import mock
 import pytest
 
 from node.links.neighbours import ANCHORS, NEIGHBOURS, PER_SUBNET, REMEMBERED, Neighbours, chosen
-from p2p.discovery.dialer import Strangers
-from p2p.discovery.peer_records import LIFE, Own
+from p2p.discovery.dialer import PeerDialer
+from p2p.discovery.peer_records import LIFE, RecordIssuer
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.limits.dial_backoff import FAILURE_EACH, FAILURES
@@ -66,12 +66,12 @@ def record(host: str, *, now: int = NOW, names: int = 1) -> tuple[str, bytes]:
     """A new peer's first address, and its record."""
     key = generate_key()
     where = [address(host.format(number), peer_id(public_bytes(key))) for number in range(names)]
-    return where[0], Own(key, RUN).sealed(where, now)
+    return where[0], RecordIssuer(key, RUN).issue(where, now)
 
 
 def world(path: Path, *dead: str, now: int = NOW) -> tuple[Lines, Neighbours]:
     lines = Lines(*dead)
-    strangers = Strangers(lines, RUN, lambda: now)  # type: ignore[arg-type]
+    strangers = PeerDialer(lines, RUN, lambda: now)  # type: ignore[arg-type]
     return lines, Neighbours(lines, strangers, path / "peers", 0)  # type: ignore[arg-type]
 
 

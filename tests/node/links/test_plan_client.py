@@ -7,12 +7,12 @@ import anyio
 import pytest
 
 from node.links.plan_client import LOOK, Parents
-from p2p.discovery.dialer import Strangers
+from p2p.discovery.dialer import PeerDialer
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer
 from p2p.wire_types import encode
-from protocol.broadcast_messages import PlanAnswer, PlanAsk
+from protocol.broadcast_messages import PlanRequest, PlanResponse
 from protocol.methods import FOLLOW, PLAN
 from tests.support.clock import run_fake
 from tests.support.peers import running
@@ -24,14 +24,14 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
     network = MemoryNetwork(1)
     coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
 
-    async def plan(peer: str, ask: PlanAsk) -> PlanAnswer:
-        return PlanAnswer(parents=["a"])
+    async def plan(peer: str, ask: PlanRequest) -> PlanResponse:
+        return PlanResponse(parents=["a"])
 
     async def connected() -> str:
         return "c"
 
     PLAN.serve(coordinator, plan)
-    strangers = Strangers(node, bytes(32), lambda: 0)
+    strangers = PeerDialer(node, bytes(32), lambda: 0)
     parents = Parents(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
@@ -44,16 +44,16 @@ def test_the_coordinator_tells_a_node_of_its_place_without_being_asked():
     async def main():
         async with world() as (coordinator, _, parents):
             assert parents.parents == ["a"]
-            await FOLLOW.ask(coordinator, "n", PlanAnswer(parents=["c", "a"]), timeout=5)
+            await FOLLOW.ask(coordinator, "n", PlanResponse(parents=["c", "a"]), timeout=5)
             assert parents.parents == ["c", "a"]
 
     run_fake(main)
 
 
 BAD = {
-    "another peer says whom to follow": ("a", encode(PlanAnswer(parents=["a", "a"]))),
+    "another peer says whom to follow": ("a", encode(PlanResponse(parents=["a", "a"]))),
     "the coordinator says nonsense": ("c", b"\xc1"),
-    "the coordinator says a thing of another kind": ("c", encode(PlanAnswer(parents=[])) + b"\x00"),
+    "the coordinator says a thing of another kind": ("c", encode(PlanResponse(parents=[])) + b"\x00"),
 }
 
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from node.links.reachability import Reach
-from p2p.discovery.messages import Reachable
-from p2p.discovery.peer_records import RENEW, Own, trusted
+from p2p.discovery.messages import ReachableResponse
+from p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
 from p2p.wire_types import encode
@@ -27,7 +27,7 @@ class FakeNetwork:
 
     peer_id = ME
 
-    def __init__(self, verdict: Reachable | None, relays: tuple[str, ...] = ()) -> None:
+    def __init__(self, verdict: ReachableResponse | None, relays: tuple[str, ...] = ()) -> None:
         self.verdict, self.relays = verdict, relays
         self.own = [OWN]
         self.reservations: dict[str, str] = {}
@@ -63,7 +63,7 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     reach = Reach(
         network, network, network,
         relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
-        changed=changes.append, own=Own(KEY, bytes(32)), now=wall,
+        changed=changes.append, own=RecordIssuer(KEY, bytes(32)), now=wall,
     )  # fmt: skip
     await reach.record()
     task = asyncio.create_task(reach.run())
@@ -74,7 +74,7 @@ async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
 
 def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_relay():
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
         async with reaching(network) as (reach, changes):
             assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
             assert changes == ["this node's addresses changed"]
@@ -87,7 +87,7 @@ def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_rel
 @pytest.mark.parametrize("relay", ["coordinator", "other"])
 def test_a_node_that_cannot_be_dialled_reserves_at(relay):
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=(relay,))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=(relay,))
         async with reaching(network) as (reach, changes):
             assert network.reservations == {relay: COORDINATOR if relay == "coordinator" else OTHER}
             assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
@@ -99,7 +99,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
 
 def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
     async def main() -> None:
-        network = FakeNetwork(Reachable(), relays=("other",))
+        network = FakeNetwork(ReachableResponse(), relays=("other",))
         network.by = "relay"
         async with reaching(network):
             assert list(network.reservations) == ["other"]
@@ -109,7 +109,7 @@ def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
 
 def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
     async def main() -> None:
-        async with reaching(FakeNetwork(Reachable(observed="198.51.100.7"))) as (reach, changes):
+        async with reaching(FakeNetwork(ReachableResponse(observed="198.51.100.7"))) as (reach, changes):
             assert reach.found.startswith("by nobody")
             assert not changes
 
@@ -118,7 +118,7 @@ def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
 
 def test_a_coordinator_that_gives_no_verdict_changes_nothing():
     async def main() -> None:
-        for verdict in (None, Reachable()):
+        for verdict in (None, ReachableResponse()):
             network = FakeNetwork(verdict, relays=("coordinator",))
             async with reaching(network) as (reach, changes):
                 assert not network.reservations
@@ -130,7 +130,7 @@ def test_a_coordinator_that_gives_no_verdict_changes_nothing():
 
 def test_the_relays_that_the_owner_named_are_used_in_any_case():
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]), relays=("other",))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]), relays=("other",))
         async with reaching(network, relays=(OTHER,)):
             assert list(network.reservations) == ["other"]
 
@@ -139,10 +139,10 @@ def test_the_relays_that_the_owner_named_are_used_in_any_case():
 
 def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[]), relays=("coordinator",))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=("coordinator",))
         async with reaching(network) as (reach, changes):
             network.own = ["/ip4/10.9.9.9/tcp/4000"]
-            network.verdict = Reachable(observed="203.0.113.1", ports=[4000])
+            network.verdict = ReachableResponse(observed="203.0.113.1", ports=[4000])
             await asyncio.sleep(10)
             assert not network.reservations, "the relay is given back"
             assert len(changes) == 2
@@ -153,7 +153,7 @@ def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
 
 def test_the_question_is_asked_again_after_a_while_only():
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
         async with reaching(network):
             await asyncio.sleep(590)
             assert network.questions == 1
@@ -165,18 +165,21 @@ def test_the_question_is_asked_again_after_a_while_only():
 
 def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_is_over():
     async def main() -> None:
-        network = FakeNetwork(Reachable(observed="198.51.100.7", ports=[4000]))
+        network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
         async with reaching(network) as (reach, changes):
-            first = trusted(await reach.record())
+            first = decode_own(await reach.record())
             assert first.addresses == (f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}")
-            network.own, network.verdict = ["/ip4/10.9.9.9/tcp/4000"], Reachable(observed="203.0.113.1", ports=[4000])
+            network.own, network.verdict = (
+                ["/ip4/10.9.9.9/tcp/4000"],
+                ReachableResponse(observed="203.0.113.1", ports=[4000]),
+            )
             await asyncio.sleep(10)
-            second = trusted(await reach.record())
+            second = decode_own(await reach.record())
             assert second.issued > first.issued
             assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
             assert len(changes) == 2
             await asyncio.sleep(RENEW / 1000 + 10)
             assert changes[2] == changes[-1] == "this node's record is to be issued anew"
-            assert trusted(await reach.record()).issued >= second.issued + RENEW
+            assert decode_own(await reach.record()).issued >= second.issued + RENEW
 
     run_fake(main)

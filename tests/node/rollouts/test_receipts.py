@@ -11,7 +11,7 @@ from node.cli import main
 from node.home import run_folder
 from node.rollouts.outbox import Outbox
 from node.trust.trust_store import Records
-from p2p.envelope import document_hash, open_sealed, seal
+from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.wire_types import encode
 from protocol.leases import Receipt
@@ -64,7 +64,7 @@ class Home:
         return run_folder(self.path, self.coordinator.run) / "outbox.sqlite"
 
     def _open(self, sealed: bytes, kind: str) -> bytes:
-        return open_sealed(sealed, kind, self.coordinator.run, {public_bytes(self.coordinator.keys.ledger)})
+        return verify_envelope(sealed, kind, self.coordinator.run, {public_bytes(self.coordinator.keys.ledger)})
 
 
 def home_of(folder: Path, passphrase: str | None) -> Home:

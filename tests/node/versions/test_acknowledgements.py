@@ -8,9 +8,9 @@ import anyio
 from node.links.coordinator_client import Refused
 from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
 from p2p.errors import Unreachable
-from p2p.network import Feed, Fetched
+from p2p.network import FetchReport, PeerTransfer
 from p2p.wire_types import decode, encode
-from protocol.broadcast_messages import Acknowledgement, Sender
+from protocol.broadcast_messages import Acknowledgement, TransferSource
 from protocol.requests import Refusal
 from tests.support.clock import run_fake
 
@@ -34,8 +34,8 @@ class Connection:
         self.told.append((now, message))
 
 
-def feed(peer: str, nbytes: int, began: float = 0.0, ended: float = 1.0) -> Feed:
-    return Feed(peer=peer, nbytes=nbytes, began=began, ended=ended)
+def feed(peer: str, nbytes: int, began: float = 0.0, ended: float = 1.0) -> PeerTransfer:
+    return PeerTransfer(peer=peer, nbytes=nbytes, began=began, ended=ended)
 
 
 def running(connection: Connection) -> AbstractAsyncContextManager[Acknowledger]:
@@ -60,7 +60,7 @@ def test_moments_are_told_as_so_long_ago() -> None:
             node.heard(1, 7)
             await anyio.sleep(3)
             node.heard(1, 7)  # the Head again, with another sequence
-            node.fetched(b"p" * 32, Fetched(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
+            node.fetched(b"p" * 32, FetchReport(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
             await anyio.sleep(1)
             node.held(1, 7)
 
@@ -70,7 +70,7 @@ def test_moments_are_told_as_so_long_ago() -> None:
     assert (message.heard, message.complete, message.applied) == (4000, 1000, 0)
     (taken,) = message.taken
     assert (taken.payload_hash, taken.took) == (b"p" * 32, 2000)
-    assert taken.senders == [Sender(peer="s", nbytes=10, began=2500, ended=1250)]
+    assert taken.senders == [TransferSource(peer="s", nbytes=10, began=2500, ended=1250)]
 
 
 def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
@@ -135,7 +135,7 @@ def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() 
             assert len(node._heard) == HEADS
             for number in range(20):
                 node.fetched(
-                    bytes([number]) * 32, Fetched(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
+                    bytes([number]) * 32, FetchReport(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
                 )
             node.held(1, 99)
 

@@ -9,7 +9,7 @@ from node.versions.payload_fetcher import FETCH_PATIENCE, Payloads
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
 from p2p.wire_types import decode
-from protocol.requests import DocumentsAsk
+from protocol.requests import DocumentsRequest
 from protocol.versions import manifest_of_edge
 from tests.support import bigram
 from tests.support.clock import run_fake
@@ -135,7 +135,7 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
         answer = coordinator.answer_documents
 
         async def counted(peer: str, data: bytes) -> bytes:
-            asked.extend(decode(data, DocumentsAsk).hashes)
+            asked.extend(decode(data, DocumentsRequest).hashes)
             return await answer(peer, data)
 
         coordinator.answer_documents = counted  # type: ignore[method-assign]

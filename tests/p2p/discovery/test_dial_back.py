@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from p2p.discovery.dial_back import AT_ONCE, METHOD, PAUSE, PORTS, TIMEOUT, DialBack, ip_of, ports_of
-from p2p.discovery.messages import Reachable, ReachableAsk
+from p2p.discovery.messages import ReachableRequest, ReachableResponse
 from p2p.errors import Busy, Unreachable
 from p2p.multiaddr import tcp
 from p2p.wire_types import decode, encode
@@ -25,8 +25,10 @@ class Seen:
         return self.address
 
 
-async def answer(address: str | None, *ports: int) -> Reachable:
-    return decode(await DialBack(Seen(address)).answer("peer", encode(ReachableAsk(ports=list(ports)))), Reachable)
+async def answer(address: str | None, *ports: int) -> ReachableResponse:
+    return decode(
+        await DialBack(Seen(address)).answer("peer", encode(ReachableRequest(ports=list(ports)))), ReachableResponse
+    )
 
 
 @pytest.fixture
@@ -39,11 +41,13 @@ async def test_a_port_that_listens_is_found_and_one_that_does_not_is_not(listeni
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         asked = (listening, closed.getsockname()[1])
-        assert await answer("/ip4/127.0.0.1/tcp/5", *asked) == Reachable(observed="127.0.0.1", ports=[listening])
+        assert await answer("/ip4/127.0.0.1/tcp/5", *asked) == ReachableResponse(
+            observed="127.0.0.1", ports=[listening]
+        )
 
 
 async def test_who_comes_through_a_relay_gets_no_verdict(listening):
-    assert await answer("/ip4/127.0.0.1/tcp/5/p2p/r/p2p-circuit/p2p/p", listening) == Reachable()
+    assert await answer("/ip4/127.0.0.1/tcp/5/p2p/r/p2p-circuit/p2p/p", listening) == ReachableResponse()
 
 
 async def test_a_privileged_port_is_not_tried(monkeypatch):
@@ -62,7 +66,7 @@ async def test_a_privileged_port_is_not_tried(monkeypatch):
 def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(first):
     async def main():
         seen = Seen(first)
-        dialback, ask = DialBack(seen), encode(ReachableAsk(ports=[]))
+        dialback, ask = DialBack(seen), encode(ReachableRequest(ports=[]))
         await dialback.answer("eve", ask)
         seen.address = first.replace("8.8.8.8", "8.8.8.9")
         for _ in range(3):
@@ -70,7 +74,7 @@ def test_a_second_question_from_one_place_is_not_answered_and_waits_for_nothing(
                 await dialback.answer("mallory", ask)
         assert asyncio.get_running_loop().time() == began
         seen.address = "/ip4/8.8.4.4/tcp/5"
-        assert decode(await dialback.answer("alice", ask), Reachable).observed == "8.8.4.4"
+        assert decode(await dialback.answer("alice", ask), ReachableResponse).observed == "8.8.4.4"
         seen.address = first
         await asyncio.sleep(PAUSE)
         await dialback.answer("mallory", ask)
@@ -93,7 +97,7 @@ def test_a_question_for_which_no_attempt_is_left_is_not_answered_and_waits_for_n
     monkeypatch.setattr("anyio.connect_tcp", connect)
 
     async def main():
-        seen, ask = Seen(""), encode(ReachableAsk(ports=[4310, 4311, 4312, 4313]))
+        seen, ask = Seen(""), encode(ReachableRequest(ports=[4310, 4311, 4312, 4313]))
         dialback = DialBack(seen)
         async with asyncio.TaskGroup() as group:
             for number in range(AT_ONCE // PORTS):
@@ -140,5 +144,7 @@ async def test_real_peers_dial_back(listen):
     a, b = new_peer(listen=listen), new_peer(listen=listen)
     async with running(a, b):
         ports = ports_of(await a.addresses())
-        answer = decode(await a.request(b.peer_id, METHOD, encode(ReachableAsk(ports=ports)), timeout=60), Reachable)
-        assert answer == Reachable(observed=listen.split("/")[2], ports=ports)
+        answer = decode(
+            await a.request(b.peer_id, METHOD, encode(ReachableRequest(ports=ports)), timeout=60), ReachableResponse
+        )
+        assert answer == ReachableResponse(observed=listen.split("/")[2], ports=ports)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from p2p.discovery.invite import Invite
-from p2p.discovery.mdns import LONGEST, MOST, VERSION, Nearby, announce, discover, parse, private, texts
+from p2p.discovery.mdns import LONGEST, MOST, VERSION, Announcement, announce, discover, parse, private, txt_record
 from p2p.errors import LocalFault, Malformed
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.168.1.7/tcp/4310/p2p/c"], https_key=b"k" * 32)
-NEARBY = Nearby(name="café", invite=INVITE)
-RECORD = {key.encode(): value for key, value in texts(NEARBY).items()}
+NEARBY = Announcement(name="café", invite=INVITE)
+RECORD = {key.encode(): value for key, value in txt_record(NEARBY).items()}
 
 
 def test_what_is_announced_is_read_again():
@@ -60,9 +60,9 @@ def test_a_name_cannot_write_on_the_terminal():
 
 def test_no_more_addresses_are_announced_than_fit():
     many = Invite(run=INVITE.run, root_hash=INVITE.root_hash, addresses=["/" + "x" * 300, *map(str, range(15))])
-    assert parse({k.encode(): v for k, v in texts(Nearby(name="", invite=many)).items()}).invite.addresses == [
-        str(number) for number in range(MOST)
-    ]
+    assert parse(
+        {k.encode(): v for k, v in txt_record(Announcement(name="", invite=many)).items()}
+    ).invite.addresses == [str(number) for number in range(MOST)]
 
 
 def test_only_private_addresses_are_announced_on():
@@ -80,11 +80,11 @@ def test_only_private_addresses_are_announced_on():
 
 async def test_a_run_is_announced_and_found_on_the_loopback_interface():
     # A run of its own: the same test may be running beside this one.
-    here = Nearby(name="café", invite=msgspec.structs.replace(INVITE, run=os.urandom(32)))
+    here = Announcement(name="café", invite=msgspec.structs.replace(INVITE, run=os.urandom(32)))
     task = asyncio.create_task(announce(here, {"127.0.0.1": 4310}))
     try:
         await asyncio.sleep(0)
-        announcements: list[Nearby] = []
+        announcements: list[Announcement] = []
         for _ in range(20):
             announcements = await discover(1.0, ["127.0.0.1"])
             if here in announcements or task.done():

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.discovery.messages import PeerRecord
-from p2p.discovery.peer_records import KEPT, LIFE, LIMIT, MOST, RENEW, SKEW, Book, Own, dials, opened
+from p2p.discovery.peer_records import (
+    KEPT,
+    LIFE,
+    LIMIT,
+    MOST,
+    RENEW,
+    SKEW,
+    RecordBook,
+    RecordIssuer,
+    is_dialable,
+    verify,
+)
 from p2p.envelope import seal
 from p2p.errors import BadSignature, Malformed, P2PError, Stale
 from p2p.identity import peer_id, public_bytes
@@ -37,10 +48,12 @@ def record(addresses: list[str], issued: int = NOW, signer: int = 1, kind: str =
 
 
 def test_a_record_has_the_bytes_of_the_golden_vector() -> None:
-    own = Own(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTOR["private_key"])), bytes.fromhex(VECTOR["run"]))
-    sealed = own.sealed(VECTOR["addresses"], VECTOR["issued"])
+    own = RecordIssuer(
+        Ed25519PrivateKey.from_private_bytes(bytes.fromhex(VECTOR["private_key"])), bytes.fromhex(VECTOR["run"])
+    )
+    sealed = own.issue(VECTOR["addresses"], VECTOR["issued"])
     assert sealed.hex() == VECTOR["sealed"]
-    known = opened(sealed, bytes.fromhex(VECTOR["run"]), VECTOR["issued"])
+    known = verify(sealed, bytes.fromhex(VECTOR["run"]), VECTOR["issued"])
     assert (known.peer, list(known.addresses), known.issued) == (VECTOR["peer"], VECTOR["addresses"], VECTOR["issued"])
 
 
@@ -65,14 +78,14 @@ LIES: dict[str, tuple[type[P2PError], Callable[[], bytes]]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_record_is_not_taken(lie: str) -> None:
     error, sealed = LIES[lie]
-    records = Book(RUN)
+    records = RecordBook(RUN)
     with pytest.raises(error):
         records.take(sealed(), NOW)
     assert records.newest(9) == []
 
 
 def test_a_record_may_name_an_address_of_somebody_else_as_that_proves_nothing() -> None:
-    assert Book(RUN).take(record([f"/ip4/8.8.8.8/tcp/443/p2p/{ALICE}"]), NOW).peer == ALICE
+    assert RecordBook(RUN).take(record([f"/ip4/8.8.8.8/tcp/443/p2p/{ALICE}"]), NOW).peer == ALICE
 
 
 ADDRESSES = {
@@ -108,20 +121,20 @@ ADDRESSES = {
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_only_addresses_of_kinds_that_are_dialled_are_taken_and_a_peer_signs_no_others(address: str) -> None:
     good = ADDRESSES[address]
-    assert dials(address, ALICE) is good
-    assert opened(Own(key(1), RUN).sealed([address], NOW), RUN, NOW).addresses == ((address,) if good else ())
+    assert is_dialable(address, ALICE) is good
+    assert verify(RecordIssuer(key(1), RUN).issue([address], NOW), RUN, NOW).addresses == ((address,) if good else ())
     if not good:
         with pytest.raises(Malformed):
-            opened(record([address]), RUN, NOW)
+            verify(record([address]), RUN, NOW)
 
 
 @given(st.text(alphabet="/ip46dnstcp2-circuthtp0123456789.:%" + ALICE, max_size=200))
 def test_no_text_makes_an_address_that_is_read_with_an_error(text: str) -> None:
-    assert dials(text, ALICE) in (True, False)
+    assert is_dialable(text, ALICE) in (True, False)
 
 
 def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
-    records, old, new = Book(RUN), record([WHERE], NOW), record([], NOW + 1)
+    records, old, new = RecordBook(RUN), record([WHERE], NOW), record([], NOW + 1)
     for sealed, expected in ((old, old), (new, new), (old, new), (record([], NOW + 1, signer=2), None), (new, new)):
         assert expected is None or records.take(sealed, NOW + 1).sealed == expected
     same_time = record([f"/ip4/8.8.8.8/tcp/4310/p2p/{ALICE}"], NOW + 1)
@@ -129,28 +142,28 @@ def test_the_record_issued_last_counts_whatever_comes_in_which_order() -> None:
 
 
 def test_a_peer_signs_anew_when_its_addresses_change_or_its_record_ages_and_always_in_order() -> None:
-    own = Own(key(1), RUN)
-    first = own.sealed([WHERE], NOW)
-    assert own.sealed([WHERE], NOW + RENEW - 1) == first
+    own = RecordIssuer(key(1), RUN)
+    first = own.issue([WHERE], NOW)
+    assert own.issue([WHERE], NOW + RENEW - 1) == first
     assert not own.due(NOW + RENEW - 1)
     assert own.due(NOW + RENEW)
-    issued = [opened(own.sealed(where, NOW), RUN, NOW).issued for where in ([], [WHERE], [])]
+    issued = [verify(own.issue(where, NOW), RUN, NOW).issued for where in ([], [WHERE], [])]
     assert issued == [NOW + 1, NOW + 2, NOW + 3], "also within a millisecond"
-    assert opened(own.sealed([], NOW + RENEW + 3), RUN, NOW + RENEW + 3).issued == NOW + RENEW + 3
+    assert verify(own.issue([], NOW + RENEW + 3), RUN, NOW + RENEW + 3).issued == NOW + RENEW + 3
 
 
 def test_a_peer_that_learns_that_its_clock_was_days_ahead_starts_from_the_true_time() -> None:
-    own = Own(key(1), RUN)
-    own.sealed([WHERE], NOW + LIFE)
+    own = RecordIssuer(key(1), RUN)
+    own.issue([WHERE], NOW + LIFE)
     assert own.due(NOW)
-    assert opened(own.sealed([WHERE], NOW), RUN, NOW).issued == NOW
-    own.sealed([], NOW + SKEW)
+    assert verify(own.issue([WHERE], NOW), RUN, NOW).issued == NOW
+    own.issue([], NOW + SKEW)
     assert not own.due(NOW + SKEW)
-    assert opened(own.sealed([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + SKEW + 1, "this one others may have taken"
+    assert verify(own.issue([WHERE], NOW + 1), RUN, NOW + 1).issued == NOW + SKEW + 1, "this one others may have taken"
 
 
 def test_more_peers_than_a_book_has_room_for_push_out_who_was_heard_of_longest_ago() -> None:
-    records, known = Book(RUN), opened(record([WHERE]), RUN, NOW)
+    records, known = RecordBook(RUN), verify(record([WHERE]), RUN, NOW)
     for number in range(KEPT):
         records.hold(known._replace(peer=f"peer {number}"))
     records.hold(known._replace(peer="peer 0"))

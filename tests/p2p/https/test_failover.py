@@ -11,7 +11,7 @@ from p2p import multiaddr
 from p2p.errors import Declined, Unreachable, WrongIdentity
 from p2p.https.client import HttpsClient
 from p2p.https.combined_network import PeerAndHttps
-from p2p.https.failover import PENALTY, Ways
+from p2p.https.failover import PENALTY, FailoverNetwork
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.peer.peer import Peer
 from tests.support.https import address_of, running, server_beside, shown
@@ -29,7 +29,7 @@ class World:
     server: PeerAndHttps
     direct: Peer
     https: HttpsClient
-    ways: Ways
+    ways: FailoverNetwork
     address: str
     now: float = 0.0
 
@@ -44,7 +44,7 @@ async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -
     server = server_beside(Peer(memory.transport("coordinator"), seed=0))
     server.peer.handlers.serve("which", which, limit=100)
     direct, https = Peer(memory.transport("node"), seed=1), HttpsClient("node", shown().pin)
-    ways = Ways(direct, https, via=via, stall=0.3, clock=lambda: loop.time() + new_world.now)
+    ways = FailoverNetwork(direct, https, routes=via, stall=0.3, clock=lambda: loop.time() + new_world.now)
     loop = asyncio.get_running_loop()
     new_world = World(memory, server, direct, https, ways, "")
     async with running(server, ways):
@@ -52,7 +52,7 @@ async def world(*, link: Link | None = None, via=("direct", "relay", "https")) -
         yield new_world
 
 
-async def asked(ways: Ways) -> bytes:
+async def asked(ways: FailoverNetwork) -> bytes:
     return await ways.request("coordinator", "which", b"", timeout=60)
 
 
@@ -69,13 +69,13 @@ async def asked(ways: Ways) -> bytes:
     ],
 )
 def test_an_address_says_its_way(address, route, url):
-    assert (multiaddr.way_of(address), multiaddr.address_of(address).https_url) == (route, url)
+    assert (multiaddr.route_of(address), multiaddr.address_of(address).https_url) == (route, url)
 
 
 async def test_the_best_way_of_those_that_stand_is_gone():
     async with world() as w:
         assert await w.ways.dial([w.address, DIRECT]) == "coordinator"
-        assert (await w.ways.peers(), await w.ways.way("coordinator")) == (["coordinator"], "direct")
+        assert (await w.ways.peers(), await w.ways.route("coordinator")) == (["coordinator"], "direct")
         assert (await asked(w.ways), await w.https.peers()) == (b"direct", [])
 
 
@@ -85,7 +85,7 @@ async def test_https_is_gone_where_nothing_else_leads_and_the_reason_is_said():
         with pytest.raises(Unreachable, match="nobody answers at"):
             await w.ways.dial([DIRECT])
         assert await w.ways.dial([DIRECT, w.address]) == "coordinator"
-        assert (await asked(w.ways), await w.ways.way("coordinator")) == (b"https", "https")
+        assert (await asked(w.ways), await w.ways.route("coordinator")) == (b"https", "https")
 
 
 async def test_a_connection_that_swallows_everything_hides_no_way_that_works():
@@ -130,7 +130,7 @@ async def test_a_way_that_the_owner_does_not_admit_is_not_gone():
 
 async def test_another_identity_is_told_as_what_it_is():
     async with world() as w:
-        only = Ways(None, HttpsClient("node", shown("stranger").pin))
+        only = FailoverNetwork(None, HttpsClient("node", shown("stranger").pin))
         async with running(only):
             with pytest.raises(WrongIdentity):
                 await only.dial([DIRECT, w.address])
@@ -141,7 +141,7 @@ async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_p
     async with world(link=Link(bandwidth=4 * MB)) as w:
         await w.server.share(manifest, tmp_path / "a")
         await w.ways.dial([DIRECT])
-        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", last="coordinator"))
+        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", fallback="coordinator"))
         await arrived(w.direct, MB)
         w.memory.freeze("coordinator")
         await w.https.dial([w.address])
@@ -151,7 +151,7 @@ async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_p
         assert traffic.received == manifest.length
         assert 0 < (await w.https.traffic()).received <= manifest.length - MB
         assert [feed.peer for feed in fetched.feeds] == ["coordinator"]
-        assert manifest.hash in w.direct._broadcast._held  # and is passed on to others
+        assert manifest.hash in w.direct._broadcast._shared  # and is passed on to others
 
 
 async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
@@ -159,7 +159,7 @@ async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
     async with world() as w:
         await w.server.share(manifest, tmp_path / "a")
         await w.ways.dial([w.address])
-        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", last="coordinator"))
+        fetch = asyncio.create_task(w.ways.fetch(manifest, tmp_path / "b", fallback="coordinator"))
         await arrived(w.https, 1)
         await w.https.leave()
         w.https._origin = "https://127.0.0.1:1"
@@ -177,7 +177,7 @@ async def test_a_cancelled_fetch_lets_go_of_the_part(tmp_path):
         fetch.cancel()
         await asyncio.wait([fetch])
         assert fetch.cancelled()
-        assert w.direct._broadcast._held == {}
+        assert w.direct._broadcast._shared == {}
 
 
 async def arrived(network, nbytes: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from p2p.errors import Malformed, Unreachable, WrongIdentity
 from p2p.https import certificate, routes
 from p2p.https.client import HttpsClient
-from p2p.https.client_limits import Door, Limits, visitor
+from p2p.https.client_limits import ClientLimiter, HttpsLimits, client_key
 from p2p.limits.bandwidth import BURST
 from p2p.limits.token_bucket import KEPT
 from p2p.memory.transport import MemoryNetwork
@@ -22,7 +22,7 @@ from p2p.network import Manifest
 from p2p.peer.peer import Peer
 from p2p.swarm import messages
 from p2p.swarm.open_files import FILES
-from p2p.swarm.payload_file import Payload
+from p2p.swarm.payload_file import PayloadFile
 from tests.support import paths
 from tests.support.clock import run_fake
 from tests.support.https import LOOPBACK, NOW, Shown, address_of, client_of, running, served, server_beside, shown
@@ -83,7 +83,7 @@ def test_the_wire_is_what_the_vectors_say():
     proof = tuple(bytes.fromhex(one) for one in chunk["proof"])
     chunk_frame = messages.Chunk(chunk["index"], proof, bytes.fromhex(chunk["data"]))
     assert routes.framed(chunk_frame).hex() == chunk["frame"]
-    assert routes.framed(messages.Gone(gone["index"])).hex() == gone["frame"]
+    assert routes.framed(messages.NotAvailable(gone["index"])).hex() == gone["frame"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_path_that_names_no_chunks_is_malformed(rest):
 async def test_a_request_is_answered_over_ipv4_and_ipv6(listen):
     async with served(listen, echo=echo) as server, client_of(server) as client:
         assert await client.request("coordinator", "echo", b"hello", timeout=60) == b"https:hello"
-        assert (await client.peers(), await client.way("coordinator")) == (["coordinator"], "https")
+        assert (await client.peers(), await client.route("coordinator")) == (["coordinator"], "https")
 
 
 async def test_another_key_is_refused_with_a_sentence_before_a_byte_is_sent(monkeypatch):
@@ -243,12 +243,15 @@ async def test_a_packed_body_is_not_unpacked():
     }.values(),
 )
 async def test_who_sends_too_slowly_is_cut_off(drip):
-    async with served(echo=echo, limits=Limits(idle=0.2, patience=0.2)) as server:
+    async with served(echo=echo, limits=HttpsLimits(idle=0.2, patience=0.2)) as server:
         assert b"200" not in await said(server, drip)
 
 
 async def test_a_body_that_drips_is_cut_off_though_each_byte_comes_in_time():
-    async with served(echo=echo, limits=Limits(patience=0.3, slowest=1e6)) as server, raw(server) as (reader, writer):
+    async with (
+        served(echo=echo, limits=HttpsLimits(patience=0.3, slowest=1e6)) as server,
+        raw(server) as (reader, writer),
+    ):
         writer.write(b"POST /echo2/1/rpc/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
         with pytest.raises(ConnectionError):  # noqa: PT012
             for _ in range(100):
@@ -263,7 +266,7 @@ async def test_who_reads_too_slowly_is_cut_off_and_others_are_served():
     async def much(peer, data):
         return bytes(40 * MB)
 
-    limits = Limits(patience=2.0)
+    limits = HttpsLimits(patience=2.0)
     async with (
         served(much=much, echo=echo, limits=limits) as server,
         client_of(server) as client,
@@ -278,7 +281,7 @@ async def test_who_reads_too_slowly_is_cut_off_and_others_are_served():
 
 
 async def test_a_handshake_that_never_comes_is_given_up():
-    async with served(echo=echo, limits=Limits(handshake=0.2)) as server:
+    async with served(echo=echo, limits=HttpsLimits(handshake=0.2)) as server:
         port = int((await address_of(server)).split("/")[4])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(60):
@@ -289,7 +292,7 @@ async def test_a_handshake_that_never_comes_is_given_up():
 
 
 async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
-    async with served(echo=echo, limits=Limits(per_visitor=2)) as server:
+    async with served(echo=echo, limits=HttpsLimits(per_visitor=2)) as server:
         async with raw(server) as one, raw(server):
             with pytest.raises((ConnectionError, ssl.SSLError)):
                 async with raw(server):
@@ -302,7 +305,7 @@ async def test_more_connections_than_one_visitor_may_have_are_closed_at_once():
 
 
 async def test_more_requests_than_one_visitor_may_make_are_put_off():
-    async with served(echo=echo, limits=Limits(rate=0.1, burst=3)) as server, client_of(server) as client:
+    async with served(echo=echo, limits=HttpsLimits(rate=0.1, burst=3)) as server, client_of(server) as client:
         for _ in range(2):
             await client.request("coordinator", "echo", b"", timeout=60)
         with pytest.raises(Unreachable, match=r"\(429\): too many requests"):
@@ -310,14 +313,14 @@ async def test_more_requests_than_one_visitor_may_make_are_put_off():
 
 
 async def test_a_client_that_asks_too_much_is_served_later_and_keeps_its_line():
-    async with served(echo=echo, limits=Limits(rate=20.0, burst=3)) as server, client_of(server) as client:
+    async with served(echo=echo, limits=HttpsLimits(rate=20.0, burst=3)) as server, client_of(server) as client:
         for _ in range(5):
             assert await client.request("coordinator", "echo", b"", timeout=60) == b"https:"
         assert await client.peers() == ["coordinator"]
 
 
 def test_the_door_counts_by_household_and_forgets():
-    door = Door(Limits(connections=3, per_visitor=2, rate=1.0, burst=2.0))
+    door = ClientLimiter(HttpsLimits(connections=3, per_visitor=2, rate=1.0, burst=2.0))
     hosts = ("2001:db8::1", "2001:db8::2", "2001:db8::3", "192.0.2.1", "192.0.2.2")
     refused = [why and why[0] for why in map(door.enter, hosts)]
     assert refused == [None, None, "https-address", None, "https"]
@@ -328,7 +331,7 @@ def test_the_door_counts_by_household_and_forgets():
     for number in range(2 * KEPT):
         door.ask(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 2.0)
     assert door.ask("192.0.2.1", 2.0) == 0.0, "it was forgotten, and what is forgotten is full again"
-    assert [visitor("::ffff:192.0.2.1"), visitor("fe80::1%eth0")] == ["192.0.2.1", "fe80::/64"]
+    assert [client_key("::ffff:192.0.2.1"), client_key("fe80::1%eth0")] == ["192.0.2.1", "fe80::/64"]
 
 
 # --- news
@@ -389,7 +392,7 @@ def test_a_node_that_hears_nothing_for_20_s_gives_up_after_the_answer_came():
 async def test_a_client_that_left_asks_nothing_more():
     async with served() as server, client_of(server) as client:
         await client.leave()
-        assert (await client.peers(), await client.way("coordinator")) == ([], None)
+        assert (await client.peers(), await client.route("coordinator")) == ([], None)
         with pytest.raises(Unreachable):
             await client.request("coordinator", "echo", b"", timeout=1)
 
@@ -397,7 +400,7 @@ async def test_a_client_that_left_asks_nothing_more():
 # --- payloads
 
 
-class Liar(Payload):
+class Liar(PayloadFile):
     """Sends other bytes with the true proofs, the first `lies` times."""
 
     lies = 1
@@ -439,7 +442,7 @@ async def test_a_chunk_that_lies_is_not_stored_and_is_fetched_again(tmp_path, ca
         "an endless frame": struct.pack(">I", 1 << 31),
         "no message": routes.LENGTH.pack(3) + b"abc",
         "another chunk": routes.framed(messages.Chunk(5, (), b"x")),
-        "an early end": routes.framed(messages.Gone(1))[:-1],
+        "an early end": routes.framed(messages.NotAvailable(1))[:-1],
     }.values(),
 )
 async def test_frames_that_are_none_are_put_up_with_and_nothing_is_stored(frames, tmp_path, monkeypatch):
@@ -465,7 +468,7 @@ async def test_a_fetch_goes_on_with_what_is_missing_after_the_server_was_away(tm
         payload, away, half = server.https._shared[manifest.hash], threading.Event(), 128 * manifest.chunk_size
 
         def first_half(index: int):
-            return Payload.read(payload, index) if index < 128 else away.wait(60) and None
+            return PayloadFile.read(payload, index) if index < 128 else away.wait(60) and None
 
         payload.read = first_half
         fetch = asyncio.create_task(client.fetch(manifest, tmp_path / "b"))

@@ -12,7 +12,7 @@ from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 
 from p2p.errors import Unreachable
-from p2p.libp2p.hole_punch import Punch
+from p2p.libp2p.hole_punch import HolePuncher
 from p2p.libp2p.threaded_network import ThreadedPeer
 from p2p.limits.relay_quota import RelayLimits
 from tests.p2p.libp2p.test_transport import echo, new_peer, on_trio, running
@@ -28,7 +28,7 @@ def no_upgrade(monkeypatch):
     async def lead(self, peer: str) -> bool:
         return False
 
-    monkeypatch.setattr(Punch, "lead", lead)
+    monkeypatch.setattr(HolePuncher, "upgrade", lead)
 
 
 def relayed(peer: ThreadedPeer, relay: list[str]) -> list[str]:
@@ -51,7 +51,7 @@ async def test_two_peers_that_know_only_the_relay_ask_each_other():
         address = relayed(target, await relay.addresses())
         assert address[0] in await target.addresses()
         assert await source.dial(address) == target.peer_id
-        assert await source.way(target.peer_id) == "relay"
+        assert await source.route(target.peer_id) == "relay"
         assert await source.request(target.peer_id, "echo", b"x", timeout=60) == source.peer_id.encode() + b":x"
         assert await target.request(source.peer_id, "echo", b"y", timeout=60) == target.peer_id.encode() + b":y"
 

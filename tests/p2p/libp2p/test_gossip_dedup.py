@@ -1,11 +1,11 @@
 import anyio
 import pytest
 
-from p2p.libp2p.gossip_dedup import KEPT, Once
+from p2p.libp2p.gossip_dedup import KEPT, ValidationCache
 
 
 async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict():
-    once, go, verdicts, calls = Once(), anyio.Event(), [], []
+    once, go, verdicts, calls = ValidationCache(), anyio.Event(), [], []
 
     async def handler() -> bool:
         calls.append(1)
@@ -13,7 +13,7 @@ async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict()
         return True
 
     async def copy() -> None:
-        verdicts.append(await once.judge(b"id", b"id", handler))
+        verdicts.append(await once.validate(b"id", b"id", handler))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
@@ -25,7 +25,7 @@ async def test_copies_that_come_while_the_first_is_judged_wait_for_its_verdict()
 
 
 async def test_a_refused_message_stays_refused_and_another_is_judged():
-    once = Once()
+    once = ValidationCache()
 
     async def bad() -> bool:
         return False
@@ -33,47 +33,47 @@ async def test_a_refused_message_stays_refused_and_another_is_judged():
     async def good() -> bool:
         return True
 
-    assert not await once.judge(b"a", b"a", bad)
-    assert not await once.judge(b"a", b"a", good)
-    assert await once.judge(b"b", b"b", good)
+    assert not await once.validate(b"a", b"a", bad)
+    assert not await once.validate(b"a", b"a", good)
+    assert await once.validate(b"b", b"b", good)
 
 
 async def test_a_handler_that_fails_leaves_nobody_waiting():
-    once = Once()
+    once = ValidationCache()
 
     async def broken() -> bool:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await once.judge(b"a", b"a", broken)
-    assert not await once.judge(b"a", b"a", broken)
+        await once.validate(b"a", b"a", broken)
+    assert not await once.validate(b"a", b"a", broken)
 
 
 async def test_only_so_many_verdicts_are_remembered():
-    once, calls = Once(), []
+    once, calls = ValidationCache(), []
 
     async def handler() -> bool:
         calls.append(1)
         return True
 
     for number in range(KEPT + 1):
-        await once.judge(b"%d" % number, b"%d" % number, handler)
-    await once.judge(b"%d" % KEPT, b"%d" % KEPT, handler)
+        await once.validate(b"%d" % number, b"%d" % number, handler)
+    await once.validate(b"%d" % KEPT, b"%d" % KEPT, handler)
     assert len(calls) == KEPT + 1
-    await once.judge(b"0", b"0", handler)
+    await once.validate(b"0", b"0", handler)
     assert len(calls) == KEPT + 2
 
 
 async def test_what_was_said_before_is_heard_under_a_new_id_and_not_passed_on():
-    once, calls = Once(), 0
+    once, calls = ValidationCache(), 0
 
     async def handler() -> bool:
         nonlocal calls
         calls += 1
         return True
 
-    assert await once.judge(b"first", b"a head", handler)
-    assert not await once.judge(b"second", b"a head", handler)
-    assert not await once.judge(b"second", b"a head", handler)
-    assert await once.judge(b"third", b"another head", handler)
+    assert await once.validate(b"first", b"a head", handler)
+    assert not await once.validate(b"second", b"a head", handler)
+    assert not await once.validate(b"second", b"a head", handler)
+    assert await once.validate(b"third", b"another head", handler)
     assert calls == 3

@@ -25,7 +25,7 @@ async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goe
         assert await source.dial(relayed(target, await relay.addresses())) == target.peer_id
 
         async def direct() -> bool:
-            return await source.way(target.peer_id) == await target.way(source.peer_id) == "direct"
+            return await source.route(target.peer_id) == await target.route(source.peer_id) == "direct"
 
         await until(direct)
         assert await source.request(target.peer_id, "echo", b"x", timeout=60)
@@ -46,14 +46,14 @@ async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
     monkeypatch.setattr(hole_punch, "DIAL_TIMEOUT", 0.2)
     monkeypatch.setattr(hole_punch, "SETTLE", 0.1)
     nowhere = HolePunch(type=HolePunch.CONNECT, ObsAddrs=[Multiaddr("/ip4/127.0.0.1/tcp/1").to_bytes()])
-    monkeypatch.setattr(hole_punch.Punch, "_connect", lambda self: nowhere)
-    lead, came_of_it = hole_punch.Punch.lead, []
+    monkeypatch.setattr(hole_punch.HolePuncher, "_connect", lambda self: nowhere)
+    lead, came_of_it = hole_punch.HolePuncher.upgrade, []
 
     async def led(self, peer: str) -> bool:
         came_of_it.append(await lead(self, peer))
         return came_of_it[-1]
 
-    monkeypatch.setattr(hole_punch.Punch, "lead", led)
+    monkeypatch.setattr(hole_punch.HolePuncher, "upgrade", led)
     async with behind_a_relay() as (source, relay, target):
         assert await source.dial(relayed(target, await relay.addresses())) == target.peer_id
 
@@ -62,7 +62,7 @@ async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):
 
         await until(tried)
         assert came_of_it == [False]
-        assert await source.way(target.peer_id) == "relay"
+        assert await source.route(target.peer_id) == "relay"
         assert await source.request(target.peer_id, "echo", b"x", timeout=60)
 
 
@@ -87,7 +87,7 @@ def test_a_strangers_subnet_is_dialled_at_two_addresses():
 
 
 def test_who_asks_for_one_upgrade_after_the_other_is_not_followed():
-    punch = hole_punch.Punch(mock.Mock(), mock.Mock())
+    punch = hole_punch.HolePuncher(mock.Mock(), mock.Mock())
     one, other = (ID(b"\x00$\x08\x01\x12 " + bytes([number]) * 32) for number in (1, 2))
     with mock.patch("trio.current_time", return_value=0.0):
         for _ in range(int(hole_punch.PEER_BURST)):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from p2p.errors import LocalFault, Malformed
 from p2p.libp2p import mux
-from p2p.libp2p.mux import AWAY, CREDIT, DATA, FIN, HEADER, OPEN, PING, PONG, RESET, Flow, Mux
+from p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux, StreamState
 from tests.support.paths import VECTORS
 
 VECTOR = VECTORS / "mux.json"
@@ -22,7 +22,7 @@ def frame(kind: int, stream: int = 0, value: int = 0, data: bytes = b"") -> byte
 
 
 def sent(one: Mux) -> bytes:
-    return b"".join(one.take(ALL))
+    return b"".join(one.data_to_send(ALL))
 
 
 def cuts(*sizes: int) -> Callable[[], int]:
@@ -43,7 +43,7 @@ class Pair:
         self._cut = cut
 
     def step(self, one: Mux, other: Mux, limit: int = ALL) -> int:
-        data = b"".join(one.take(limit))
+        data = b"".join(one.data_to_send(limit))
         at = 0
         while at < len(data):
             size = self._cut()
@@ -55,13 +55,13 @@ class Pair:
         while self.step(self.a, self.b) + self.step(self.b, self.a):
             pass
 
-    def stream(self) -> tuple[Flow, Flow]:
+    def stream(self) -> tuple[StreamState, StreamState]:
         near = self.a.open()
         self.move()
         return near, self.b.opened.popleft()
 
     def idle(self) -> bool:
-        return not any((m._flows or m._doomed or m._windows or any(m._counts)) for m in (self.a, self.b))
+        return not any((m._flows or m._resetting or m._windows or any(m._counts)) for m in (self.a, self.b))
 
 
 def test_bytes_arrive_in_order_and_both_sides_forget_a_finished_stream():
@@ -124,12 +124,12 @@ def test_a_small_answer_waits_for_one_round_and_not_for_the_megabytes_before_it(
     for flow in streams:
         flow.credit = 1 << 24
         pair.a.write(flow, bytes(8 << 20))
-    pair.a.take(10 * mux.QUANTUM)
+    pair.a.data_to_send(10 * mux.QUANTUM)
     small = pair.stream_of_a = pair.a.open()
     pair.a.write(small, b"small")
     ahead = 0
     while small.unsent:
-        ahead += sum(map(len, pair.a.take(1))) - HEADER.size
+        ahead += sum(map(len, pair.a.data_to_send(1))) - HEADER.size
     assert ahead <= 4 * mux.QUANTUM
 
 
@@ -139,7 +139,7 @@ def test_streams_take_turns_by_bytes():
     for flow in flows:
         flow.credit = 1 << 24
         pair.a.write(flow, bytes(4 << 20))
-    pair.a.take(16 * mux.QUANTUM)
+    pair.a.data_to_send(16 * mux.QUANTUM)
     assert {flow.sent for flow in flows} == {4 * mux.QUANTUM}
 
 
@@ -247,7 +247,7 @@ def test_away_comes_last_and_nothing_after_it_is_read():
     pair = Pair()
     near, far = pair.stream()
     pair.a.write(near, b"last words")
-    pair.a.leave(mux.LEAVING)
+    pair.a.go_away(mux.LEAVING)
     pair.move()
     assert b"".join(pair.b.read(far, ALL)) == b"last words"
     assert pair.b.away == mux.LEAVING
@@ -296,7 +296,7 @@ FAULTS = {
     "credit for stream 0": [frame(CREDIT, 0, 1)],
     "a ping on a stream": [frame(PING, 1, 1)],
     "a pong without a ping": [frame(PONG, 0, 1)],
-    "an away on a stream": [frame(AWAY, 1, 0)],
+    "an away on a stream": [frame(GOAWAY, 1, 0)],
     "streams without end": [frame(OPEN, 2 * number + 1) for number in range(mux.STREAMS_MAX + 1)],
     "pings whose answers are not read": [frame(PING, 0, 1)] * (mux.ANSWERS_MAX + 1),
     "resets whose answers are not read": [
@@ -361,7 +361,7 @@ def check_books(one: Mux) -> None:
         assert buffered == flow.unread
         assert buffered + flow.taken + flow.allowed <= flow.window
     assert one._windows == sum(flow.window for flow in one._flows.values())
-    streams = [*one._flows, *one._doomed]
+    streams = [*one._flows, *one._resetting]
     assert one._counts == [sum(1 for id in streams if id & 1 == parity) for parity in (0, 1)]
     assert all(count <= mux.STREAMS_MAX for count in one._counts)
 
@@ -371,7 +371,7 @@ def check_books(one: Mux) -> None:
 def test_two_honest_sides_never_find_fault_with_each_other(data):
     random = Random(data.draw(st.integers(0, 1 << 32)))
     pair = Pair(lambda: random.choice([1, 3, 9, 100, 70_000]))
-    flows: dict[Mux, list[Flow]] = {pair.a: [], pair.b: []}
+    flows: dict[Mux, list[StreamState]] = {pair.a: [], pair.b: []}
     for _ in range(data.draw(st.integers(1, 200))):
         one, other = random.sample([pair.a, pair.b], 2)
         flows[one] += one.opened
@@ -409,8 +409,8 @@ def vector() -> dict[str, str]:
     pair.b.read(far, ALL)
     pair.b.write(far, b"answer")
     pair.b.finish(far)
-    pair.b.leave(mux.LEAVING)
-    kinds = {"open": OPEN, "credit": CREDIT, "fin": FIN, "reset": RESET, "ping": PING, "pong": PONG, "away": AWAY}
+    pair.b.go_away(mux.LEAVING)
+    kinds = {"open": OPEN, "credit": CREDIT, "fin": FIN, "reset": RESET, "ping": PING, "pong": PONG, "away": GOAWAY}
     values = {"credit": 65536, "ping": 7, "pong": 7, "away": 1}
     frames = {name: frame(kind, 0 if kind >= PING else 1, values.get(name, 0)).hex() for name, kind in kinds.items()}
     return frames | {"data": frame(DATA, 1, data=b"abc").hex(), "asked": asked.hex(), "answered": sent(pair.b).hex()}

@@ -21,7 +21,7 @@ from libp2p.stream_muxer.exceptions import (
 from p2p.libp2p import mux, muxed_connection
 from p2p.libp2p.mux import HEADER, Bytes
 from p2p.libp2p.muxed_connection import FAREWELL, PINGS, QUIET, ROOM, MuxConn, MuxStream
-from p2p.libp2p.noise import Opener, Sealer
+from p2p.libp2p.noise import Decryptor, Encryptor
 from p2p.libp2p.noise_session import STUCK, NoiseSession
 
 KEYS = bytes(32), bytes(range(32))
@@ -62,7 +62,7 @@ def session(stream: trio.abc.Stream, dialled: bool) -> NoiseSession:
         remote_permanent_pubkey=pair.public_key, is_initiator=dialled,
     )  # fmt: skip
     sending, receiving = KEYS if dialled else KEYS[::-1]
-    noise_session._start(Wire(stream), Sealer(sending), Opener(receiving))
+    noise_session._start(Wire(stream), Encryptor(sending), Decryptor(receiving))
     return noise_session
 
 

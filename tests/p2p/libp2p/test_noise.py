@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.errors import Malformed
-from p2p.libp2p.noise import MESSAGE_MAX, Opener, Sealer
+from p2p.libp2p.noise import MESSAGE_MAX, Decryptor, Encryptor
 
 KEY = bytes(range(32))
 
@@ -18,11 +18,11 @@ KEY = bytes(range(32))
 def test_bytes_arrive_however_they_are_cut(length):
     random = Random(length)
     data = random.randbytes(length)
-    sealed, opener = bytes(Sealer(KEY).seal(data)), Opener(KEY)
+    sealed, opener = bytes(Encryptor(KEY).encrypt(data)), Decryptor(KEY)
     plaintexts, at = [], 0
     while at < len(sealed):
         size = random.choice([1, 2, 3, 17, 500, 70_000])
-        plaintexts += opener.open(sealed[at : at + size])
+        plaintexts += opener.decrypt(sealed[at : at + size])
         at += size
     assert b"".join(plaintexts) == data
 
@@ -41,7 +41,7 @@ def test_bytes_arrive_however_they_are_cut(length):
 )
 def test_pieces_leave_as_few_messages_as_their_neighbours_fit_into(lengths):
     pieces = [Random(number).randbytes(length) for number, length in enumerate(lengths)]
-    opened = Opener(KEY).open(Sealer(KEY).seal(*pieces))
+    opened = Decryptor(KEY).decrypt(Encryptor(KEY).encrypt(*pieces))
     assert b"".join(opened) == b"".join(pieces)
     assert all(len(one) + len(other) > MESSAGE_MAX for one, other in itertools.pairwise(opened))
 
@@ -57,21 +57,21 @@ def test_the_wire_is_that_of_upstream():
     other.read_message(one.write_message())
     one.read_message(other.write_message())
     state = one.noise_protocol.cipher_state_encrypt
-    sealed = bytes(Sealer(state.k, state.n).seal(b"first")) + bytes(Sealer(state.k, 1).seal(b"second"))
+    sealed = bytes(Encryptor(state.k, state.n).encrypt(b"first")) + bytes(Encryptor(state.k, 1).encrypt(b"second"))
     length = int.from_bytes(sealed[:2], "big")
     assert other.decrypt(sealed[2 : 2 + length]) == b"first"
     assert other.decrypt(sealed[4 + length :]) == b"second"
     state = other.noise_protocol.cipher_state_encrypt
     answer = other.encrypt(b"answer")
-    assert Opener(state.k).open(len(answer).to_bytes(2, "big") + answer) == [b"answer"]
+    assert Decryptor(state.k).decrypt(len(answer).to_bytes(2, "big") + answer) == [b"answer"]
 
 
 def changed(sealed: bytes) -> bytes:
     return sealed[:5] + bytes([sealed[5] ^ 1]) + sealed[6:]
 
 
-sealer = Sealer(KEY)
-FIRST, SECOND = bytes(sealer.seal(b"first")), bytes(sealer.seal(b"second"))
+sealer = Encryptor(KEY)
+FIRST, SECOND = bytes(sealer.encrypt(b"first")), bytes(sealer.encrypt(b"second"))
 FAULTS = {
     "a changed byte": changed(FIRST),
     "a message twice": FIRST + FIRST,
@@ -79,24 +79,24 @@ FAULTS = {
     "one left out": FIRST + SECOND[:-1] + b"x",
     "no tag": b"\x00\x0f" + bytes(15),
     "no length": b"\x00\x00",
-    "another key": bytes(Sealer(bytes(32)).seal(b"x")),
+    "another key": bytes(Encryptor(bytes(32)).encrypt(b"x")),
 }
 
 
-def fed(opener: Opener, wire: bytes, step: int) -> None:
+def fed(opener: Decryptor, wire: bytes, step: int) -> None:
     for at in range(0, len(wire), step):
-        opener.open(wire[at : at + step])
+        opener.decrypt(wire[at : at + step])
 
 
 @pytest.mark.parametrize("wire", FAULTS.values(), ids=FAULTS.keys())
 @pytest.mark.parametrize("step", [1, 1000])
 def test_what_does_not_open_is_malformed(wire, step):
     with pytest.raises(Malformed):
-        fed(Opener(KEY), wire, step)
+        fed(Decryptor(KEY), wire, step)
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_wait_or_are_malformed(data):
     with contextlib.suppress(Malformed):
-        assert Opener(KEY).open(data) == []
+        assert Decryptor(KEY).decrypt(data) == []

@@ -30,8 +30,8 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from p2p.libp2p import patches
-from p2p.libp2p.patches import STREAM_NEWS, Muxers, patch_host, patch_pubsub, patch_streams
-from p2p.libp2p.yamux import ForeignConn
+from p2p.libp2p.patches import STREAM_NEWS, MuxerSelector, patch_host, patch_pubsub, patch_streams
+from p2p.libp2p.yamux import BoundedYamux
 from tests.support.paths import ROOT
 
 ECHO = TProtocol("/test/echo")
@@ -51,7 +51,7 @@ async def never(stream: object, address: object) -> None:
 
 def patched_host() -> Any:
     host = new_host()
-    patch_host(host, {TProtocol(YAMUX): ForeignConn}, never)
+    patch_host(host, {TProtocol(YAMUX): BoundedYamux}, never)
     return host
 
 
@@ -168,12 +168,12 @@ async def test_3_notifees_are_told_of_connections_and_not_of_streams() -> None:
     assert told == {"upstream": [*sorted(STREAM_NEWS), "connected"], "patched": ["connected"]}
 
 
-@pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (Muxers, ForeignConn)])
+@pytest.mark.parametrize(("negotiation", "kind"), [(MuxerMultistream, Yamux), (MuxerSelector, BoundedYamux)])
 def test_4_the_muxer_is_of_the_class_that_was_given(negotiation: type[MuxerMultistream], kind: type[Yamux]) -> None:
-    muxers = negotiation({TProtocol(YAMUX): ForeignConn})
+    muxers = negotiation({TProtocol(YAMUX): BoundedYamux})
 
-    async def select(conn: object, is_initiator: bool, timeout: float) -> tuple[TProtocol, type[ForeignConn]]:
-        return TProtocol(YAMUX), ForeignConn
+    async def select(conn: object, is_initiator: bool, timeout: float) -> tuple[TProtocol, type[BoundedYamux]]:
+        return TProtocol(YAMUX), BoundedYamux
 
     muxers._selector.select = select  # type: ignore[method-assign, assignment]
 

@@ -25,10 +25,10 @@ from libp2p.transport.upgrader import TransportUpgrader
 from noise.connection import NoiseConnection
 
 from p2p.libp2p.circuit import CircuitStream
-from p2p.libp2p.inbound import Inbound
+from p2p.libp2p.inbound import InboundUpgrader
 from p2p.libp2p.muxed_connection import MuxConn, MuxStream
 from p2p.libp2p.noise_session import BatchedNoise, _PatternXX
-from p2p.libp2p.noise_socket import RawBytes
+from p2p.libp2p.noise_socket import RawSocket
 from p2p.libp2p.patches import STREAM_NEWS
 from p2p.libp2p.transport import LibP2PTransport
 
@@ -120,7 +120,7 @@ def test_what_listeners_accept_goes_through_one_method_that_is_ours_and_takes_no
         transport = LibP2PTransport(Ed25519PrivateKey.generate(), [])
         network = transport._host.get_network()
         assert isinstance(network._inbound_limiter, trio.CapacityLimiter)
-        assert network._handle_inbound_connection.__func__ is Inbound.take_in
+        assert network._handle_inbound_connection.__func__ is InboundUpgrader.take_in
 
     trio.run(main)
 
@@ -156,7 +156,7 @@ def test_a_raw_connection_over_tcp_shows_its_socket():
         listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
         near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
         far = await listener.accept()
-        one, other = (RawBytes(RawConnection(TrioTCPStream(end), True)) for end in (near, far))
+        one, other = (RawSocket(RawConnection(TrioTCPStream(end), True)) for end in (near, far))
         assert one._socket is near.socket
         assert one.send_now(memoryview(b"hello")) == 5
         assert await other.receive() == b"hello"
@@ -192,7 +192,7 @@ def test_a_receiver_and_a_sender_that_wait_are_told_when_this_side_closes_the_so
         listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
         near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
         far = await listener.accept()
-        raw = RawBytes(RawConnection(TrioTCPStream(near), True))
+        raw = RawSocket(RawConnection(TrioTCPStream(near), True))
 
         async def receive() -> None:
             assert await raw.receive() == b""
@@ -209,4 +209,4 @@ def test_a_receiver_and_a_sender_that_wait_are_told_when_this_side_closes_the_so
 
 
 def test_what_has_no_socket_goes_through_upstream_s_layers():
-    assert RawBytes(RawConnection(CircuitStream.__new__(CircuitStream), True))._socket is None
+    assert RawSocket(RawConnection(CircuitStream.__new__(CircuitStream), True))._socket is None

@@ -2,21 +2,21 @@
 
 import pytest
 
-from p2p.https.client_limits import Door, Limits
-from p2p.limits.connection_places import SHAKING, SILENCE, Places, Refused
+from p2p.https.client_limits import ClientLimiter, HttpsLimits
+from p2p.limits.connection_places import SHAKING, SILENCE, ConnectionAdmission, ConnectionRefused
 from p2p.limits.subnets import DIALS_BURST, DIALS_RATE, PER_SUBNET, PeerLimits
 
 LIMITS = PeerLimits(connections=1024)
 
 
-def taken(places: Places, count: int, ip: str, now: float, *, name: str = "", shake: bool = True) -> int:
+def taken(places: ConnectionAdmission, count: int, ip: str, now: float, *, name: str = "", shake: bool = True) -> int:
     """How many of so many connections are taken in, a twentieth of a second apart."""
     taken_in = 0
     for number in range(count):
         one = f"{name or ip} {number}"
         try:
             places.come(one, ip.format(number % 250), 0, now + number / 20)
-        except Refused:
+        except ConnectionRefused:
             continue
         taken_in += 1
         if shake:
@@ -25,28 +25,28 @@ def taken(places: Places, count: int, ip: str, now: float, *, name: str = "", sh
 
 
 def test_one_subnet_cannot_take_every_connection() -> None:
-    places = Places(LIMITS)
+    places = ConnectionAdmission(LIMITS)
     assert taken(places, 200, "8.8.8.{}", 0) == PER_SUBNET
-    with pytest.raises(Refused, match="has 32 connections already"):
+    with pytest.raises(ConnectionRefused, match="has 32 connections already"):
         places.come("one more", "8.8.8.200", 0, 100)
     places.come("elsewhere", "8.8.9.1", 0, 100)
     places.left("8.8.8.{} 0")
     places.left("8.8.8.{} 0")
     places.come("in its place", "8.8.8.201", 0, 100)
-    with pytest.raises(Refused, match="has 32"):
+    with pytest.raises(ConnectionRefused, match="has 32"):
         places.come("and another", "8.8.8.202", 0, 100)
 
 
 def test_one_address_leaves_half_of_its_subnet_s_handshakes_to_its_neighbours() -> None:
-    places = Places(LIMITS)
+    places = ConnectionAdmission(LIMITS)
     assert taken(places, 300, "8.8.8.8", 0, shake=False) == PER_SUBNET // 2
-    with pytest.raises(Refused, match=r"8\.8\.8\.8 "):
+    with pytest.raises(ConnectionRefused, match=r"8\.8\.8\.8 "):
         places.come("the same", "8.8.8.8", 0, 1)
     assert taken(places, 1, "8.8.8.9", 1) == 1
 
 
 def test_one_address_cannot_make_us_shake_hands_all_day_and_is_not_punished_for_trying() -> None:
-    places, count = Places(LIMITS), 0
+    places, count = ConnectionAdmission(LIMITS), 0
     for number in range(3000):
         count += taken(places, 1, "8.8.8.8", number / 300, name=str(number))
         places.left(f"{number} 0")
@@ -56,11 +56,11 @@ def test_one_address_cannot_make_us_shake_hands_all_day_and_is_not_punished_for_
 
 
 def test_a_hall_of_machines_behind_one_switch_is_no_attack() -> None:
-    assert taken(Places(LIMITS), 1000, "10.0.0.7", 0) == 1000
+    assert taken(ConnectionAdmission(LIMITS), 1000, "10.0.0.7", 0) == 1000
 
 
 def test_silence_gives_way_to_who_comes_the_most_crowded_address_first() -> None:
-    places = Places(PeerLimits(connections=4 * SHAKING))
+    places = ConnectionAdmission(PeerLimits(connections=4 * SHAKING))
     places.come("honest", "192.168.0.1", 0, 0)
     for number in range(SHAKING - 1):
         assert places.come(f"silent {number}", "192.168.0.66", 0, 0) is None
@@ -70,24 +70,24 @@ def test_silence_gives_way_to_who_comes_the_most_crowded_address_first() -> None
 
 
 def test_where_no_place_is_free_a_handshake_that_lasts_gives_way_and_a_fresh_one_does_not() -> None:
-    places = Places(PeerLimits(connections=2))
+    places = ConnectionAdmission(PeerLimits(connections=2))
     places.come("silent", "192.168.0.66", 1, 0)
-    with pytest.raises(Refused, match="2 are open"):
+    with pytest.raises(ConnectionRefused, match="2 are open"):
         places.come("newcomer", "192.168.0.1", 1, SILENCE / 2)
     assert places.come("newcomer", "192.168.0.1", 1, SILENCE) == "silent"
     places.shook_hands("newcomer")
-    with pytest.raises(Refused, match="2 are open"):
+    with pytest.raises(ConnectionRefused, match="2 are open"):
         places.come("one too many", "192.168.0.2", 2, 100)
 
 
 def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
-    places = Places(PeerLimits(connections=16))
+    places = ConnectionAdmission(PeerLimits(connections=16))
     places.keep(["8.8.8.0/24", "8.8.4.0/24", "192.168.0.7"])
     strangers = 0
     for number in range(20):
         try:
             places.come(number, f"9.9.{number}.9", strangers, 0)
-        except Refused:
+        except ConnectionRefused:
             break
         places.shook_hands(number)
         strangers += 1
@@ -95,12 +95,12 @@ def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
     for count, ip in enumerate(("8.8.8.8", "8.8.4.4", "192.168.0.7")):
         places.come(ip, ip, strangers + count, 0)
         places.shook_hands(ip)
-    with pytest.raises(Refused):
+    with pytest.raises(ConnectionRefused):
         places.come("full", "8.8.8.9", 16, 0)
 
 
 def test_over_https_strangers_cannot_keep_out_who_has_accepted_work() -> None:
-    door = Door(Limits(connections=8, per_visitor=8))
+    door = ClientLimiter(HttpsLimits(connections=8, per_visitor=8))
     door.keep(["8.8.8.0/24", "8.8.4.0/24"])
     assert [door.enter(f"9.9.9.{number}") is None for number in range(8)] == [True] * 6 + [False] * 2
     assert door.enter("8.8.8.8") is None

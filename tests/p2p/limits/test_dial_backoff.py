@@ -5,11 +5,11 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from p2p.discovery.dialer import SHORT, Strangers
-from p2p.discovery.peer_records import Own
+from p2p.discovery.dialer import SHORT, PeerDialer
+from p2p.discovery.peer_records import RecordIssuer
 from p2p.errors import Unreachable
 from p2p.identity import generate_key, peer_id, public_bytes
-from p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, Outgoing, TooSoon
+from p2p.limits.dial_backoff import BURST, FAILURE_EACH, FAILURES, LONGEST, PAUSE, RATE, DialBackoff, DialLimited
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer.peer import Peer
 from tests.support.clock import run_fake
@@ -22,18 +22,18 @@ def at(host: str, peer: str = "p", port: int = 4310) -> str:
     return f"/ip4/{host}/tcp/{port}/p2p/{peer}"
 
 
-def tried(outgoing: Outgoing, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
+def tried(outgoing: DialBackoff, address: str, now: float, connected: tuple[str, ...] = ()) -> bool:
     """Whether it may be dialled now; it fails then."""
     try:
         outgoing.take(address, now, connected)
-    except TooSoon:
+    except DialLimited:
         return False
     outgoing.failed(address, now, connected)
     return True
 
 
 def test_so_many_dials_at_once_and_so_many_a_minute_to_whomever() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     everybody = [(second, f"10.{second % 250}.{number}.1") for second in range(601) for number in range(50)]
     dialled_at = [second for second, host in everybody if tried(outgoing, at(host), second)]
     assert dialled_at.count(0) == BURST
@@ -41,7 +41,7 @@ def test_so_many_dials_at_once_and_so_many_a_minute_to_whomever() -> None:
 
 
 def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     dialled_at = [second for second in range(3600) if tried(outgoing, at("10.0.0.1", f"peer{second}"), second)]
     assert [later - earlier for earlier, later in pairwise(dialled_at)][:5] == [30, 60, 120, 240, 480]
     assert {later - earlier for earlier, later in pairwise(dialled_at[5:])} == {LONGEST}
@@ -51,33 +51,33 @@ def test_a_host_that_does_not_answer_is_left_alone_ever_longer_and_not_for_ever(
 
 
 def test_a_subnet_costs_few_failures_however_many_hosts_of_it_are_named() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     dialled_at = [second for second in range(3600) if tried(outgoing, at(f"8.8.8.{second % 256}"), second)]
     assert len(dialled_at) <= FAILURES + 3600 / FAILURE_EACH
     assert tried(outgoing, at("8.8.9.1"), 3600), "and others pay nothing for it"
 
 
 def test_a_hall_of_honest_nodes_in_one_subnet_is_dialled_freely() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     for number in range(int(BURST)):
         outgoing.take(at(f"8.8.8.{number}"), 0)
         outgoing.reached(at(f"8.8.8.{number}"))
 
 
 def test_a_liar_cannot_have_an_honest_peer_left_alone_by_naming_its_host() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     outgoing.reached(at("8.8.8.8", "honest"))
     for number in range(9):
         tried(outgoing, at("8.8.8.8", f"liar{number}"), 0)
         tried(outgoing, at(f"8.8.8.{number}", f"liar{number}"), 0)
     outgoing.take(at("8.8.8.8", "honest"), 1)
     outgoing.failed(at("8.8.8.8", "honest"), 1)
-    with pytest.raises(TooSoon):
+    with pytest.raises(DialLimited):
         outgoing.take(at("8.8.8.8", "honest"), 2)
 
 
 def test_peers_behind_a_relay_that_is_connected_are_told_apart_and_behind_another_they_are_not() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     one, two = (f"{at('8.8.8.8', 'relay')}/p2p-circuit/p2p/{name}" for name in ("one", "two"))
     assert tried(outgoing, one, 0, ("relay",))
     assert not tried(outgoing, one, 1, ("relay",))
@@ -87,7 +87,7 @@ def test_peers_behind_a_relay_that_is_connected_are_told_apart_and_behind_anothe
 
 
 def test_a_name_is_a_host_too() -> None:
-    outgoing = Outgoing()
+    outgoing = DialBackoff()
     assert tried(outgoing, "/dns4/victim.example/tcp/4310/p2p/relay/p2p-circuit/p2p/a", 0)
     assert not tried(outgoing, "/dns4/victim.example/tcp/4311/p2p/other/p2p-circuit/p2p/b", 1)
 
@@ -99,14 +99,14 @@ def test_a_peer_whose_address_changed_is_found_by_its_new_record_and_not_by_its_
             Peer(network.transport(peer_id(public_bytes(key))), seed=0),
             Peer(network.transport("b"), seed=1),
         )
-        own, strangers = Own(key, RUN), Strangers(other, RUN, lambda: 0)
+        own, strangers = RecordIssuer(key, RUN), PeerDialer(other, RUN, lambda: 0)
         async with running(moving, other, connect=False):
-            (old,) = strangers.take([own.sealed(await moving.addresses(), 0)])
+            (old,) = strangers.take([own.issue(await moving.addresses(), 0)])
             assert await strangers.find(old.addresses)
             network.move(moving.peer_id)
             assert await other.peers() == []
             assert not await strangers.find(old.addresses)
-            (new,) = strangers.take([own.sealed(await moving.addresses(), 0)])
+            (new,) = strangers.take([own.issue(await moving.addresses(), 0)])
             assert strangers.take([old.sealed]) == [new], "the old record brings it no more"
             assert await strangers.find(new.addresses)
             assert await other.peers() == [moving.peer_id]
@@ -118,12 +118,12 @@ def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_l
     async def main() -> None:
         network, liar = MemoryNetwork(1), generate_key()
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)
-        strangers = Strangers(other, RUN, lambda: 0)
+        strangers = PeerDialer(other, RUN, lambda: 0)
         async with running(victim, other, connect=False):
             named = network.places.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
-            (known,) = strangers.take([Own(liar, RUN).sealed([named], 0)])
+            (known,) = strangers.take([RecordIssuer(liar, RUN).issue([named], 0)])
             assert not await strangers.find(known.addresses)
-            with pytest.raises(TooSoon):
+            with pytest.raises(DialLimited):
                 await strangers.dial(known.addresses[0])
             assert await other.peers() == []
 
@@ -134,7 +134,7 @@ def test_a_short_wait_is_waited_for_and_a_long_one_is_not() -> None:
     async def main() -> None:
         network = MemoryNetwork(1)
         here, there = Peer(network.transport("a"), seed=0), Peer(network.transport("b"), seed=1)
-        strangers = Strangers(here, RUN, lambda: 0)
+        strangers = PeerDialer(here, RUN, lambda: 0)
         async with running(here, there, connect=False):
             for number in range(int(BURST)):
                 with pytest.raises(Unreachable):

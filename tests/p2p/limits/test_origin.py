@@ -1,6 +1,6 @@
 """Where requests come from: what keys alone cannot multiply."""
 
-from p2p.https.client_limits import Limits
+from p2p.https.client_limits import HttpsLimits
 from p2p.https.combined_network import PeerAndHttps
 from p2p.identity import generate_key
 from p2p.libp2p.threaded_network import ThreadedPeer
@@ -85,7 +85,7 @@ async def test_over_https_a_handler_learns_the_party_of_the_asker() -> None:
         origins.append(servers[-1].origin(peer))
         return b""
 
-    for limits in (Limits(subnet_of=loopback_is_foreign), Limits()):
+    for limits in (HttpsLimits(subnet_of=loopback_is_foreign), HttpsLimits()):
         async with served(note=note, limits=limits) as server, client_of(server) as client:
             servers.append(server)
             await client.request("coordinator", "note", b"", timeout=60)

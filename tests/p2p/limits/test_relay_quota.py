@@ -2,18 +2,18 @@
 
 import pytest
 
-from p2p.limits.relay_quota import Refused, RelayBook, RelayLimits, Why
+from p2p.limits.relay_quota import RelayLimits, RelayRefusal, RelayRefused, RelayTable
 from runtime.units import MBIT
 
 
-def refusal(call, *args) -> Why:
-    with pytest.raises(Refused) as caught:
+def refusal(call, *args) -> RelayRefusal:
+    with pytest.raises(RelayRefused) as caught:
         call(*args)
     return caught.value.why
 
 
 def test_asking_again_renews_the_one_reservation():
-    table = RelayBook(RelayLimits(life=10))
+    table = RelayTable(RelayLimits(life=10))
     assert table.reserve("a", "10.0.0.1", 0.0) == 10.0
     assert table.reserve("a", "10.0.0.1", 9.0) == 19.0
     assert table.holders(18.0) == ["a"]
@@ -21,42 +21,42 @@ def test_asking_again_renews_the_one_reservation():
 
 
 def test_ten_thousand_identities_of_one_subnet_get_its_share_and_leave_room_for_others():
-    table = RelayBook(RelayLimits(reservations=64, per_subnet=16))
+    table = RelayTable(RelayLimits(reservations=64, per_subnet=16))
     for number in range(16):
         table.reserve(f"stranger {number}", f"8.8.8.{number}", 0.0)
     for number in range(16, 10_000):
-        assert refusal(table.reserve, f"stranger {number}", f"8.8.8.{number % 256}", 0.0) is Why.CROWDED
+        assert refusal(table.reserve, f"stranger {number}", f"8.8.8.{number % 256}", 0.0) is RelayRefusal.CROWDED
     assert len(table.holders(0.0)) == 16
     table.reserve("honest", "9.9.9.9", 0.0)
 
 
 def test_a_full_relay_renews_for_those_it_has():
-    table = RelayBook(RelayLimits(reservations=2))
+    table = RelayTable(RelayLimits(reservations=2))
     table.reserve("a", "10.0.0.1", 0.0)
     table.reserve("b", "10.0.1.1", 0.0)
-    assert refusal(table.reserve, "c", "10.0.2.1", 0.0) is Why.FULL
+    assert refusal(table.reserve, "c", "10.0.2.1", 0.0) is RelayRefusal.FULL
     table.reserve("a", "10.0.0.1", 1.0)
     table.forget("b")
     table.reserve("c", "10.0.2.1", 1.0)
 
 
 def test_a_circuit_needs_a_reservation_of_its_target():
-    table = RelayBook(RelayLimits(life=10))
-    assert refusal(table.open, "a", "b", 0.0) is Why.NO_RESERVATION
+    table = RelayTable(RelayLimits(life=10))
+    assert refusal(table.open, "a", "b", 0.0) is RelayRefusal.NO_RESERVATION
     table.reserve("b", "10.0.0.1", 0.0)
     table.open("a", "b", 9.0)
-    assert refusal(table.open, "a", "b", 10.0) is Why.NO_RESERVATION
+    assert refusal(table.open, "a", "b", 10.0) is RelayRefusal.NO_RESERVATION
 
 
 def test_circuits_are_bounded_for_a_source_for_a_target_and_in_all():
-    table = RelayBook(RelayLimits(circuits=3, per_peer=2))
+    table = RelayTable(RelayLimits(circuits=3, per_peer=2))
     for peer in "bcd":
         table.reserve(peer, f"10.0.{ord(peer)}.1", 0.0)
     first = table.open("a", "b", 0.0)
     table.open("a", "c", 0.0)
-    assert refusal(table.open, "a", "d", 0.0) is Why.TOO_MANY
+    assert refusal(table.open, "a", "d", 0.0) is RelayRefusal.TOO_MANY
     table.open("x", "b", 0.0)
-    assert refusal(table.open, "y", "d", 0.0) is Why.FULL
+    assert refusal(table.open, "y", "d", 0.0) is RelayRefusal.FULL
     first.close()
     first.close()
     assert table.circuits == 2
@@ -64,23 +64,23 @@ def test_circuits_are_bounded_for_a_source_for_a_target_and_in_all():
 
 
 def test_all_circuits_share_one_rate():
-    table = RelayBook(RelayLimits(rate=1 * MBIT))
+    table = RelayTable(RelayLimits(rate=1 * MBIT))
     for peer in "bd":
         table.reserve(peer, "10.0.0.1", 0.0)
     one, other = table.open("a", "b", 0.0), table.open("c", "d", 0.0)
-    waits = [circuit.book(MBIT, 100.0) for circuit in (one, other, one)]
+    waits = [circuit.consume(MBIT, 100.0) for circuit in (one, other, one)]
     assert waits == pytest.approx([0.0, 0.75, 1.75])
 
 
 @pytest.mark.parametrize(("size", "now"), [(101, 0.0), (1, 60.0)], ids=["its bytes", "its time"])
 def test_a_circuit_is_used_up_by(size, now):
-    table = RelayBook(RelayLimits(data=100, duration=60))
+    table = RelayTable(RelayLimits(data=100, duration=60))
     table.reserve("b", "10.0.0.1", 0.0)
-    assert table.open("a", "b", 0.0).book(size, now) is None
+    assert table.open("a", "b", 0.0).consume(size, now) is None
 
 
 def test_a_private_network_is_no_crowd():
-    table = RelayBook(RelayLimits(per_subnet=1))
+    table = RelayTable(RelayLimits(per_subnet=1))
     for number in range(3):
         table.reserve(f"gpu {number}", "192.168.0.7", 0.0)
         table.reserve(f"from an unknown place {number}", None, 0.0)

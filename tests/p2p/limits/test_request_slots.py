@@ -5,7 +5,7 @@ import pytest
 
 from p2p.errors import Busy, Unreachable
 from p2p.limits.origin import Origin
-from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, Slots
+from p2p.limits.request_slots import ALL, CLASSES, PER_PARTY, PER_PEER, STREAMS_PER_PARTY, RequestSlots
 from p2p.memory.transport import MemoryNetwork
 from p2p.peer import rpc
 from p2p.peer.peer import Peer
@@ -55,7 +55,7 @@ def test_a_request_that_comes_byte_by_byte_holds_its_slot_for_so_long_only() -> 
 
 
 def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
-    slots = Slots()
+    slots = RequestSlots()
     eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(PER_PARTY + 1)]
     taken = [slots.at_work("submit", one) for one in eve[:PER_PARTY]]
     for one in taken:
@@ -74,7 +74,7 @@ def test_slots_are_given_back_and_counted_by_peer_party_and_class() -> None:
 
 
 def test_streams_whose_method_is_not_known_are_few_for_a_peer_and_for_a_party() -> None:
-    slots, open_streams = Slots(), []
+    slots, open_streams = RequestSlots(), []
     eve = [Origin(f"eve{number}", "8.8.8.0/24") for number in range(5)]
     for one in eve[: STREAMS_PER_PARTY // PER_PEER]:
         for _ in range(PER_PEER):

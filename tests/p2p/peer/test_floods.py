@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from p2p.discovery.messages import ReachableAsk
+from p2p.discovery.messages import ReachableRequest
 from p2p.errors import P2PError, Unreachable
 from p2p.memory.transport import MemoryNetwork, MemoryTransport
 from p2p.peer.peer import Peer
@@ -82,7 +82,7 @@ def test_a_thousand_asks_to_be_dialled_back_keep_no_honest_request_from_its_answ
 
     async def main() -> None:
         network = MemoryNetwork(1)
-        await flooded(network, serving(network, echo=echo), "reachable", encode(ReachableAsk(ports=[])), honest)
+        await flooded(network, serving(network, echo=echo), "reachable", encode(ReachableRequest(ports=[])), honest)
 
     run_fake(main)
     assert share >= 0.99

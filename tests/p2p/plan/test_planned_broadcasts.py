@@ -10,7 +10,7 @@ import pytest
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Manifest
 from p2p.peer.peer import Peer
-from p2p.plan.trees import Line, Load, Plan, bound, fresh
+from p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, lower_bound
 from tests.support.clock import run_fake, run_fake_trio
 from tests.support.peers import payload_file, peers, running
 
@@ -24,9 +24,9 @@ def names(number: int) -> list[str]:
 
 def planned(number: int, manifest: Manifest, uplink: float = MB) -> tuple[Plan, float]:
     """(plan, T*) of so many equal nodes fed by "a"."""
-    lines = {name: Line(uplink, latency=0.02) for name in names(number)}
-    plan = fresh("a", uplink, lines, Load(manifest.length, manifest.chunk_size), 1)
-    return plan, bound(uplink, lines.values(), manifest.length)
+    lines = {name: LinkCapacity(uplink, latency=0.02) for name in names(number)}
+    plan = build("a", uplink, lines, PayloadSize(manifest.length, manifest.chunk_size), 1)
+    return plan, lower_bound(uplink, lines.values(), manifest.length)
 
 
 def capped(number: int) -> AbstractAsyncContextManager[list[Peer]]:
@@ -47,7 +47,7 @@ async def spread(
 
     async def one(node: Peer) -> None:
         await node.follow(parents.get(node.peer_id, ()))
-        await node.fetch(manifest, folder / node.peer_id, last="a")
+        await node.fetch(manifest, folder / node.peer_id, fallback="a")
         ends[node.peer_id] = anyio.current_time() - start
 
     async with anyio.create_task_group() as tasks:
@@ -186,7 +186,7 @@ def test_a_downloader_asks_no_one_but_its_parents_while_they_feed(tmp_path):
             await a.share(manifest, tmp_path / "a")
             await b.share(manifest, tmp_path / "a")
             await c.follow(["node0"])
-            await c.fetch(manifest, tmp_path / "c", last="a")
+            await c.fetch(manifest, tmp_path / "c", fallback="a")
             assert (await c.traffic()).received_by_peer == {"node0": SIZE}
 
     run_fake(main)

@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.plan.repair import SPARE, Planner, repaired
-from p2p.plan.trees import Line, Load, Plan, bound, fresh, predicted, slots, star
+from p2p.plan.repair import SPARE, Planner, repair
+from p2p.plan.trees import LinkCapacity, PayloadSize, Plan, build, fanout, lower_bound, predicted, star
 
 MB = 1_000_000
-LOAD = Load(40 * MB, 40 * MB // 256)
+LOAD = PayloadSize(40 * MB, 40 * MB // 256)
 UPLINKS = st.sampled_from([0.0, 2e5, 1e6, 1.25e6, 5e6, 2e7, 1e8])
 LINES = st.lists(
     st.builds(
-        Line, uplink=UPLINKS, downlink=st.sampled_from([5e5, 1e7, math.inf]),
+        LinkCapacity, uplink=UPLINKS, downlink=st.sampled_from([5e5, 1e7, math.inf]),
         latency=st.floats(0.001, 0.2), dialable=st.booleans() | st.just(True),
     ),
     min_size=1, max_size=60,
 )  # fmt: skip
 
 
-def network(number: int, uplink: float = 10.0 * MB, latency: float = 0.01) -> dict[str, Line]:
-    return {f"p{index}": Line(uplink, latency=latency) for index in range(number)}
+def network(number: int, uplink: float = 10.0 * MB, latency: float = 0.01) -> dict[str, LinkCapacity]:
+    return {f"p{index}": LinkCapacity(uplink, latency=latency) for index in range(number)}
 
 
 def reached(plan: Plan, stripe: int) -> set[str]:
@@ -36,7 +36,7 @@ def reached(plan: Plan, stripe: int) -> set[str]:
     return reached_peers
 
 
-def check(plan: Plan, lines: dict[str, Line]) -> None:
+def check(plan: Plan, lines: dict[str, LinkCapacity]) -> None:
     """Every peer is reached in each stripe, once."""
     assert plan.parents.keys() == lines.keys()
     for stripe in range(plan.stripes):
@@ -47,59 +47,61 @@ def check(plan: Plan, lines: dict[str, Line]) -> None:
 @given(LINES, st.sampled_from([1e5, 1e6, 1e7, 1e8]), st.integers(0, 99))
 def test_a_fresh_plan_reaches_everybody_by_disjoint_inner_nodes_within_their_uplinks(lines, uplink, seed):
     peers = {f"p{index}": link for index, link in enumerate(lines)}
-    plan = fresh("source", uplink, peers, LOAD, seed)
+    plan = build("source", uplink, peers, LOAD, seed)
     check(plan, peers)
-    assert plan == fresh("source", uplink, peers, LOAD, seed)
+    assert plan == build("source", uplink, peers, LOAD, seed)
     inner = Counter[str]()
     for stripe in range(plan.stripes):
         for feeder, fed in plan.children(stripe).items():
             if feeder != "source":
                 inner[feeder] += 1
                 assert peers[feeder].dialable
-                assert len(fed) <= slots(peers[feeder].uplink, plan.stripes, plan.rate, len(peers))
+                assert len(fed) <= fanout(peers[feeder].uplink, plan.stripes, plan.rate, len(peers))
     assert set(inner.values()) <= {1}
     from_source = sum(ups.count("source") for ups in plan.parents.values())
     assert from_source * plan.rate / plan.stripes <= uplink * 1.001
-    assert plan.seconds == predicted(plan, uplink, peers, LOAD) >= bound(uplink, peers.values(), LOAD.length) * 0.999
+    assert (
+        plan.seconds == predicted(plan, uplink, peers, LOAD) >= lower_bound(uplink, peers.values(), LOAD.length) * 0.999
+    )
 
 
 def test_the_bound_is_that_of_the_slowest_of_three_limits():
     lines = network(9).values()
-    assert bound(10 * MB, lines, 40 * MB) == pytest.approx(4.0)
-    assert bound(1 * MB, lines, 40 * MB) == pytest.approx(40.0)
-    assert bound(100 * MB, [Line(MB)] * 10, 40 * MB) == pytest.approx(400 / 110)
-    assert bound(10 * MB, [*lines, Line(downlink=MB)], 40 * MB) == pytest.approx(40.0)
-    assert bound(10 * MB, [], 40 * MB) == 0
+    assert lower_bound(10 * MB, lines, 40 * MB) == pytest.approx(4.0)
+    assert lower_bound(1 * MB, lines, 40 * MB) == pytest.approx(40.0)
+    assert lower_bound(100 * MB, [LinkCapacity(MB)] * 10, 40 * MB) == pytest.approx(400 / 110)
+    assert lower_bound(10 * MB, [*lines, LinkCapacity(downlink=MB)], 40 * MB) == pytest.approx(40.0)
+    assert lower_bound(10 * MB, [], 40 * MB) == 0
     assert star(10 * MB, 9, 40 * MB) == pytest.approx(36.0)
 
 
 @pytest.mark.parametrize(("number", "most"), {1: 1.02, 4: 1.05, 16: 1.08, 100: 1.12, 1000: 1.15, 4000: 1.2}.items())
 def test_equal_lines_come_close_to_the_bound_and_stay_so_as_peers_are_added(number, most):
     lines = network(number)
-    assert fresh("source", 10 * MB, lines, LOAD, 1).seconds <= most * bound(10 * MB, lines.values(), LOAD.length)
+    assert build("source", 10 * MB, lines, LOAD, 1).seconds <= most * lower_bound(10 * MB, lines.values(), LOAD.length)
 
 
 def test_few_peers_behind_each_other_make_a_chain():
-    plan = fresh("source", 10 * MB, network(2), LOAD, 1)
+    plan = build("source", 10 * MB, network(2), LOAD, 1)
     assert plan.stripes == 1
     assert sorted(map(len, plan.children(0).values())) == [1, 1]
 
 
 def test_a_weak_uplink_is_a_leaf_everywhere_and_the_strong_stand_near_the_root():
-    lines = {f"p{index}": Line(20.0 * MB if index < 12 else 0.1 * MB, latency=0.01) for index in range(24)}
-    plan = fresh("source", 10 * MB, lines, LOAD, 1)
+    lines = {f"p{index}": LinkCapacity(20.0 * MB if index < 12 else 0.1 * MB, latency=0.01) for index in range(24)}
+    plan = build("source", 10 * MB, lines, LOAD, 1)
     feeders = {up for ups in plan.parents.values() for up in ups}
     assert feeders <= {"source", *(f"p{index}" for index in range(12))}
 
 
 def test_who_receives_slower_than_the_payload_flows_feeds_nobody():
-    lines = network(8) | {"slow": Line(100.0 * MB, downlink=0.5 * MB)}
-    plan = fresh("source", 10 * MB, lines, LOAD, 1)
+    lines = network(8) | {"slow": LinkCapacity(100.0 * MB, downlink=0.5 * MB)}
+    plan = build("source", 10 * MB, lines, LOAD, 1)
     assert "slow" not in {up for ups in plan.parents.values() for up in ups}
 
 
 def test_a_run_without_volunteers_has_an_empty_plan():
-    assert fresh("source", MB, {}, LOAD, 1).parents == {}
+    assert build("source", MB, {}, LOAD, 1).parents == {}
 
 
 def test_one_departure_changes_only_the_edges_of_those_it_fed():
@@ -117,7 +119,7 @@ def test_one_arrival_changes_no_edge_of_others():
     lines = network(100)
     planner = Planner("source", 1)
     before = planner.update(10 * MB, lines, LOAD)
-    after = planner.update(10 * MB, lines | {"new": Line(10.0 * MB, latency=0.01)}, LOAD)
+    after = planner.update(10 * MB, lines | {"new": LinkCapacity(10.0 * MB, latency=0.01)}, LOAD)
     assert before.edges() < after.edges()
     assert {edge[2] for edge in after.edges() - before.edges()} == {"new"}
 
@@ -127,7 +129,7 @@ def test_many_departures_at_once_give_a_fresh_plan():
     planner = Planner("source", 1)
     planner.update(10 * MB, lines, LOAD)
     rest = {peer: link for peer, link in lines.items() if int(peer[1:]) % 3}
-    assert planner.update(10 * MB, rest, LOAD) == fresh("source", 10 * MB, rest, LOAD, 1)
+    assert planner.update(10 * MB, rest, LOAD) == build("source", 10 * MB, rest, LOAD, 1)
 
 
 @settings(max_examples=40, deadline=None)
@@ -152,10 +154,10 @@ def test_a_long_run_of_churn_stays_within_reach_of_a_fresh_plan():
     lines, planner = network(64), Planner("source", 1)
     planner.update(10 * MB, lines, LOAD)
     for number in range(200):
-        lines = dict(list(lines.items())[1:]) | {f"new{number}": Line(10.0 * MB, latency=0.01)}
+        lines = dict(list(lines.items())[1:]) | {f"new{number}": LinkCapacity(10.0 * MB, latency=0.01)}
         plan = planner.update(10 * MB, lines, LOAD)
         check(plan, lines)
-        assert plan.seconds < 1.5 * bound(10 * MB, lines.values(), LOAD.length)
+        assert plan.seconds < 1.5 * lower_bound(10 * MB, lines.values(), LOAD.length)
 
 
 def from_source(plan: Plan) -> float:
@@ -189,7 +191,7 @@ def test_a_parent_that_does_not_feed_a_peer_is_replaced_for_that_peer_alone():
 
 
 def test_whom_nobody_else_can_feed_is_fed_by_the_source():
-    lines = network(2) | {"far": Line(0.0)}
-    plan = fresh("source", 10 * MB, lines, LOAD, 1)
-    after = repaired(plan, 10 * MB, lines, LOAD, {"far": {"p0", "p1"}})
+    lines = network(2) | {"far": LinkCapacity(0.0)}
+    plan = build("source", 10 * MB, lines, LOAD, 1)
+    after = repair(plan, 10 * MB, lines, LOAD, {"far": {"p0", "p1"}})
     assert set(after.parents["far"]) == {"source"}

@@ -7,7 +7,7 @@ import pytest
 
 from p2p.errors import LocalFault
 from p2p.swarm import chunk_writer
-from p2p.swarm.chunk_writer import Shelf
+from p2p.swarm.chunk_writer import ChunkWriter
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ class Disk:
 
 async def test_chunks_are_written_in_order_and_told_once_they_are_written():
     disk, told = Disk(), []
-    kept = Shelf(disk, told.append)
+    kept = ChunkWriter(disk, told.append)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kept.run)
         for index in range(3):
@@ -44,7 +44,7 @@ async def test_chunks_are_written_in_order_and_told_once_they_are_written():
 async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeypatch):
     monkeypatch.setattr(chunk_writer, "ROOM", 10)
     disk, brought, finished = Disk(), [], anyio.Event()
-    kept = Shelf(disk, lambda _: None)
+    kept = ChunkWriter(disk, lambda _: None)
 
     async def bring() -> None:
         for index in range(4):
@@ -67,7 +67,7 @@ async def test_who_brings_more_than_there_is_room_for_waits_for_the_disk(monkeyp
 async def test_a_full_disk_ends_the_writer_with_its_fault():
     disk = Disk()
     disk.may.release(1)
-    kept = Shelf(disk, lambda _: None)
+    kept = ChunkWriter(disk, lambda _: None)
     await kept.put(0, b"full", [])
     with pytest.raises(LocalFault, match="no space"):
         await kept.run()

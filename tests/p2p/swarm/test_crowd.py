@@ -9,7 +9,7 @@ import pytest
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.peer.peer import Peer
 from p2p.plan.repair import Planner
-from p2p.plan.trees import Line, Load, bound
+from p2p.plan.trees import LinkCapacity, PayloadSize, lower_bound
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, running
 
@@ -28,10 +28,10 @@ SETTLE = 1.0
 def test_two_hundred_nodes_take_a_payload_by_the_plan(dying: int, most: float, copies: float, tmp_path: Path) -> None:
     manifest = payload_file(tmp_path / "payload", SIZE)
     names = [f"n{number}" for number in range(NODES)]
-    lines = dict.fromkeys(names, Line(UPLINK, latency=0.01))
-    planner, load = Planner("source", 1), Load(manifest.length, manifest.chunk_size)
+    lines = dict.fromkeys(names, LinkCapacity(UPLINK, latency=0.01))
+    planner, load = Planner("source", 1), PayloadSize(manifest.length, manifest.chunk_size)
     planner.update(UPLINK, lines, load)
-    best = bound(UPLINK, lines.values(), SIZE)
+    best = lower_bound(UPLINK, lines.values(), SIZE)
     lost = set(Random(1).sample(names, dying))
     living = set(names) - lost
     times: dict[str, float] = {}
@@ -39,7 +39,7 @@ def test_two_hundred_nodes_take_a_payload_by_the_plan(dying: int, most: float, c
 
     async def fetch(node: Peer) -> None:
         start = anyio.current_time()
-        await node.fetch(manifest, tmp_path / node.peer_id, last="source")
+        await node.fetch(manifest, tmp_path / node.peer_id, fallback="source")
         times[node.peer_id] = anyio.current_time() - start
         if times.keys() >= living:
             complete.set()

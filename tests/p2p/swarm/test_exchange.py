@@ -11,15 +11,15 @@ from p2p.network import Manifest
 from p2p.peer.peer import Peer
 from p2p.swarm import messages as wire
 from p2p.swarm.exchange import PROTOCOL, STREAMS_PER_PEER
-from p2p.swarm.payload_file import Payload
-from p2p.swarm.upload import Held
+from p2p.swarm.payload_file import PayloadFile
+from p2p.swarm.upload import SharedPayload
 from tests.support.clock import run_fake, run_fake_trio
 from tests.support.peers import payload_file, peers, running
 
 MB = 1_000_000
 
 
-class Poisoner(Payload):
+class Poisoner(PayloadFile):
     """A payload whose holder sends other bytes, with the true proofs."""
 
     def read(self, index, *, block=True):
@@ -30,7 +30,7 @@ class Poisoner(Payload):
 
 
 def poison(peer: Peer, manifest: Manifest, path: Path) -> None:
-    peer._broadcast._hold(Held(Poisoner.open(manifest, path)))
+    peer._broadcast._hold(SharedPayload(Poisoner.open(manifest, path)))
 
 
 async def join(*fetches) -> list[float]:
@@ -158,7 +158,7 @@ def test_the_coordinator_is_asked_last(tmp_path):
             network.set_uplink(name, MB)
         async with peers(network, "a", *names) as (a, *nodes):
             await a.share(manifest, tmp_path / "a")
-            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id, last="a") for p in nodes))
+            ends = await join(*(lambda p=p: p.fetch(manifest, tmp_path / p.peer_id, fallback="a") for p in nodes))
             sent = (await a.traffic()).sent
             return max(ends), sent / (10 * MB)
 
@@ -174,8 +174,8 @@ def test_a_late_joiner_does_not_burden_the_coordinator(tmp_path):
     async def main():
         async with peers(MemoryNetwork(1), "a", "b", "c") as (a, b, c):
             await a.share(manifest, tmp_path / "a")
-            await b.fetch(manifest, tmp_path / "b", last="a")
-            await c.fetch(manifest, tmp_path / "c", last="a")
+            await b.fetch(manifest, tmp_path / "b", fallback="a")
+            await c.fetch(manifest, tmp_path / "c", fallback="a")
             assert (await c.traffic()).received_by_peer == {"b": 5 * MB}
 
     run_fake(main)
@@ -253,7 +253,7 @@ def test_a_frozen_holder_costs_a_stall_and_no_more(tmp_path):
                 await anyio.sleep(2)
                 network.freeze("frozen")
 
-            ends = await join(lambda: b.fetch(manifest, tmp_path / "b", last="a"), freeze)
+            ends = await join(lambda: b.fetch(manifest, tmp_path / "b", fallback="a"), freeze)
             # 2 s from `frozen`, up to 5 s until it counts as stalled, 8 s from `a`.
             assert ends[0] < 17
 
@@ -339,7 +339,7 @@ def test_the_same_seed_repeats_a_broadcast_exactly(tmp_path):
                             with anyio.move_on_after(1):
                                 await peer.dial((await other.addresses()) * 5)
                 await a.share(manifest, tmp_path / "a")
-                ends = await join(*(lambda p=p: p.fetch(manifest, folder / p.peer_id, last="a") for p in others))
+                ends = await join(*(lambda p=p: p.fetch(manifest, folder / p.peer_id, fallback="a") for p in others))
                 return ends, [await peer.traffic() for peer in (a, *others)]
 
         return run_fake(main)
@@ -380,10 +380,10 @@ async def drain(stream) -> None:
 
 FAULTY_HOLDERS = {
     "sends garbage": [b"garbage"],
-    "sends a request": [wire.Want((1,))],
+    "sends a request": [wire.ChunkRequest((1,))],
     "has a bitmap too long": [wire.Have(bytes(1000))],
     "has a bit beyond the end": [wire.Have(b"\xff" * 33)],
-    "has chunks beyond the end": [wire.New((5000,))],
+    "has chunks beyond the end": [wire.HaveMore((5000,))],
     "sends what was not asked for": [wire.Chunk(0, (), b"x")],
     "sends a frame too long": [bytes(wire.HOLDER_LIMIT + 1)],
 }
@@ -401,7 +401,7 @@ def test_a_holder_that_breaks_the_protocol_is_dropped_and_the_fetch_goes_on(mess
 
 LAME_HOLDERS = {
     "has everything and sends nothing": [wire.Have(b"\xff" * 32)],
-    "takes back what it said": [wire.Have(b"\xff" * 32), *(wire.Gone(i) for i in range(256))],
+    "takes back what it said": [wire.Have(b"\xff" * 32), *(wire.NotAvailable(i) for i in range(256))],
     "has nothing": [wire.Have(bytes(32))],
     "says nothing": [],
 }
@@ -420,11 +420,11 @@ def test_a_holder_that_is_no_use_does_not_stop_a_fetch(messages, tmp_path):
 
 FAULTY_DOWNLOADERS = {
     "says nothing sensible": [b"garbage"],
-    "does not begin with Ask": [wire.Want((1,))],
-    "asks for a chunk a thousand times": [wire.Ask, wire.Want((1,) * 1000)],
-    "asks for another payload on the same stream": [wire.Ask, wire.Ask(bytes(32))],
-    "sends chunks": [wire.Ask, wire.Gone(1)],
-    "sends a frame too long": [wire.Ask, bytes(wire.DOWNLOADER_LIMIT + 1)],
+    "does not begin with Ask": [wire.ChunkRequest((1,))],
+    "asks for a chunk a thousand times": [wire.PayloadRequest, wire.ChunkRequest((1,) * 1000)],
+    "asks for another payload on the same stream": [wire.PayloadRequest, wire.PayloadRequest(bytes(32))],
+    "sends chunks": [wire.PayloadRequest, wire.NotAvailable(1)],
+    "sends a frame too long": [wire.PayloadRequest, bytes(wire.DOWNLOADER_LIMIT + 1)],
 }
 
 
@@ -434,7 +434,7 @@ def test_a_downloader_that_breaks_the_protocol_is_reset(messages, tmp_path):
         await b.fetch(manifest, tmp_path / "b")
         stream = await evil.open("b", PROTOCOL)
         for message in messages:
-            message = wire.Ask(manifest.hash) if message is wire.Ask else message
+            message = wire.PayloadRequest(manifest.hash) if message is wire.PayloadRequest else message
             await stream.send(message if isinstance(message, bytes) else wire.encode(message))
         with pytest.raises(Unreachable):
             await drain(stream)
@@ -446,11 +446,11 @@ def test_a_downloader_that_asks_for_what_is_not_there_is_told_so(tmp_path):
     async def story(evil, b, manifest) -> None:
         await b.fetch(manifest, tmp_path / "b")
         stream = await evil.open("b", PROTOCOL)
-        await stream.send(wire.encode(wire.Ask(manifest.hash)))
-        await stream.send(wire.encode(wire.Want((256, 1000))))
+        await stream.send(wire.encode(wire.PayloadRequest(manifest.hash)))
+        await stream.send(wire.encode(wire.ChunkRequest((256, 1000))))
         frames = [wire.decode_from_holder(await stream.receive(wire.HOLDER_LIMIT)) for _ in range(3)]
         assert isinstance(frames[0], wire.Have)
-        assert frames[1:] == [wire.Gone(256), wire.Gone(1000)]
+        assert frames[1:] == [wire.NotAvailable(256), wire.NotAvailable(1000)]
 
     run_fake(lambda: against(saying(), tmp_path, story))
 
@@ -460,7 +460,7 @@ def test_one_peer_cannot_hold_endless_chunk_streams_open(tmp_path):
         await b.fetch(manifest, tmp_path / "b")
         for _ in range(STREAMS_PER_PEER):
             stream = await evil.open("b", PROTOCOL)
-            await stream.send(wire.encode(wire.Ask(bytes(32))))
+            await stream.send(wire.encode(wire.PayloadRequest(bytes(32))))
         await anyio.sleep(1)
         stream = await evil.open("b", PROTOCOL)
         with pytest.raises(Unreachable):

@@ -15,7 +15,7 @@ from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
 from p2p.swarm import open_files
 from p2p.swarm.open_files import FILES, OpenPayloads
-from p2p.swarm.payload_file import Payload
+from p2p.swarm.payload_file import PayloadFile
 from runtime.descriptors import SHORTAGES
 from tests.support.clock import run_fake
 from tests.support.open_files import descriptors, everything_taken, limited
@@ -91,7 +91,7 @@ def small(folder: Path, number: int = 0) -> tuple[Manifest, Path]:
 
 def test_the_payload_read_longest_ago_is_closed_first_and_opened_again_when_it_is_read(tmp_path: Path) -> None:
     files = OpenPayloads(most=2)
-    payloads = [Payload.open(*small(tmp_path, number), files) for number in range(3)]
+    payloads = [PayloadFile.open(*small(tmp_path, number), files) for number in range(3)]
     before = descriptors()
     assert len(files) == 2
     with pytest.raises(BlockingIOError):
@@ -109,7 +109,7 @@ def test_a_file_stays_open_while_it_is_read_whoever_wants_its_place(tmp_path: Pa
     manifest, path = small(tmp_path)
     with files.reading(manifest, path, block=True) as opened:
         for number in range(1, 4):
-            Payload.open(*small(tmp_path, number), files)
+            PayloadFile.open(*small(tmp_path, number), files)
         assert os.pread(opened.descriptor, 5, 0) == path.read_bytes()[:5]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened.descriptor)
@@ -117,7 +117,7 @@ def test_a_file_stays_open_while_it_is_read_whoever_wants_its_place(tmp_path: Pa
 
 def test_two_threads_that_want_a_closed_file_read_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, scans, both = OpenPayloads(), [], threading.Barrier(2)
-    payload = Payload.offered(*small(tmp_path), files)
+    payload = PayloadFile.offered(*small(tmp_path), files)
     scan = open_files.scan
     monkeypatch.setattr(open_files, "scan", lambda file, size: scans.append(size) or scan(file, size))
 
@@ -185,8 +185,8 @@ def test_a_payload_that_was_moved_and_shared_again_is_served_from_its_new_place(
 
 def test_where_no_descriptor_is_free_files_that_nobody_reads_are_closed(tmp_path: Path) -> None:
     files = OpenPayloads()
-    payloads = [Payload.open(*small(tmp_path, number), files) for number in range(8)]
-    late = Payload.offered(*small(tmp_path, 8), files)
+    payloads = [PayloadFile.open(*small(tmp_path, number), files) for number in range(8)]
+    late = PayloadFile.offered(*small(tmp_path, 8), files)
     with everything_taken():
         assert late.read(0) is not None
     assert len(files) == 5

@@ -13,7 +13,7 @@ from p2p.network import Manifest
 from p2p.swarm import merkle, messages
 from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
 from p2p.swarm.open_files import OpenPayloads
-from p2p.swarm.payload_file import PartialPayload, Payload
+from p2p.swarm.payload_file import PartialPayload, PayloadFile
 from tests.support import paths
 from tests.support.cuts import cuts
 from tests.support.peers import payload_file
@@ -25,11 +25,11 @@ LENGTH = 100 * KIB + 5
 
 
 @pytest.fixture
-def whole(tmp_path) -> Payload:
-    return Payload.open(payload_file(tmp_path / "whole", LENGTH), tmp_path / "whole")
+def whole(tmp_path) -> PayloadFile:
+    return PayloadFile.open(payload_file(tmp_path / "whole", LENGTH), tmp_path / "whole")
 
 
-def started(whole: Payload, path: Path, *indices: int) -> PartialPayload:
+def started(whole: PayloadFile, path: Path, *indices: int) -> PartialPayload:
     partial = PartialPayload(whole.manifest, path)
     for index in indices:
         assert partial.put(index, *whole.read(index))
@@ -121,7 +121,7 @@ def test_a_chunk_twice_is_stored_once(whole, tmp_path):
     assert not partial.put(2, *whole.read(2))
 
 
-def bad_chunks(whole: Payload):
+def bad_chunks(whole: PayloadFile):
     data, proof = whole.read(2)
     return {
         "other bytes": (2, data[:-1] + b"?", proof),
@@ -176,7 +176,7 @@ def test_cut_at_any_moment_a_download_goes_on_from_chunks_that_verify_or_is_whol
                         assert partial.put(index, *whole.read(index))
                 partial.finish()
                 partial.close()
-            Payload.open(whole.manifest, path).close()
+            PayloadFile.open(whole.manifest, path).close()
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:
@@ -240,14 +240,14 @@ def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
 
 
 MESSAGES = {
-    "ask": messages.Ask(bytes(range(32))),
-    "want": messages.Want((0, 7, 1048575)),
-    "want nothing": messages.Want(),
+    "ask": messages.PayloadRequest(bytes(range(32))),
+    "want": messages.ChunkRequest((0, 7, 1048575)),
+    "want nothing": messages.ChunkRequest(),
     "cancel": messages.Cancel((7, 300)),
     "have": messages.Have(b"\x05\x80"),
-    "new": messages.New((3,)),
+    "new": messages.HaveMore((3,)),
     "chunk": messages.Chunk(300, (bytes(32), bytes(range(32))), b"data"),
-    "gone": messages.Gone(9),
+    "gone": messages.NotAvailable(9),
 }
 
 
@@ -271,11 +271,11 @@ MALFORMED = {
     "a short hash": b"\x92\xa1a\xc4\x1f" + bytes(31),
     "an index too large": b"\x92\xa1w\x91\xce\x00\x10\x00\x00",
     "a negative index": b"\x92\xa1g\xff",
-    "too many indices": messages.encode(messages.Want((1,) * (messages.INDICES_MAX + 1))),
+    "too many indices": messages.encode(messages.ChunkRequest((1,) * (messages.INDICES_MAX + 1))),
     "a proof too long": messages.encode(messages.Chunk(0, (bytes(32),) * 21, b"")),
     "a chunk too long": messages.encode(messages.Chunk(0, (), bytes(messages.CHUNK_SIZE_MAX + 1))),
     "a frame cut short": messages.encode(messages.Have(b"abc"))[:-1],
-    "a frame with a tail": messages.encode(messages.Gone(1)) + b"x",
+    "a frame with a tail": messages.encode(messages.NotAvailable(1)) + b"x",
     "nested a thousand deep": b"\x91" * 1000,
 }
 
@@ -288,9 +288,9 @@ def test_a_frame_that_breaks_a_bound_is_malformed(frame):
 
 def test_the_longest_messages_fit_into_their_limits():
     most = (messages.CHUNKS_MAX - 1,) * messages.INDICES_MAX
-    assert len(messages.encode(messages.Want(most))) <= messages.DOWNLOADER_LIMIT
+    assert len(messages.encode(messages.ChunkRequest(most))) <= messages.DOWNLOADER_LIMIT
     for message in (
-        messages.New(most),
+        messages.HaveMore(most),
         messages.Have(bytes(messages.CHUNKS_MAX // 8)),
         messages.Chunk(messages.CHUNKS_MAX - 1, (bytes(32),) * 20, bytes(messages.CHUNK_SIZE_MAX)),
     ):
@@ -304,7 +304,7 @@ def test_a_chunk_in_pieces_is_the_same_frame(length):
 
 
 def test_a_message_with_a_later_field_is_still_understood():
-    assert messages.decode_from_holder(b"\x93\xa1g\x09\xa5later") == messages.Gone(9)
+    assert messages.decode_from_holder(b"\x93\xa1g\x09\xa5later") == messages.NotAvailable(9)
 
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff", b"\xff\xff\xff", b"\xff\x04"])
@@ -383,7 +383,7 @@ def test_a_manifest_that_contradicts_itself_is_found_when_the_file_is_opened_ane
     partial.finish()
     assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
     with pytest.raises(LocalFault, match="is not the payload"):
-        Payload.open(lie, tmp_path / "p")
+        PayloadFile.open(lie, tmp_path / "p")
 
 
 def test_a_payload_is_hashed_once_on_its_way_in(whole, tmp_path, monkeypatch):
@@ -406,10 +406,10 @@ def test_what_this_program_has_hashed_as_it_wrote_it_is_offered_without_a_look(t
     assert hashed(tmp_path / "p", known.hash) == known
     with monkeypatch.context() as patch:
         patch.setattr("p2p.swarm.open_files.scan", lambda file, size: pytest.fail("read again"))
-        payload = Payload.open(known, tmp_path / "p", files)
+        payload = PayloadFile.open(known, tmp_path / "p", files)
     assert payload.manifest == manifest_of(tmp_path / "p")
     assert type(payload.manifest) is Manifest
-    assert payload.read(3) == Payload.open(payload.manifest, tmp_path / "p", OpenPayloads()).read(3)
+    assert payload.read(3) == PayloadFile.open(payload.manifest, tmp_path / "p", OpenPayloads()).read(3)
     payload.close()
 
 
@@ -423,13 +423,13 @@ SPOILED = {
 def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_path, spoil):
     payload_file(tmp_path / "p", LENGTH)
     with pytest.raises(LocalFault, match="is not the payload"):
-        Payload.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
+        PayloadFile.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
 
 
 def test_a_file_that_was_closed_is_read_again_whatever_was_known_of_it(tmp_path):
     payload_file(tmp_path / "p", LENGTH)
     files = OpenPayloads()
-    payload = Payload.open(hashed(tmp_path / "p"), tmp_path / "p", files)
+    payload = PayloadFile.open(hashed(tmp_path / "p"), tmp_path / "p", files)
     files.close((payload.manifest.hash, tmp_path / "p"))
     overwrite(tmp_path / "p", 16 * KIB, b"changed")
     assert payload.read(0) is None

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.swarm.peer_state import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Holders
-from p2p.swarm.picker import AWAITED, GRACE, LAST_WINDOW_MIN, WINDOW_MIN, Ask, Swarm
+from p2p.swarm.peer_state import QUIET, SLOW, SLOW_END, STALL, STALL_END, WINDOW_FIRST, Availability
+from p2p.swarm.picker import AWAITED, FALLBACK_WINDOW_MIN, GRACE, WINDOW_MIN, ChunkPicker, PeerRequest
 
 CHUNK = 1 << 20
 PATIENCE = STALL + CHUNK / SLOW
@@ -25,8 +25,8 @@ def small_windows() -> Iterator[None]:
         yield
 
 
-def swarm(chunks: int = 100, **options) -> Swarm:
-    return Swarm(chunks, CHUNK, **{"seed": 1, **options})
+def swarm(chunks: int = 100, **options) -> ChunkPicker:
+    return ChunkPicker(chunks, CHUNK, **{"seed": 1, **options})
 
 
 def indices(asks) -> list[int]:
@@ -53,11 +53,11 @@ def test_a_fast_peer_is_asked_for_eight_of_the_largest_chunks_and_for_sixty_four
     monkeypatch.setattr("p2p.swarm.picker.WINDOW_MIN", WINDOW_MIN)
     assert WINDOW_MIN == 8
     for size, window in ((1 << 20, 8), (16 << 10, 64)):
-        s = Swarm(100, size, seed=1)
+        s = ChunkPicker(100, size, seed=1)
         s.has("a", ALL, 0)
         s.arrived("a", s.next(0)[0].index, 0.001)
         s.next(0.001)
-        assert sum(s.owed("a", index) for index in range(100)) == window
+        assert sum(s.requested("a", index) for index in range(100)) == window
 
 
 def test_a_chunk_that_arrives_makes_room_for_the_next():
@@ -66,7 +66,7 @@ def test_a_chunk_that_arrives_makes_room_for_the_next():
     first = s.next(0)
     s.arrived("a", first[0].index, 0.5)
     assert len(s.next(0.5)) == 1
-    assert not s.owed("a", first[0].index)
+    assert not s.requested("a", first[0].index)
 
 
 def test_several_peers_are_asked_for_different_chunks_at_once():
@@ -104,7 +104,7 @@ def test_chunks_already_here_are_not_asked_for():
 def test_the_coordinator_is_asked_at_once_where_nobody_else_is_connected():
     s = swarm(fallback="coordinator")
     s.has("coordinator", ALL, 0)
-    assert by_peer(s.next(0)) == {"coordinator": LAST_WINDOW_MIN}
+    assert by_peer(s.next(0)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinator_is_asked_only_for_what_no_other_has():
@@ -123,7 +123,7 @@ def test_the_coordinator_waits_until_a_connected_peer_has_spoken():
     s.has("coordinator", ALL, 0.01)
     assert s.next(0.01) == []
     s.has("a", 0, 0.02)
-    assert by_peer(s.next(0.02)) == {"coordinator": LAST_WINDOW_MIN}
+    assert by_peer(s.next(0.02)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
@@ -131,19 +131,19 @@ def test_the_coordinator_does_not_wait_for_a_silent_peer_beyond_the_grace():
     s.joined("a", 0)
     s.has("coordinator", ALL, 0)
     assert s.deadline() == GRACE
-    assert by_peer(s.next(GRACE)) == {"coordinator": LAST_WINDOW_MIN}
+    assert by_peer(s.next(GRACE)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_the_coordinators_window_grows_while_it_is_prompt_and_shrinks_when_it_queues():
     s = swarm(fallback="coordinator")
     s.has("coordinator", ALL, 0)
     s.next(0)
-    for index in [index for index in range(100) if s.owed("coordinator", index)]:
+    for index in [index for index in range(100) if s.requested("coordinator", index)]:
         s.arrived("coordinator", index, 0.1)
-    assert len(s.next(0.1)) == LAST_WINDOW_MIN + 2
-    for index in [index for index in range(100) if s.owed("coordinator", index)]:
+    assert len(s.next(0.1)) == FALLBACK_WINDOW_MIN + 2
+    for index in [index for index in range(100) if s.requested("coordinator", index)]:
         s.arrived("coordinator", index, 2)
-    assert len(s.next(2)) == LAST_WINDOW_MIN
+    assert len(s.next(2)) == FALLBACK_WINDOW_MIN
 
 
 def test_what_a_peer_owed_is_asked_elsewhere_when_it_leaves():
@@ -163,7 +163,7 @@ def test_what_a_stalled_peer_owes_is_asked_elsewhere_and_it_is_asked_no_more():
     s.has("b", 0b1111, 1)
     s.next(1)
     for index in range(4):
-        if s.owed("b", index):
+        if s.requested("b", index):
             s.arrived("b", index, 1.2)
     assert s.deadline() == PATIENCE_END
     asks = s.next(PATIENCE_END)
@@ -177,7 +177,7 @@ def test_the_coordinator_steps_in_for_a_stalled_peer():
     s.has("coordinator", 0b11, 0)
     s.has("a", 0b11, 0)
     assert by_peer(s.next(0)) == {"a": 2}
-    assert by_peer(s.next(PATIENCE)) == {"coordinator": LAST_WINDOW_MIN}
+    assert by_peer(s.next(PATIENCE)) == {"coordinator": FALLBACK_WINDOW_MIN}
 
 
 def test_a_stalled_peer_that_sends_again_is_asked_again():
@@ -203,8 +203,8 @@ def test_a_peer_is_dropped_after_two_bad_chunks_and_not_taken_back():
     s = swarm()
     s.has("a", ALL, 0)
     first, second, *_ = s.next(0)
-    assert not s.bad("a", first.index)
-    assert s.bad("a", second.index)
+    assert not s.proof_failed("a", first.index)
+    assert s.proof_failed("a", second.index)
     assert s.dropped("a")
     s.has("a", ALL, 1)
     assert s.next(1) == []
@@ -213,17 +213,17 @@ def test_a_peer_is_dropped_after_two_bad_chunks_and_not_taken_back():
 def test_a_peer_cannot_wash_off_a_bad_chunk_by_leaving():
     s = swarm()
     s.has("a", ALL, 0)
-    s.bad("a", s.next(0)[0].index)
+    s.proof_failed("a", s.next(0)[0].index)
     s.left("a")
     s.has("a", ALL, 1)
-    assert s.bad("a", s.next(1)[0].index)
+    assert s.proof_failed("a", s.next(1)[0].index)
 
 
 def test_a_chunk_that_came_bad_is_not_asked_of_the_same_peer_again():
     s = swarm(1)
     s.has("a", 1, 0)
     s.next(0)
-    s.bad("a", 0)
+    s.proof_failed("a", 0)
     assert s.next(0) == []
 
 
@@ -231,7 +231,7 @@ def test_a_chunk_that_is_gone_is_asked_elsewhere():
     s = swarm(1)
     s.has("a", 1, 0)
     assert by_peer(s.next(0)) == {"a": 1}
-    s.gone("a", 0)
+    s.chunk_lost("a", 0)
     s.has("b", 1, 0)
     assert by_peer(s.next(0)) == {"b": 1}
 
@@ -249,7 +249,7 @@ def test_a_complete_download_asks_for_nothing():
 @given(st.integers(1, 40), st.integers(0, 10**6), st.lists(st.integers(0, 2**40 - 1), min_size=1, max_size=6))
 def test_every_chunk_that_somebody_has_arrives_once(chunks, seed, holdings):
     everything = (1 << chunks) - 1
-    s = Swarm(chunks, CHUNK, seed=seed, fallback="0")
+    s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="0")
     union = 0
     for number, indices in enumerate(holdings):
         s.has(str(number), indices & everything, 0)
@@ -267,7 +267,7 @@ def test_every_chunk_that_somebody_has_arrives_once(chunks, seed, holdings):
 
 
 def test_a_large_payload_with_many_peers_is_planned_in_reasonable_time():
-    s = Swarm(100_000, CHUNK, seed=1)
+    s = ChunkPicker(100_000, CHUNK, seed=1)
     everything = (1 << 100_000) - 1
     for number in range(50):
         s.has(str(number), everything, 0)
@@ -277,22 +277,22 @@ def test_a_large_payload_with_many_peers_is_planned_in_reasonable_time():
 def test_news_of_an_unknown_peer_harms_nothing():
     s = swarm()
     s.left("unknown")
-    s.gone("unknown", 3)
+    s.chunk_lost("unknown", 3)
     s.arrived("unknown", 3, 0)
-    assert not s.owed("unknown", 3)
-    assert not s.bad("unknown", 4)
+    assert not s.requested("unknown", 3)
+    assert not s.proof_failed("unknown", 4)
 
 
 def test_a_peer_is_asked_for_as_much_as_it_sends_in_a_second():
     def owed_after(interval: float) -> int:
-        s, now = Swarm(1000, 1 << 14, seed=1), 0.0
+        s, now = ChunkPicker(1000, 1 << 14, seed=1), 0.0
         s.has("a", (1 << 1000) - 1, now)
         for _ in range(40):
             s.next(now)
             now += interval
-            s.arrived("a", next(index for index in range(1000) if s.owed("a", index)), now)
+            s.arrived("a", next(index for index in range(1000) if s.requested("a", index)), now)
         s.next(now)
-        return sum(s.owed("a", index) for index in range(1000))
+        return sum(s.requested("a", index) for index in range(1000))
 
     assert owed_after(2.0) == 1
     assert 8 <= owed_after(0.1) <= 10  # asked anew when a quarter is answered
@@ -302,7 +302,7 @@ def test_a_peer_is_asked_for_as_much_as_it_sends_in_a_second():
 PLAN = ("p", "q")
 
 
-def planned(chunks: int = 20, **options) -> Swarm:
+def planned(chunks: int = 20, **options) -> ChunkPicker:
     """A swarm with two parents that have everything."""
     s = swarm(chunks, **options)
     s.follow(PLAN, 0)
@@ -316,7 +316,7 @@ def test_each_parent_is_asked_for_its_stripe_in_order():
     asks = s.next(0)
     assert [ask.index for ask in asks if ask.peer == "p"] == [0, 2, 4, 6, 8, 10, 12, 14]
     assert [ask.index for ask in asks if ask.peer == "q"] == [1, 3, 5, 7, 9, 11, 13, 15]
-    assert not s.needy
+    assert not s.needs_more_peers
 
 
 def test_a_parent_is_asked_for_what_it_does_not_have_yet():
@@ -348,7 +348,7 @@ def test_the_stripe_of_a_parent_that_leaves_is_asked_of_others_at_once():
     s.next(0)
     s.left("p")
     assert s.next(0.1) == []
-    assert s.needy
+    assert s.needs_more_peers
     s.has("other", (1 << 20) - 1, 0.2)
     asks = s.next(0.2)
     assert {ask.index % 2 for ask in asks if ask.peer == "other"} == {0}
@@ -383,10 +383,10 @@ def test_what_came_from_elsewhere_is_taken_back_and_may_come_all_the_same():
     index = asks[0].index
     parent = PLAN[index % 2]
     s.arrived("other", index, PATIENCE + 1)
-    assert s.take_back() == [Ask(parent, index)]
+    assert s.take_back() == [PeerRequest(parent, index)]
     assert s.take_back() == []
-    assert s.owed(parent, index)
-    assert not s.owed("other", index)
+    assert s.requested(parent, index)
+    assert not s.requested("other", index)
 
 
 def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
@@ -398,9 +398,9 @@ def test_a_stripe_that_lags_is_shared_with_others_and_its_parent_keeps_a_part():
         asks = s.next(now)
         assert step > 32 or all(ask.peer != "other" for ask in asks)
         s.arrived("q", next(index for index in range(1, 101, 2) if s.missing >> index & 1), now)
-    assert {index % 2 for index in range(100) if s.owed("other", index)} == {0}
+    assert {index % 2 for index in range(100) if s.requested("other", index)} == {0}
     assert {ask.peer for ask in s.take_back()} == {"p"}
-    assert any(s.owed("p", index) for index in range(0, 100, 2))
+    assert any(s.requested("p", index) for index in range(0, 100, 2))
 
 
 def test_no_more_chunks_are_taken_than_were_asked_for():
@@ -409,20 +409,20 @@ def test_no_more_chunks_are_taken_than_were_asked_for():
     s.has("other", (1 << 20) - 1, 0)
     s.next(PATIENCE)
     s.arrived("other", index, PATIENCE + 1)
-    assert s.owed("p", index)
+    assert s.requested("p", index)
     s.arrived("p", index, PATIENCE + 2)
-    assert not s.owed("p", index)
+    assert not s.requested("p", index)
 
 
 def test_a_slow_peer_that_keeps_its_own_pace_is_never_stalled():
     s = planned(40)
     now = 0.0
     for _ in range(15):
-        asked = [index for index in range(0, 40, 2) if s.owed("p", index)] or [a.index for a in s.next(now)]
+        asked = [index for index in range(0, 40, 2) if s.requested("p", index)] or [a.index for a in s.next(now)]
         now += 20.0
         s.arrived("p", min(i for i in asked if i % 2 == 0), now)
         s.next(now)
-        assert s.deadline() is None or s.deadline() > now + 100 or s.owed("q", 1)
+        assert s.deadline() is None or s.deadline() > now + 100 or s.requested("q", 1)
 
 
 def test_a_fast_peer_that_stops_is_noticed_soon():
@@ -509,7 +509,7 @@ def test_what_a_former_parent_does_not_have_itself_is_asked_of_the_new_one():
     assert sorted(ask.index for ask in taken if ask.peer == "q") == [1, 3, 5, 7, 9, 11, 13, 15]
 
 
-def orphaned() -> Swarm:
+def orphaned() -> ChunkPicker:
     """Of the even chunks the first five are here. Their parent has left; another peer has two more, the coordinator
     all of them."""
     s = swarm(40, fallback="coordinator")
@@ -534,17 +534,17 @@ def test_the_coordinator_is_not_asked_for_what_still_spreads_among_the_others():
         now += 0.9 * GRACE
         s.has("other", 1 << index, now)
     s.next(now)
-    assert by_peer(s.next(now + GRACE))["coordinator"] == LAST_WINDOW_MIN
+    assert by_peer(s.next(now + GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
 def test_news_of_another_stripe_or_of_a_chunk_that_is_here_keep_nobody_from_the_coordinator():
     s = orphaned()
     s.next(0)
     s.has("another", 0b11, GRACE / 2)
-    assert by_peer(s.next(GRACE))["coordinator"] == LAST_WINDOW_MIN
+    assert by_peer(s.next(GRACE))["coordinator"] == FALLBACK_WINDOW_MIN
 
 
-def once(s: Swarm, now: float, open_: set[Ask]) -> list[Ask]:
+def once(s: ChunkPicker, now: float, open_: set[PeerRequest]) -> list[PeerRequest]:
     """What is asked now. `open_`: what was asked and has not come; nothing of it may be asked again."""
     asks = s.next(now)
     open_.difference_update(s.take_back())
@@ -555,7 +555,7 @@ def once(s: Swarm, now: float, open_: set[Ask]) -> list[Ask]:
 
 
 def test_what_a_lagging_parent_is_asked_no_more_is_not_asked_again_of_another_that_owes_it_too():
-    s, open_ = planned(100), set[Ask]()
+    s, open_ = planned(100), set[PeerRequest]()
 
     def comes(peer: str, now: float) -> None:
         ask = min((ask for ask in open_ if ask.peer == peer), key=lambda ask: ask.index)
@@ -590,7 +590,7 @@ def test_nothing_is_asked_twice_of_a_peer_that_owes_it_whatever_happens(seed):
 
 def live(random: Random, chunks: int) -> None:
     """Many things happen to a swarm by chance; then all that is missing comes."""
-    s, open_, now = Swarm(chunks, CHUNK, seed=1, fallback="x"), set[Ask](), 0.0
+    s, open_, now = ChunkPicker(chunks, CHUNK, seed=1, fallback="x"), set[PeerRequest](), 0.0
     everything, lazy = (1 << chunks) - 1, random.choice("abcd")
     for _ in range(200):
         now += random.choice((0, 0.01, 0.1, 0.5, 3.0))
@@ -605,11 +605,11 @@ def live(random: Random, chunks: int) -> None:
                 s.has(peer, random.getrandbits(chunks) & random.getrandbits(chunks), now)
         for ask in random.sample(sorted(open_, key=lambda ask: (ask.peer, ask.index)), len(open_) // 2):
             if ask.peer != lazy or random.random() < 0.1:
-                assert s.owed(ask.peer, ask.index)
+                assert s.requested(ask.peer, ask.index)
                 open_.discard(ask)
                 s.arrived(ask.peer, ask.index, now)
         once(s, now, open_)
-        assert all(s.owed(ask.peer, ask.index) for ask in open_)
+        assert all(s.requested(ask.peer, ask.index) for ask in open_)
     for peer in "abcdx":
         s.has(peer, everything, now)
     for _ in range(1000):
@@ -622,7 +622,7 @@ def live(random: Random, chunks: int) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 255))), st.integers(1, 255))
 def test_the_rarest_are_those_that_fewest_hold(steps, candidates):
-    counted, holders = Counter[int](), Holders()
+    counted, holders = Counter[int](), Availability()
     for comes, chunks in steps:
         counts = [index for index in range(8) if chunks >> index & 1 and (comes or counted[index])]
         for index in counts:
@@ -642,11 +642,11 @@ def test_no_more_is_asked_than_is_wanted():
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6), st.lists(st.sampled_from("abcdex"), max_size=40))
 def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripes, seed, moves):
     everything = (1 << chunks) - 1
-    s = Swarm(chunks, CHUNK, seed=seed, fallback="x")
+    s = ChunkPicker(chunks, CHUNK, seed=seed, fallback="x")
     s.follow("abcde"[:stripes], 0)
     for peer in "abcdex":
         s.has(peer, everything, 0)
-    now, open_ = 0.0, list[Ask]()
+    now, open_ = 0.0, list[PeerRequest]()
     while not s.complete:
         now += 0.5
         open_ += s.next(now)
@@ -654,7 +654,7 @@ def test_every_chunk_arrives_whatever_the_plan_and_whoever_leaves(chunks, stripe
             s.left(moves.pop())
         answered, open_ = open_[: 1 + len(open_) // 2], open_[1 + len(open_) // 2 :]
         for ask in answered:
-            if s.owed(ask.peer, ask.index):
+            if s.requested(ask.peer, ask.index):
                 s.arrived(ask.peer, ask.index, now)
         s.has("x", everything, now)
         assert now < 1000

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from p2p.errors import Malformed
-from p2p.limits.bandwidth import BURST, Turns, bandwidth
-from p2p.swarm.request_queue import LATER, QUEUE, Orders
+from p2p.limits.bandwidth import BURST, FairQueue, bandwidth
+from p2p.swarm.request_queue import LATER, QUEUE, RequestQueue
 
 
 def test_chunks_that_are_here_are_sent_in_the_order_asked():
-    orders = Orders()
+    orders = RequestQueue()
     orders.begin(0b1111, 4)
     orders.want((3, 1), 0b1111)
     assert orders.first() == 3
@@ -19,7 +19,7 @@ def test_chunks_that_are_here_are_sent_in_the_order_asked():
 
 
 def test_a_chunk_asked_for_too_early_is_sent_when_it_comes_and_not_told():
-    orders = Orders()
+    orders = RequestQueue()
     orders.want((2, 0), 0)
     orders.begin(0b0001, 4)
     assert orders.first() == 0
@@ -31,7 +31,7 @@ def test_a_chunk_asked_for_too_early_is_sent_when_it_comes_and_not_told():
 
 
 def test_news_are_told_at_once_where_nothing_stands_and_later_where_something_does():
-    orders = Orders()
+    orders = RequestQueue()
     orders.begin(0, 4)
     orders.came(1, 0.0)
     assert orders.news(0.0) == (1,)
@@ -44,7 +44,7 @@ def test_news_are_told_at_once_where_nothing_stands_and_later_where_something_do
 
 
 def test_what_is_cancelled_is_sent_neither_now_nor_when_it_comes():
-    orders = Orders()
+    orders = RequestQueue()
     orders.begin(0b01, 2)
     orders.want((0, 1), 0b01)
     orders.cancel((0, 1, 7))
@@ -54,51 +54,51 @@ def test_what_is_cancelled_is_sent_neither_now_nor_when_it_comes():
 
 
 def test_an_index_beyond_the_end_is_ready_at_once_so_that_it_can_be_denied():
-    orders = Orders()
+    orders = RequestQueue()
     orders.want((9,), 0)
     orders.begin(0, 4)
     assert orders.first() == 9
 
 
 def test_more_than_a_queue_of_orders_is_refused():
-    orders = Orders()
+    orders = RequestQueue()
     orders.want(range(QUEUE), 0)
     with pytest.raises(Malformed, match="too many"):
         orders.want((QUEUE,), 0)
 
 
-def served(turns: Turns[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
+def served(turns: FairQueue[str], sizes: dict[str, tuple[str, int]], rounds: int) -> Counter[str]:
     """Bytes to each peer when these streams (name -> peer, bytes of a chunk) always have something to send."""
     sent, now = Counter[str](), 0.0
     for _ in range(rounds):
         for stream, (peer, size) in sizes.items():
-            turns.line_up(stream, peer, size)
-        front = turns.front()
+            turns.enqueue(stream, peer, size)
+        front = turns.head()
         assert front is not None
-        now += turns.wait(front, now) or 0.0
+        now += turns.delay(front, now) or 0.0
         peer, size = sizes[front]
-        turns.take(front, now)
+        turns.consume(front, now)
         sent[peer] += size
     return sent
 
 
 def test_peers_share_an_uplink_by_bytes_whatever_their_chunks_and_streams():
-    turns = Turns[str](bandwidth(1000.0))
+    turns = FairQueue[str](bandwidth(1000.0))
     streams = {"large": ("a", 800), "small": ("b", 100), "one": ("c", 100), "two": ("c", 100), "three": ("c", 100)}
     sent = served(turns, streams, 3000)
     assert max(sent.values()) < 1.1 * min(sent.values())
 
 
 def test_who_comes_late_begins_level_and_does_not_starve_the_others():
-    turns = Turns[str](bandwidth(1000.0))
+    turns = FairQueue[str](bandwidth(1000.0))
     served(turns, {"one": ("a", 100)}, 500)
     sent = served(turns, {"one": ("a", 100), "two": ("b", 100)}, 100)
     assert abs(sent["a"] - sent["b"]) <= 200
 
 
 def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
-    turns = Turns[str](bandwidth(1000.0))
-    turns.favour(["a", "b", "c"])
+    turns = FairQueue[str](bandwidth(1000.0))
+    turns.prioritise(["a", "b", "c"])
     strangers = {name: (name, 100) for name in "defghijkl"}
     sent = served(turns, {name: (name, 100) for name in "abc"} | strangers, 1200)
     for child in "abc":
@@ -107,31 +107,31 @@ def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
 
 
 def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_all_are_alike():
-    turns = Turns[str](bandwidth(1000.0))
-    turns.favour(["a"])
+    turns = FairQueue[str](bandwidth(1000.0))
+    turns.prioritise(["a"])
     assert served(turns, {"one": ("d", 100), "two": ("e", 100)}, 90).total() == 9000
-    turns = Turns[str](bandwidth(1000.0))
-    turns.favour([])
+    turns = FairQueue[str](bandwidth(1000.0))
+    turns.prioritise([])
     sent = served(turns, {"a": ("a", 100), "d": ("d", 100), "e": ("e", 100)}, 90)
     assert max(sent.values()) - min(sent.values()) <= 200
 
 
 def test_a_share_that_counts_less_is_booked_at_the_limit_in_full():
-    turns = Turns[str](bandwidth(100.0))
-    turns.favour([f"child{number}" for number in range(30)])
-    turns.line_up("one", "stranger", 1000)
-    turns.take("one", 0.0)
-    turns.line_up("one", "stranger", 1000)
-    assert turns.wait("one", 0.0) == pytest.approx(10.0 - BURST)
+    turns = FairQueue[str](bandwidth(100.0))
+    turns.prioritise([f"child{number}" for number in range(30)])
+    turns.enqueue("one", "stranger", 1000)
+    turns.consume("one", 0.0)
+    turns.enqueue("one", "stranger", 1000)
+    assert turns.delay("one", 0.0) == pytest.approx(10.0 - BURST)
 
 
 def test_a_stream_that_is_not_in_front_waits_until_it_is_told():
-    turns = Turns[str](bandwidth(1000.0))
-    turns.line_up("one", "a", 100)
-    turns.line_up("two", "b", 100)
-    assert turns.wait("one", 0.0) == 0
-    assert turns.wait("two", 0.0) is None
-    assert turns.take("one", 0.0) == ["two"]
-    assert turns.leave("two")
-    assert not turns.leave("two")
-    assert turns.front() is None
+    turns = FairQueue[str](bandwidth(1000.0))
+    turns.enqueue("one", "a", 100)
+    turns.enqueue("two", "b", 100)
+    assert turns.delay("one", 0.0) == 0
+    assert turns.delay("two", 0.0) is None
+    assert turns.consume("one", 0.0) == ["two"]
+    assert turns.dequeue("two")
+    assert not turns.dequeue("two")
+    assert turns.head() is None

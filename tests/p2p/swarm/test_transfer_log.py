@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from p2p.memory.transport import Link, MemoryNetwork
-from p2p.network import Feed, Fetched
+from p2p.network import FetchReport, PeerTransfer
 from p2p.swarm.exchange import FEEDS_KEPT
-from p2p.swarm.transfer_log import Feeds
+from p2p.swarm.transfer_log import TransferLog
 from tests.support.clock import run_fake
 from tests.support.peers import payload_file, peers
 
@@ -16,19 +16,19 @@ MB = 1_000_000
 
 
 def test_a_peer_that_sent_nothing_is_no_feeder_and_the_others_stand_in_the_order_in_which_they_began() -> None:
-    feeds = Feeds(10.0)
-    feeds.asked("silent", 10.0)
-    feeds.asked("second", 11.0)
-    feeds.asked("first", 10.5)
-    feeds.came("second", 5, 12.0)
-    feeds.came("first", 7, 11.0)
-    feeds.asked("second", 13.0)
-    feeds.came("second", 5, 14.0)
-    assert feeds.fetched(14.5) == Fetched(
+    feeds = TransferLog(10.0)
+    feeds.requested("silent", 10.0)
+    feeds.requested("second", 11.0)
+    feeds.requested("first", 10.5)
+    feeds.received("second", 5, 12.0)
+    feeds.received("first", 7, 11.0)
+    feeds.requested("second", 13.0)
+    feeds.received("second", 5, 14.0)
+    assert feeds.report(14.5) == FetchReport(
         seconds=4.5,
         feeds=(
-            Feed(peer="first", nbytes=7, began=0.5, ended=1.0),
-            Feed(peer="second", nbytes=10, began=1.0, ended=4.0),
+            PeerTransfer(peer="first", nbytes=7, began=0.5, ended=1.0),
+            PeerTransfer(peer="second", nbytes=10, began=1.0, ended=4.0),
         ),
     )
 
@@ -51,7 +51,7 @@ def test_a_fetch_tells_who_sent_how_much_and_when(tmp_path: Path) -> None:
             assert sum(feed.nbytes for feed in two.feeds) == 8 * MB
             assert two.seconds < 6
             again = await c.fetch(manifest, tmp_path / "c")
-            assert again == Fetched()
+            assert again == FetchReport()
 
     run_fake(main)
 
