@@ -27,7 +27,7 @@ from coordinator.learner.optimiser import Optimiser
 from coordinator.learner.warmup import build, supervise
 from tasks import registry
 from tasks.task import Score, Split, Task
-from tasks.tokenizer import EOS, FileText, char_tokenizer
+from tasks.tokenizer import EOS, FileTokenizer, char_tokenizer
 
 TASK = "reverse"
 DEMO = "demo, S = 4"
@@ -112,13 +112,13 @@ def sample(
     return Rollouts(torch.stack(tokens, 1), torch.stack(logprobs, 1), torch.stack(live, 1))
 
 
-def grade(task: Task, text: FileText, split: Split, index: int, tokens: Sequence[int]) -> Score:
+def grade(task: Task, text: FileTokenizer, split: Split, index: int, tokens: Sequence[int]) -> Score:
     episode = task.episode(split, index, text)
     episode.reply(tokens)
     return episode.score()
 
 
-def heldout(model: PreTrainedModel, task: Task, text: FileText, seed: int | None = 99) -> float:
+def heldout(model: PreTrainedModel, task: Task, text: FileTokenizer, seed: int | None = 99) -> float:
     """Share of held-out prompts answered exactly, one sample each at T = 1; greedily where `seed` is None."""
     indices = range(min(HELDOUT, task.size("heldout")))
     prompts = [task.episode("heldout", index, text).prompt for index in indices]
@@ -130,7 +130,7 @@ def heldout(model: PreTrainedModel, task: Task, text: FileText, seed: int | None
 def collect(
     model: PreTrainedModel,
     task: Task,
-    text: FileText,
+    text: FileTokenizer,
     setting: Setting,
     number: int,
     version: int,
@@ -178,7 +178,7 @@ def warmed(setting: Setting, seed: int) -> PreTrainedModel:
         seed=seed,
         shape=setting.shape,
     )
-    supervise(model, order, FileText(char_tokenizer(), EOS))
+    supervise(model, order, FileTokenizer(char_tokenizer(), EOS))
     return model
 
 
@@ -193,7 +193,7 @@ def run(setting: Setting, seed: int, *, every: int = 0) -> Outcome:
 
 def learn(model: PreTrainedModel, setting: Setting, seed: int, *, every: int = 0) -> Outcome:
     """The loop, in place."""
-    task, text = registry.get(TASK, 1), FileText(char_tokenizer(), EOS)
+    task, text = registry.get(TASK, 1), FileTokenizer(char_tokenizer(), EOS)
     hyper = Hyper(learning_rate=setting.rate, objective=setting.objective)
     optimiser, behaviour = Optimiser(model, hyper), build(setting.shape, seed)
     before, greedy, curve = heldout(model, task, text), heldout(model, task, text, None), []

@@ -22,5 +22,5 @@ def context_of(folder: Path) -> int | None:
 def _stated(config: Any) -> int | None:
     if not isinstance(config, dict):
         return None
-    found = [config[key] for key in _KEYS if isinstance(config.get(key), int) and config[key] > 0]
-    return found[0] if found else None
+    lengths = [config[key] for key in _KEYS if isinstance(config.get(key), int) and config[key] > 0]
+    return lengths[0] if lengths else None

@@ -45,7 +45,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     unused: str = ""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`: as PyTorch names it ('cpu', 'cuda:0', 'mps'). `name`: of the hardware. `why`: one line for a person."""
 
     kind: str
@@ -65,7 +65,7 @@ def inventory() -> Inventory:
     return Inventory(cpu=_cpu_name(), cuda=gpus, mps=torch.backends.mps.is_available(), unused=unused)
 
 
-def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> Device:
+def choose(spec: str, available: Inventory | None = None, kinds: Collection[str] = KINDS) -> ComputeDevice:
     """`spec`: 'auto', 'cpu', 'cuda', 'cuda:N' or 'mps'. `available`: by default this machine's. `kinds`: those that the
     engine computes on. Raises NoDevice."""
     available = available or inventory()
@@ -75,11 +75,11 @@ def choose(spec: str, available: Inventory | None = None, kinds: Collection[str]
     if spec == "auto":
         return _auto(available, kinds)
     if spec == "cpu":
-        return Device(kind="cpu", name=available.cpu, why="asked for")
+        return ComputeDevice(kind="cpu", name=available.cpu, why="asked for")
     if spec == "mps":
         if not available.mps:
             raise NoDevice("no Metal GPU is available to PyTorch here; use --gpu auto or --gpu cpu")
-        return Device(kind="mps", name="Apple GPU", why="asked for")
+        return ComputeDevice(kind="mps", name="Apple GPU", why="asked for")
     if kind != "cuda" or not (number or "0").isdecimal():
         raise NoDevice(f"{spec!r} is no device: use auto, cpu, cuda, cuda:N or mps")
     index = int(number or 0)
@@ -90,10 +90,10 @@ def choose(spec: str, available: Inventory | None = None, kinds: Collection[str]
     gpu = available.cuda[index]
     if gpu.fault:
         raise NoDevice(f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}")
-    return Device(kind=f"cuda:{index}", name=gpu.name, why="asked for")
+    return ComputeDevice(kind=f"cuda:{index}", name=gpu.name, why="asked for")
 
 
-def _auto(available: Inventory, kinds: Collection[str]) -> Device:
+def _auto(available: Inventory, kinds: Collection[str]) -> ComputeDevice:
     usable = [index for index, gpu in enumerate(available.cuda) if not gpu.fault and "cuda" in kinds]
     if usable:
         best = max(usable, key=lambda index: (available.cuda[index].free, -index))
@@ -101,19 +101,19 @@ def _auto(available: Inventory, kinds: Collection[str]) -> Device:
         among = f" of {len(usable)} GPUs" if len(usable) > 1 else ""
         free, total = apart(gpu.free / 2**30, gpu.total / 2**30)
         why = f"most free memory{among}: {free} of {total} GiB"
-        return Device(kind=f"cuda:{best}", name=gpu.name, why=why)
+        return ComputeDevice(kind=f"cuda:{best}", name=gpu.name, why=why)
     faults = [
         f"cuda:{index} ({gpu.name}) cannot be used: {gpu.fault}"
         for index, gpu in enumerate(available.cuda)
         if gpu.fault
     ]
     if available.mps and "mps" in kinds:
-        return Device(kind="mps", name="Apple GPU", why="the Mac's own GPU")
+        return ComputeDevice(kind="mps", name="Apple GPU", why="the Mac's own GPU")
     other = "the engine does not use the GPU here" if available.cuda or available.mps else "no GPU found"
     why = "; ".join(filter(None, [*faults, available.unused])) or other
     if "cpu" not in kinds:
         raise NoDevice(f"this engine computes on {' or '.join(kinds)} only: {why}")
-    return Device(kind="cpu", name=available.cpu, why=why)
+    return ComputeDevice(kind="cpu", name=available.cpu, why=why)
 
 
 def _gpu(index: int) -> Gpu:
@@ -140,7 +140,7 @@ def gpu_present() -> str:
 def _cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        for text_line in cpuinfo.read_text(errors="replace").splitlines():
+            if text_line.startswith("model name"):
+                return text_line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -14,7 +14,7 @@ from engines.messages import CALLS, EngineCall, ProbeCall, Probed
 from runtime.child import Pipe
 
 
-class Host:
+class EngineHost:
     """Calls to one engine."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Host:
 
 def main() -> None:
     """Serve until the parent goes away."""
-    Pipe().serve(Host().handlers())
+    Pipe().serve(EngineHost().handlers())
 
 
 if __name__ == "__main__":

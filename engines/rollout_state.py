@@ -13,10 +13,10 @@ from engines.engine import EngineError, Job, Sample
 from tasks.task import Episode
 
 
-class Rollout:
+class RolloutState:
     def __init__(self, job: Job, seed: bytes, episode: Episode) -> None:
         self._job, self._episode = job, episode
-        self.seed, self.over = seed, False
+        self.seed, self.ended = seed, False
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._turns: list[int] = [0]
@@ -42,7 +42,7 @@ class Rollout:
         self._logprobs.append(logprob)
         self._turns[-1] += 1
         if len(self._logprobs) == self._job.limit:
-            self.over = True
+            self.ended = True
         elif token == self._job.eos:
             self._turn_ended()
 
@@ -53,7 +53,7 @@ class Rollout:
     def _turn_ended(self) -> None:
         given = self._episode.reply(self._tokens[-self._turns[-1] :])
         if given is None:
-            self.over = True
+            self.ended = True
         elif not given:
             raise EngineError(f"task {self._job.task} gave an empty turn")
         else:

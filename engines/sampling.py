@@ -137,10 +137,10 @@ def _increments(words: int, device: torch.device) -> Tensor:
 
 def _scratch(rows: int, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Two int64 [rows, words] of this thread, used again at each step: fresh memory would cost more than the noise."""
-    held: Tensor | None = getattr(_memory, "buffer", None)
+    buffer: Tensor | None = getattr(_memory, "buffer", None)
     size = 2 * rows * words
-    if held is None or held.device != device or held.numel() < size:
+    if buffer is None or buffer.device != device or buffer.numel() < size:
         with torch.inference_mode(False):  # else it could only be written to by callers in inference mode
-            held = _memory.buffer = torch.empty(size, dtype=torch.int64, device=device)
-    first, second = held[:size].view(2, rows, words)
+            buffer = _memory.buffer = torch.empty(size, dtype=torch.int64, device=device)
+    first, second = buffer[:size].view(2, rows, words)
     return first, second

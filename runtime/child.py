@@ -276,8 +276,8 @@ class Child:
             del self._stderr[:-STDERR_KEPT]
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[-STDERR_KEPT:]
-            for line in filter(None, lines):
-                self._log.info("stderr", line=line.decode(errors="replace"))
+            for text_line in filter(None, lines):
+                self._log.info("stderr", line=text_line.decode(errors="replace"))
 
 
 class Pipe:

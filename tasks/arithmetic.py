@@ -25,7 +25,7 @@ def grade(output: str, answer: str) -> Score:
     return Score(PARTIAL * right / max(len(answer), len(output)), False)
 
 
-class _Episode:
+class _ArithmeticEpisode:
     """One sampled turn, then it is over. Blanks around the answer do not count."""
 
     def __init__(self, question: str, answer: str, text: Text) -> None:
@@ -65,8 +65,8 @@ class Arithmetic:
         """(question, answer). Raises IndexError outside the split."""
         return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index, self.share))
 
-    def episode(self, split: Split, index: int, text: Text) -> _Episode:
-        return _Episode(*self.question(split, index), text)
+    def episode(self, split: Split, index: int, text: Text) -> _ArithmeticEpisode:
+        return _ArithmeticEpisode(*self.question(split, index), text)
 
     def demonstration(
         self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0

@@ -20,7 +20,7 @@ PARTIAL = 0.2
 _BOUNDS = tuple(combinations(range(100), 2))
 
 
-class _Episode:
+class _GuessEpisode:
     def __init__(self, low: int, high: int, secret: int, text: Text) -> None:
         self._question, self._text = f"guess {low}-{high}>", text
         self._width, self._secret = high - low, secret
@@ -65,8 +65,8 @@ class Guess:
         digest = hashlib.blake2b(f"{low}-{high}".encode(), key=f"{self.name}/{self.version}".encode()).digest()
         return low, high, low + int.from_bytes(digest, "little") % (high - low + 1)
 
-    def episode(self, split: Split, index: int, text: Text) -> _Episode:
-        return _Episode(*self.bounds(split, index), text)
+    def episode(self, split: Split, index: int, text: Text) -> _GuessEpisode:
+        return _GuessEpisode(*self.bounds(split, index), text)
 
     def demonstration(
         self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0

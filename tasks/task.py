@@ -93,7 +93,7 @@ class Transcript(NamedTuple):
     turns: Sequence[int]
 
 
-class TranscriptLie(ValueError):
+class InvalidTranscript(ValueError):
     """A transcript that this episode cannot have produced."""
 
 
@@ -108,7 +108,7 @@ class TaskFault(Exception):
 
 def sampled_mask(turns: Sequence[int]) -> list[bool]:
     """True where the policy sampled the token; same length as the transcript's tokens."""
-    return [turn % 2 == 0 for turn, length in enumerate(turns) for _ in range(length)]
+    return [number % 2 == 0 for number, length in enumerate(turns) for _ in range(length)]
 
 
 def begun(task: Task, split: Split, index: int, text: Text) -> Episode:
@@ -129,36 +129,36 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
 
     Guarantees that given tokens are the environment's own, that eos ends a sampled turn and stands nowhere
     else in it, that a turn without eos is cut at exactly `limit` sampled tokens in total, and that the episode
-    is over. Raises `TranscriptLie` with the sentence that says what is wrong, and `TaskFault`.
+    is over. Raises `InvalidTranscript` with the sentence that says what is wrong, and `TaskFault`.
     """
     tokens, turns = np.asarray(transcript.tokens), list(transcript.turns)
     if sum(turns) != len(tokens) or not turns or any(length <= 0 for length in turns):
-        raise TranscriptLie("turn lengths do not add up to the tokens")
+        raise InvalidTranscript("turn lengths do not add up to the tokens")
     start, sampled = 0, 0
     given: list[int] | None = []
-    for turn, length in enumerate(turns):
+    for number, length in enumerate(turns):
         part = tokens[start : start + length]
         start += length
-        if turn % 2:
+        if number % 2:
             if given is None or given != part.tolist():
-                raise TranscriptLie("tokens given by the environment are not the environment's")
+                raise InvalidTranscript("tokens given by the environment are not the environment's")
             continue
-        if given is None or (turn and turns[turn - 1] != len(given)):
-            raise TranscriptLie("the episode was already over")
+        if given is None or (number and turns[number - 1] != len(given)):
+            raise InvalidTranscript("the episode was already over")
         sampled += length
         if (part[:-1] == eos).any():
-            raise TranscriptLie("tokens follow the end of a turn")
+            raise InvalidTranscript("tokens follow the end of a turn")
         if part[-1] != eos and sampled != limit:
-            raise TranscriptLie("a turn stops without end-of-sequence before the token limit")
+            raise InvalidTranscript("a turn stops without end-of-sequence before the token limit")
         if sampled > limit:
-            raise TranscriptLie("more tokens than the limit")
-        with _task_code("reply", verified=turn == len(turns) - 1):
+            raise InvalidTranscript("more tokens than the limit")
+        with _task_code("reply", verified=number == len(turns) - 1):
             reply = episode.reply(part.tolist())
             given = None if reply is None else list(map(whole, reply))
         if sampled == limit:
             given = None
     if given is not None:
-        raise TranscriptLie("the episode is not over")
+        raise InvalidTranscript("the episode is not over")
     with _task_code("score", verified=True):
         return _finite(episode.score())
 

@@ -23,7 +23,7 @@ class TokenizerFault(ValueError):
     """A tokenizer.json that cannot be used; the message says why."""
 
 
-class FileText:
+class FileTokenizer:
     """`tasks.task.Text` by the `tokenizers` library."""
 
     def __init__(self, tokenizer: Tokenizer, eos: int) -> None:
@@ -92,13 +92,13 @@ def _byte_characters() -> dict[str, int]:
 _BYTES = _byte_characters()
 
 
-def load(path: Path, eos: int) -> FileText:
+def load(path: Path, eos: int) -> FileTokenizer:
     """The tokenizer of a tokenizer.json file. `eos`: the id that ends a turn. Raises TokenizerFault."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception, for a missing file too
         raise TokenizerFault(f"{path}: {error}") from error
-    return FileText(tokenizer, eos)
+    return FileTokenizer(tokenizer, eos)
 
 
 def char_tokenizer() -> Tokenizer:

@@ -27,7 +27,7 @@ from weights.codec.frames import Bits
 from weights.documents import TensorEntry, Version
 from weights.errors import BadPayload, BadSnapshot, WrongBase
 from weights.ordered_map import in_order
-from weights.payload_format import Frame, Reader, Sink, Table, frames_of, head_bytes, read_head
+from weights.payload_format import Frame, PayloadReader, Sink, Table, frames_of, header_bytes, read_header
 from weights.snapshot import Snapshot, writing_snapshot
 
 MAX_SNAPSHOT: Final = 1 << 42
@@ -61,7 +61,7 @@ def encode(old: Snapshot | None, new: Snapshot, path: Path, *, threads: int | No
         raise BadSnapshot("a diff needs equal tensor tables on both sides; encode a full payload (old = None)")
     with writing(path) as file:
         sink = Sink(file)
-        sink.write(head_bytes(old, new))
+        sink.write(header_bytes(old, new))
         encoded = in_order(lambda frame: _encode(old, new, frame), frames_of(new.tensors), threads)
         for kind, body in encoded:
             sink.write(bytes([kind]))
@@ -94,7 +94,7 @@ def apply(
     table must match, too. `max_bytes`: most weights that a full payload may claim. Memory for each of
     `threads` (None: one a core): see `weights.codec.frames`.
     Raises `BadPayload`, `WrongBase`, `DiskFull`; `base` and an older `out` are then untouched."""
-    reader = Reader(payload)
+    reader = PayloadReader(payload)
     table = open_payload(reader, base, expect_root)
     if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
         raise BadPayload("payload leads to another tensor table than its Version names")
@@ -113,7 +113,7 @@ def apply(
 def changed(base: Snapshot, payload: Path) -> Iterator[Change]:
     """Changes that a diff makes to `base`, frame by frame; tensors without a change do not appear. An alias is not
     listed: who holds it apart from its tensor patches both. Raises `BadPayload`, `WrongBase`."""
-    reader = Reader(payload)
+    reader = PayloadReader(payload)
     table = open_payload(reader, base, None)
     for frame, patch in patches(reader, base, table.tensors, 1):
         index, bits = patch.changes(base.span(frame.start, frame.elements, frame.width))
@@ -130,7 +130,7 @@ def by_tensor(frame: Frame, index: NDArray[np.uint32], bits: Bits) -> Iterator[C
         begin += elements
 
 
-def bodies(reader: Reader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, int, memoryview]]:
+def bodies(reader: PayloadReader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, int, memoryview]]:
     """(frame, kind, body) of all frames, after the header. Raises `BadPayload`."""
     for frame in frames_of(tensors):
         kind = reader.u8()
@@ -139,12 +139,12 @@ def bodies(reader: Reader, tensors: list[TensorEntry]) -> Iterator[tuple[Frame, 
 
 
 def patches(
-    reader: Reader, base: Snapshot | None, tensors: list[TensorEntry], threads: int | None
+    reader: PayloadReader, base: Snapshot | None, tensors: list[TensorEntry], threads: int | None
 ) -> Iterator[tuple[Frame, frames.Patch]]:
     """What becomes of each frame, in order. Raises `BadPayload`."""
 
-    def decode(found: tuple[Frame, int, memoryview]) -> tuple[Frame, frames.Patch]:
-        frame, kind, body = found
+    def decode(body_of_frame: tuple[Frame, int, memoryview]) -> tuple[Frame, frames.Patch]:
+        frame, kind, body = body_of_frame
         old = base.span(frame.start, frame.elements, frame.width) if base else None
         return frame, frames.decode(frame.dtype, kind, body, old, frame.elements)
 
@@ -156,9 +156,9 @@ def _encode(old: Snapshot | None, new: Snapshot, frame: Frame) -> tuple[int, byt
     return frames.encode(frame.dtype, before, new.span(frame.start, frame.elements, frame.width))
 
 
-def open_payload(reader: Reader, base: Snapshot | None, expect_root: bytes | None) -> Table:
+def open_payload(reader: PayloadReader, base: Snapshot | None, expect_root: bytes | None) -> Table:
     """Steps 1 and 2; the tensor table that the payload leads to."""
-    head = read_head(reader)
+    head = read_header(reader)
     if expect_root is not None and head.root != expect_root:
         raise BadPayload(f"payload leads to {head.root.hex()[:16]}, not to {expect_root.hex()[:16]}")
     if base is None:

@@ -15,21 +15,21 @@ from weights.codec import frames
 from weights.diff import Payload, bodies, encode
 from weights.documents import Edge, TensorEntry, Version
 from weights.errors import BadPayload, WeightsError, WrongBase
-from weights.payload_format import Reader, read_head
+from weights.payload_format import PayloadReader, read_header
 from weights.snapshot import Snapshot
 from weights.store import StoreReader
 
 
 class EdgeLine(msgspec.Struct, frozen=True, kw_only=True):
     """What a list says of an edge. `rho`: share of elements whose bits change; None for a full edge, and where only
-    decoding would tell. `held`: the payload is on this disk."""
+    decoding would tell. `stored`: the payload is on this disk."""
 
     era: int
     base: int | None
     version: int
     nbytes: int
     rho: float | None
-    held: bool
+    stored: bool
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None
 
 
-def remake(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
+def rebuild(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, threads: int | None = None) -> Payload:
     """Write the payload of `edge` anew to `path`, from both of its ends (`base`: None for a full edge).
     Raises `WrongBase` when they are not its ends, `BadPayload` when this program cannot make its bytes: it is of
     another codec, or was made with another version of zstd; `path` is then absent. Raises `DiskFull`."""
@@ -59,17 +59,17 @@ def remake(edge: Edge, base: Snapshot | None, new: Snapshot, path: Path, *, thre
 def changes(payload: Path, tensors: list[TensorEntry]) -> int | None:
     """How many elements a diff changes; None where only decoding tells. `tensors`: of its base.
     Raises `BadPayload`."""
-    reader = Reader(payload)
-    if read_head(reader).base_root is None:
+    reader = PayloadReader(payload)
+    if read_header(reader).base_root is None:
         return None
-    found = [frames.changes(frame.dtype, kind, body, frame.elements) for frame, kind, body in bodies(reader, tensors)]
-    return None if None in found else sum(one for one in found if one is not None)
+    counts = [frames.changes(frame.dtype, kind, body, frame.elements) for frame, kind, body in bodies(reader, tensors)]
+    return None if None in counts else sum(one for one in counts if one is not None)
 
 
 def lines(store: StoreReader, edges: Iterable[Edge], versions: Iterable[Version]) -> list[EdgeLine]:
     """Edges in the order given, with what their payloads tell. `versions`: those known, for their tensor tables."""
     tables = {version.root: version.tensors for version in versions}
-    return [_line(edge, store.payload(edge.payload_hash), tables.get(edge.root)) for edge in edges]
+    return [_edge_line(edge, store.payload(edge.payload_hash), tables.get(edge.root)) for edge in edges]
 
 
 def verify(store: StoreReader) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def verify(store: StoreReader) -> Iterator[Finding]:
             yield Finding(path=file.path, era=file.era, version=file.version, fault=fault)
 
 
-def _line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
+def _edge_line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -> EdgeLine:
     changed = elements = None
     if payload is not None and tensors is not None:
         # A daemon has dropped the file just now, or it has rotted, which `verify` would tell.
@@ -90,7 +90,7 @@ def _line(edge: Edge, payload: Path | None, tensors: list[TensorEntry] | None) -
             changed = changes(payload, tensors)
         elements = sum(entry.elements for entry in tensors)
     return EdgeLine(
-        era=edge.era, base=edge.base, version=edge.version, nbytes=edge.length, held=payload is not None,
+        era=edge.era, base=edge.base, version=edge.version, nbytes=edge.length, stored=payload is not None,
         rho=changed / elements if changed is not None and elements else None,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _payload_fault(path: Path, digest: bytes) -> str | None:
 
 def _fault(path: Path, root: bytes) -> str | None:
     try:
-        found = Snapshot(path).root
+        root_found = Snapshot(path).root
     except (WeightsError, OSError) as error:
         return str(error)
-    return None if found == root else f"has content root {found.hex()[:16]}"
+    return None if root_found == root else f"has content root {root_found.hex()[:16]}"

@@ -32,17 +32,17 @@ def import_model(
     folder: Path, out: Path, tensors: Sequence[TensorEntry] | None = None, aliases: dict[str, str] | None = None
 ) -> Snapshot:
     """Write the snapshot `out` from a model folder. Memory: one piece. Raises `BadSnapshot`, `DiskFull`."""
-    found = {entry.name: (entry, data) for file in _files(folder) for entry, data in _tensors(file)}
+    entries = {entry.name: (entry, data) for file in _files(folder) for entry, data in _tensors(file)}
     wanted = (
-        sorted((entry for entry, _ in found.values()), key=lambda entry: entry.name) if tensors is None else tensors
+        sorted((entry for entry, _ in entries.values()), key=lambda entry: entry.name) if tensors is None else tensors
     )
     for entry in wanted:
-        if entry.name not in found:
+        if entry.name not in entries:
             raise BadSnapshot(f"{folder} lacks tensor {entry.name!r}: it is of another model or revision")
-        _check_castable(found[entry.name][0], entry)
+        _check_castable(entries[entry.name][0], entry)
     with writing_snapshot(out, wanted, aliases or {}) as writer:
         for entry in wanted:
-            source, data = found[entry.name]
+            source, data = entries[entry.name]
             bits = data.view(BITS[ITEM_BYTES[source.dtype]])
             for at in range(0, len(bits), _PIECE):
                 piece = bits[at : at + _PIECE]
@@ -84,10 +84,10 @@ def _tensors(path: Path) -> list[tuple[TensorEntry, NDArray[np.uint8]]]:
     return [(entry, data[at : at + entry.nbytes]) for entry, at in zip(header.tensors, header.offsets, strict=True)]
 
 
-def _check_castable(found: TensorEntry, wanted: TensorEntry) -> None:
-    same = found.dtype == wanted.dtype or (found.dtype, wanted.dtype) == ("F32", "BF16")
-    if found.shape != wanted.shape or not same:
+def _check_castable(entry: TensorEntry, wanted: TensorEntry) -> None:
+    same = entry.dtype == wanted.dtype or (entry.dtype, wanted.dtype) == ("F32", "BF16")
+    if entry.shape != wanted.shape or not same:
         raise BadSnapshot(
-            f"tensor {wanted.name!r} is {found.dtype} {found.shape} in the folder, not {wanted.dtype} {wanted.shape}: "
+            f"tensor {wanted.name!r} is {entry.dtype} {entry.shape} in the folder, not {wanted.dtype} {wanted.shape}: "
             "it is of another model or revision"
         )

@@ -23,7 +23,8 @@ hold it off meanwhile. A copy that lives in a model is given the same lists of c
 again.
 
 A folder that a full payload makes anew (`unpack`) stands beside the old one until it has come to its last version; then
-`take_place` renames it, which decides. Whoever opens the place, after `settle`, finds the old weights or the new ones.
+`replace_folder` renames it, which decides. Whoever opens the place, after `finish_replace`, finds the old weights or
+the new ones.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ from weights.codec.frames import Bits
 from weights.diff import Change, by_tensor, open_payload, patches
 from weights.documents import Version
 from weights.errors import BadPayload, BadSnapshot, StoreCorrupt, WrongBase
-from weights.payload_format import Reader, frames_of
+from weights.payload_format import PayloadReader, frames_of
 from weights.snapshot import BITS, RootHasher, Snapshot
 
 _MAGIC: Final = b"echo2JN1"
@@ -149,7 +150,7 @@ class Rolling:
         return [_ends(path)[0] for path in reversed(self._journals("undo"))]
 
     def ahead(self) -> list[bytes]:
-        """Content roots to which `again` leads, the nearest first."""
+        """Content roots to which `redo` leads, the nearest first."""
         return [_ends(path)[1] for path in self._journals("redo")]
 
     def apply(
@@ -164,7 +165,7 @@ class Rolling:
         """Step forward by a diff; `keep` steps then stay within reach of `back`. `expect_root`, `expect`: as for
         `diff.apply`. Raises `BadPayload`, `WrongBase`, and `BadSnapshot` where the diff ties tensors anew (make a new
         file with `diff.apply` then)."""
-        base, reader = self.snapshot, Reader(payload)
+        base, reader = self.snapshot, PayloadReader(payload)
         table = open_payload(reader, base, expect_root)
         if expect is not None and (expect.tensors, expect.aliases) != (table.tensors, table.aliases):
             raise BadPayload("payload leads to another tensor table than its Version names")
@@ -186,7 +187,7 @@ class Rolling:
         for path in self._journals("undo")[: -max(1, keep)]:
             path.unlink()
 
-    def stepped(self, *, back: bool = False) -> Iterator[Change]:
+    def last_changes(self, *, back: bool = False) -> Iterator[Change]:
         """What the last step forward changed, by tensor, with the bits that it wrote; with `back`, what the last step
         back changed. Raises `WrongBase` where no such step is kept."""
         journals = self._journals("redo")[:1] if back else self._journals("undo")[-1:]
@@ -206,7 +207,7 @@ class Rolling:
         self._finish_back()
         return self.root
 
-    def again(self) -> bytes:
+    def redo(self) -> bytes:
         """Make the step that was undone last; the content root that is now present. Raises `WrongBase` where none was
         undone."""
         redo = self._journals("redo")
@@ -263,15 +264,15 @@ class Rolling:
         return sorted((self._folder / of).iterdir())
 
 
-def take_place(made: Path, place: Path) -> None:
-    """Put the folder `made`, which is whole, in the place of another. Both have one parent."""
-    settle(place)
-    made.rename(_next(place))
-    settle(place)
+def replace_folder(new: Path, place: Path) -> None:
+    """Put the folder `new`, which is whole, in the place of another. Both have one parent."""
+    finish_replace(place)
+    new.rename(_next(place))
+    finish_replace(place)
 
 
-def settle(place: Path) -> None:
-    """Finish what a kill has left of `take_place`."""
+def finish_replace(place: Path) -> None:
+    """Finish what a kill has left of `replace_folder`."""
     retired = place.with_name(f"{place.name}.retired")
     if _next(place).exists():
         if place.exists():

@@ -35,7 +35,7 @@ class Table(msgspec.Struct, array_like=True, frozen=True):
     aliases: dict[str, str]
 
 
-class Head(msgspec.Struct, frozen=True):
+class PayloadHeader(msgspec.Struct, frozen=True):
     """What stands before the frames. Absent: `base_root` in a full payload, `table` where it is the base's."""
 
     base_root: bytes | None
@@ -53,7 +53,7 @@ class Frame(msgspec.Struct, frozen=True):
     pieces: list[tuple[TensorEntry, int, int]]
 
 
-class Reader:
+class PayloadReader:
     """Takes pieces off a payload; a piece that is not there raises `BadPayload`."""
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ class Sink:
         self.length += len(data)
 
 
-def head_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
+def header_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
     """All that stands before the frames."""
     with_table = old is None or old.aliases != new.aliases
     flags = (_HAS_BASE if old else 0) | (_HAS_TABLE if with_table else 0)
@@ -110,7 +110,7 @@ def head_bytes(old: Snapshot | None, new: Snapshot) -> bytes:
     return b"".join(parts)
 
 
-def read_head(reader: Reader) -> Head:
+def read_header(reader: PayloadReader) -> PayloadHeader:
     """Raises `BadPayload`, also for a codec that this program does not know."""
     if bytes(reader.take(len(MAGIC))) != MAGIC:
         raise BadPayload("not a payload: it does not begin as one")
@@ -122,10 +122,10 @@ def read_head(reader: Reader) -> Head:
         raise BadPayload(f"payload has unknown flags {flags:#x}: update this program")
     base_root = bytes(reader.take(32)) if flags & _HAS_BASE else None
     root = bytes(reader.take(32))
-    return Head(base_root, root, _read_table(reader) if flags & _HAS_TABLE else None)
+    return PayloadHeader(base_root, root, _read_table(reader) if flags & _HAS_TABLE else None)
 
 
-def _read_table(reader: Reader) -> Table:
+def _read_table(reader: PayloadReader) -> Table:
     packed = reader.take(reader.u32())
     try:
         size = zstandard.get_frame_parameters(packed).content_size

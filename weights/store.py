@@ -165,9 +165,9 @@ class StoreReader:
         ]
 
     def _check_format(self) -> None:
-        found: int = self._reading.execute("PRAGMA user_version").fetchone()[0]
-        if found != _FORMAT:
-            raise StoreCorrupt(f"{self.folder}: store format {found}, this program knows {_FORMAT}: update it")
+        format_found: int = self._reading.execute("PRAGMA user_version").fetchone()[0]
+        if format_found != _FORMAT:
+            raise StoreCorrupt(f"{self.folder}: store format {format_found}, this program knows {_FORMAT}: update it")
 
     def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
         with self._reads, self._translated():
@@ -227,9 +227,9 @@ class Store(StoreReader):
         self._write("INSERT OR IGNORE INTO documents VALUES (?, ?, ?, ?, ?)", (digest, kind, era, version, sealed))
         return digest
 
-    def replace_documents(self, made: Sequence[tuple[str, int, int, bytes]], dropped: Collection[bytes]) -> None:
-        """Keep the documents `made` (kind, era, version, sealed) and drop those of `dropped` (hashes), all or none."""
-        rows = [(blake3(sealed).digest(), kind, era, version, sealed) for kind, era, version, sealed in made]
+    def replace_documents(self, added: Sequence[tuple[str, int, int, bytes]], dropped: Collection[bytes]) -> None:
+        """Keep the documents `added` (kind, era, version, sealed) and drop those of `dropped` (hashes), all or none."""
+        rows = [(blake3(sealed).digest(), kind, era, version, sealed) for kind, era, version, sealed in added]
         fresh = {row[0] for row in rows}
         with self._mutex, self._translated():
             self._database.execute("BEGIN IMMEDIATE")

@@ -130,9 +130,9 @@ def _targets(model: nn.Module, aliases: Mapping[str, str]) -> dict[str, list[Ten
     does."""
     targets: dict[str, list[Tensor]] = {}
     for name, tensor in model.state_dict().items():
-        held = targets.setdefault(aliases.get(name, name), [])
-        if all(other.data_ptr() != tensor.data_ptr() for other in held):
-            held.append(tensor)
+        tensors = targets.setdefault(aliases.get(name, name), [])
+        if all(other.data_ptr() != tensor.data_ptr() for other in tensors):
+            tensors.append(tensor)
     return targets
 
 

@@ -13,20 +13,20 @@ _NOTHING = None
 _Rank = tuple[int, int, bytes]
 
 
-def path_to(edges: Iterable[Edge], held: Collection[bytes], head: bytes) -> list[Edge] | None:
-    """Edges to apply in order to come from a snapshot in `held` (content roots), or from nothing, to root `head`.
+def path_to(edges: Iterable[Edge], known: Collection[bytes], head: bytes) -> list[Edge] | None:
+    """Edges to apply in order to come from a snapshot in `known` (content roots), or from nothing, to root `head`.
 
     Fewest payload bytes; among equals the fewest edges, then the smallest payload hashes, then the newest versions: two
     versions may have the same weights. [] if `head` is held; None if no chain leads there. Dijkstra (1959); each edge
     is looked at once."""
-    if head in held:
+    if head in known:
         return []
     leaving: dict[bytes | None, list[Edge]] = {}
     for edge in edges:
         leaving.setdefault(edge.base_root, []).append(edge)
     queue: list[tuple[int, int, tuple[bytes, ...], tuple[_Rank, ...], bytes | None, tuple[Edge, ...]]]
     # Hashes, then ranks end every tie before roots or edges would be compared, except between starts.
-    queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NOTHING, *held)]
+    queue = [(0, 0, (b"" if root is None else root,), (), root, ()) for root in (_NOTHING, *known)]
     heapq.heapify(queue)
     done: set[bytes | None] = set()
     while queue:

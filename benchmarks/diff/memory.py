@@ -44,7 +44,7 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
         kind, body = frames.encode("BF16", old, old ^ (old == 1))
         old.flags.writeable = False
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
-        assert [len(piece) for piece in (patch.onto(old), *patch.pieces(old))] == [4, 4]
+        assert [len(piece) for piece in (patch.apply_to_copy(old), *patch.pieces(old))] == [4, 4]
         return peak_of(lambda: apply(current, payload, base.with_name("out"), root, threads=1))
 
 

@@ -53,7 +53,7 @@ class Tiled:
             part, (kind, body) = tile
             old = self.old[part]
             patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
-            patch.into(self.current[part])
+            patch.apply_in_place(self.current[part])
 
         self._each(one, list(zip(self.frames, bodies, strict=True)), threads)
 

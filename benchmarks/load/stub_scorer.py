@@ -7,7 +7,7 @@ really stepped in place. Only the teacher-forced pass is left out.
 from pathlib import Path
 
 from engines.engine import Job, Loaded, Sample, SampleScore
-from engines.host import Host
+from engines.host import EngineHost
 from engines.messages import ProbeCall, Probed
 from runtime.child import Pipe
 from weights.journaled import Rolling
@@ -37,7 +37,7 @@ class StubEngine:
             if root in rolling.behind():
                 rolling.back()
             else:
-                rolling.again()
+                rolling.redo()
         return self._loaded()
 
     def generate(self, job: Job) -> list[Sample]:
@@ -59,7 +59,7 @@ class StubEngine:
         return Loaded(root=root, parameters=1, nbytes=1, behind=behind, ahead=ahead)
 
 
-class StubHost(Host):
+class StubHost(EngineHost):
     """The host, which makes this engine."""
 
     def probe(self, call: ProbeCall) -> Probed:

@@ -22,7 +22,7 @@ from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.messages import WarmedUp, WarmUp
 from coordinator.learner.model import evaluating, parameter_count
 from tasks import registry
-from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileText, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, PAD, FileTokenizer, char_tokenizer
 
 SHAPE = {
     "hidden_size": 128,
@@ -44,7 +44,7 @@ def warm_up(order: WarmUp, threads: int = 1) -> WarmedUp:
     torch.set_num_threads(threads)
     tokenizer = char_tokenizer()
     model = build(order.shape, order.seed)
-    loss = supervise(model, order, FileText(tokenizer, EOS))
+    loss = supervise(model, order, FileTokenizer(tokenizer, EOS))
     save(model, tokenizer, Path(order.folder))
     seconds = time.perf_counter() - started
     return WarmedUp(folder=order.folder, parameters=parameter_count(model), loss=loss, seconds=seconds)
@@ -65,7 +65,7 @@ def build(shape: dict[str, int], seed: int) -> PreTrainedModel:
     return evaluating(Qwen3ForCausalLM(config))
 
 
-def supervise(model: PreTrainedModel, order: WarmUp, text: FileText) -> float:
+def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> float:
     """Supervised steps on demonstrations from the training split; the last step's loss (mean over tokens, nats)."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=order.learning_rate, weight_decay=0.0)
     value = 0.0
@@ -82,7 +82,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileText) -> float:
     return value
 
 
-def demonstrations(order: WarmUp, text: FileText) -> Iterator[list[Row]]:
+def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[Row]]:
     """`order.steps` batches of questions with noisy answers; the answers are the targets."""
     task = registry.get(order.task, order.task_version)
     size = task.size("train")

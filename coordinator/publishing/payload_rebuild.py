@@ -20,7 +20,7 @@ from protocol.methods import REMAKE
 from protocol.requests import DocumentsRequest
 from runtime.errors import DiskFull
 from weights.documents import Edge
-from weights.edges import remake
+from weights.edges import rebuild
 from weights.errors import WeightsError
 from weights.snapshot import Snapshot
 from weights.store import Store
@@ -81,7 +81,7 @@ class Remaking:
         out = self._store.scratch(f"{edge.payload_hash.hex()}.remade")
         try:
             base = None if edge.base_root is None else _opened(ends[edge.base_root], edge.base_root)
-            remake(edge, base, _opened(ends[edge.root], edge.root), out)
+            rebuild(edge, base, _opened(ends[edge.root], edge.root), out)
             self._store.put_payload(edge.era, edge.version, edge.payload_hash, out)
         except (WeightsError, DiskFull, FileNotFoundError) as error:
             log.error("a payload cannot be made again", version=edge.version, base=edge.base, reason=str(error))

@@ -28,7 +28,7 @@ from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Rollout, Submission
 from protocol.refusals import sentence
-from tasks.task import MOST_REWARD, Score, Task, TaskFault, Text, Transcript, TranscriptLie, begun, replay
+from tasks.task import MOST_REWARD, InvalidTranscript, Score, Task, TaskFault, Text, Transcript, begun, replay
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
@@ -180,7 +180,7 @@ def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Text
     for number, rollout in enumerate(rollouts):
         try:
             score = _score(rollout, lease, task, text)
-        except TranscriptLie as lie:
+        except InvalidTranscript as lie:
             return _fault("transcript", sample=number, detail=str(lie))
         except TaskFault as fault:
             if not fault.verified:

@@ -56,7 +56,7 @@ def versions(place: RunFolder, now: int) -> list[VersionRow]:
     # An edge whose Version is not there yet belongs to a publication that is under way, or was cut off.
     for way in sorted(ways, key=lambda way: -1 if way.base is None else way.base):
         if (way.era, way.version) in rows:
-            row = EdgeRow(base=way.base, nbytes=way.nbytes, rho=way.rho, held=way.held)
+            row = EdgeRow(base=way.base, nbytes=way.nbytes, rho=way.rho, held=way.stored)
             rows[way.era, way.version].append(row)
     return [
         VersionRow(

@@ -24,7 +24,7 @@ from engines.engine import Loaded
 from runtime.child import ChildError
 from weights.documents import Edge
 from weights.errors import WeightsError
-from weights.journaled import Rolling, remove, settle, take_place
+from weights.journaled import Rolling, finish_replace, remove, replace_folder
 from weights.snapshot import Snapshot
 from weights.update_path import path_to
 
@@ -119,7 +119,7 @@ class ScorerWeights:
 
     def _is_there(self) -> bool:
         remove(self._made)
-        settle(self._path)
+        finish_replace(self._path)
         return (self._path / "origin").exists()
 
     async def _mend(self, error: ChildError, faults: int) -> None:
@@ -156,7 +156,7 @@ class ScorerWeights:
             made = Rolling.create(self._made, Snapshot(snapshots[start], root=start))
         for edge in chain:
             made.apply(payloads[edge], edge.root)
-        take_place(self._made, self._path)
+        replace_folder(self._made, self._path)
 
     def _line(self) -> list[bytes]:
         """Roots in the order of publication; a version that changes nothing is no step."""

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from engines import sampling
 from engines.engine import Dtype, EngineError, Job, Loaded, Sample, SampleScore
-from engines.rollout_state import Rollout
+from engines.rollout_state import RolloutState
 from engines.transformers import packed_linear
 from engines.transformers.kv_cache import growing_cache
 from tasks import registry
@@ -85,7 +85,7 @@ class TransformersEngine:
         """Rule 5."""
         rolling = self._rolling()
         rolling.apply(payload, root, keep=keep)
-        return self._step_live(rolling, rolling.stepped())
+        return self._step_live(rolling, rolling.last_changes())
 
     def step_to(self, root: bytes) -> Loaded:
         """Rule 5, step by step."""
@@ -97,8 +97,8 @@ class TransformersEngine:
             if back:
                 rolling.back()
             else:
-                rolling.again()
-            self._step_live(rolling, rolling.stepped(back=back))
+                rolling.redo()
+            self._step_live(rolling, rolling.last_changes(back=back))
         return self._loaded().loaded
 
     def generate(self, job: Job) -> list[Sample]:
@@ -168,7 +168,7 @@ class TransformersEngine:
         return cache, hidden[:, -1:]
 
     def _decode(self, model: Any, jobs: Sequence[Job], greedy: bool) -> list[Sample]:
-        rollouts = [Rollout(job, seed, self._episode(job)) for job in jobs for seed in job.seeds]
+        rollouts = [RolloutState(job, seed, self._episode(job)) for job in jobs for seed in job.seeds]
         cache, hidden = self._prefill(model, [job.prompt for job in jobs])
         owner = torch.tensor([index for index, job in enumerate(jobs) for _ in job.seeds], device=self._device)
         cache.batch_select_indices(owner)
@@ -176,7 +176,7 @@ class TransformersEngine:
         live = rollouts
         while live:
             self._step(logits, live, greedy)
-            going = [row for row, rollout in enumerate(live) if not rollout.over]
+            going = [row for row, rollout in enumerate(live) if not rollout.ended]
             if len(going) < len(live):
                 cache.batch_select_indices(torch.tensor(going, dtype=torch.int64, device=self._device))
                 live = [live[row] for row in going]
@@ -185,7 +185,7 @@ class TransformersEngine:
                 logits = model(ids, past_key_values=cache, use_cache=True).logits[:, -1].float()
         return [rollout.sample() for rollout in rollouts]
 
-    def _step(self, logits: Tensor, live: Sequence[Rollout], greedy: bool) -> None:
+    def _step(self, logits: Tensor, live: Sequence[RolloutState], greedy: bool) -> None:
         logits = logits.to(self._noise_device)
         if greedy:
             tokens, logprobs = sampling.greedy(logits)

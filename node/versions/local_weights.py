@@ -17,7 +17,7 @@ from pathlib import Path
 from p2p.envelope import Verified
 from weights.documents import Edge
 from weights.errors import WeightsError
-from weights.journaled import Rolling, remove, settle, take_place
+from weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 
 class BadChain(Exception):
@@ -36,7 +36,7 @@ class HeldWeights:
         half made."""
         try:
             remove(self._made)
-            settle(self.path)
+            finish_replace(self.path)
             return Rolling(self.path).root
         except FileNotFoundError:
             return None
@@ -57,7 +57,7 @@ class HeldWeights:
 
     def put_made(self) -> None:
         """Rule 2: what was made becomes what is held."""
-        take_place(self._made, self.path)
+        replace_folder(self._made, self.path)
 
     def drop(self) -> None:
         """Hold nothing."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engines import sampling_reference
 from engines.engine import EngineError, Job, Loaded, Sample, SampleScore
-from engines.rollout_state import Rollout
+from engines.rollout_state import RolloutState
 from tasks import registry
 from tasks.task import Score, sampled_mask
 from tasks.tokenizer import load as load_text
@@ -91,7 +91,7 @@ class BigramEngine:
             if root in self._rolling.behind():
                 self._rolling.back()
             else:
-                self._rolling.again()
+                self._rolling.redo()
         return self._hold(self._rolling.snapshot)
 
     def generate(self, job: Job) -> list[Sample]:
@@ -116,8 +116,8 @@ class BigramEngine:
         return self._table[last]
 
     def _rollout(self, job: Job, seed: bytes, *, greedy: bool) -> Sample:
-        rollout = Rollout(job, seed, self._episode(job))
-        while not rollout.over:
+        rollout = RolloutState(job, seed, self._episode(job))
+        while not rollout.ended:
             logits = self._logits(rollout.last if rollout.position else job.prompt[-1])
             key = sampling_reference.key(seed, rollout.position)
             token = int(np.argmax(logits)) if greedy else sampling_reference.choose(logits.tolist(), key)

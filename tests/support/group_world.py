@@ -37,11 +37,11 @@ from protocol.requests import Refusal
 from tasks.arithmetic import REVERSE
 from tasks.guess import GUESS
 from tasks.task import Task
-from tasks.tokenizer import CHAR_SIZE, EOS, FileText, char_tokenizer
+from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer
 
 RUN = hashlib.sha256(b"a run").digest()
 T0 = 1_700_000_000_000
-TEXT = FileText(char_tokenizer(), EOS)
+TEXT = FileTokenizer(char_tokenizer(), EOS)
 KEYS = {r: Ed25519PrivateKey.from_private_bytes(hashlib.sha256(r.encode()).digest()) for r in ("channel", "ledger")}
 ALICE, BOB = (public_bytes(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
 TASKS = {(task.name, task.version): task for task in (REVERSE, GUESS)}

@@ -30,7 +30,7 @@ def work(folder: Path, versions: int, seed: int) -> None:
             if rolling.behind() and rng.random() < 0.3:
                 rolling.back()
             elif rolling.ahead() and rng.random() < 0.6:
-                rolling.again()
+                rolling.redo()
             else:
                 to = (at + 1) % versions
                 rolling.apply(folder / f"{at}-{to}.payload", snapshots[to].root, keep=KEEP, threads=1)

@@ -12,7 +12,7 @@ from weights.diff import encode
 from weights.snapshot import Snapshot
 from weights.torch_io import save_model
 
-TEXT = tokenizer.FileText(tokenizer.char_tokenizer(), tokenizer.EOS)
+TEXT = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 
 
 class OnDisk(NamedTuple):

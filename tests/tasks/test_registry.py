@@ -8,10 +8,10 @@ from tasks import registry, tokenizer
 from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM, Arithmetic, grade
 from tasks.guess import GUESS
 from tasks.registry import UnknownTask
-from tasks.task import Score, Split, Task, Transcript, TranscriptLie, replay, sampled_mask
+from tasks.task import InvalidTranscript, Score, Split, Task, Transcript, replay, sampled_mask
 from tests.support.paths import VECTORS
 
-CHARS = tokenizer.FileText(tokenizer.char_tokenizer(), tokenizer.EOS)
+CHARS = tokenizer.FileTokenizer(tokenizer.char_tokenizer(), tokenizer.EOS)
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 
 
@@ -174,7 +174,7 @@ def test_each_episode_of_the_vectors_poses_and_scores_as_it_says() -> None:
         prompt = LETTERS.decode(list(episode.prompt))
         try:
             replayed = tuple(replay(episode, transcript, eos=LETTERS.eos, limit=row["limit"]))
-        except TranscriptLie:
+        except InvalidTranscript:
             replayed = (None, None)
         if (prompt, *replayed) != (row["prompt"], row["reward"], row["success"]):
             wrong.append((row, prompt, replayed))
@@ -247,7 +247,7 @@ LIES: dict[str, tuple[list[list[int]], str]] = {
 @pytest.mark.parametrize(("turns", "sentence"), LIES.values(), ids=LIES.keys())
 def test_a_transcript_that_the_episode_cannot_have_produced_is_a_lie(turns: list[list[int]], sentence: str) -> None:
     transcript = Transcript([token for sampled in turns for token in sampled], [len(sampled) for sampled in turns])
-    with pytest.raises(TranscriptLie, match=sentence):
+    with pytest.raises(InvalidTranscript, match=sentence):
         replay(GUESS.episode("train", INDEX, CHARS), transcript, eos=E, limit=20)
 
 

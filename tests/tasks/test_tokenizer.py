@@ -7,11 +7,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tasks import registry
 from tasks import tokenizer as text
 from tasks.task import Score, Transcript, replay
-from tasks.tokenizer import FileText, char_tokenizer
+from tasks.tokenizer import FileTokenizer, char_tokenizer
 
 
-def chars() -> text.FileText:
-    return text.FileText(text.char_tokenizer(), text.EOS)
+def chars() -> text.FileTokenizer:
+    return text.FileTokenizer(text.char_tokenizer(), text.EOS)
 
 
 def test_every_character_comes_back() -> None:
@@ -62,7 +62,7 @@ def test_a_saved_tokenizer_loads_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("eos", [-1, text.CHAR_SIZE])
 def test_an_end_of_sequence_outside_the_ids_is_refused(eos: int) -> None:
     with pytest.raises(text.TokenizerFault, match="not among"):
-        text.FileText(text.char_tokenizer(), eos)
+        text.FileTokenizer(text.char_tokenizer(), eos)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"], ids=["missing", "empty", "no model", "no text"])
@@ -99,7 +99,7 @@ def metaspace() -> Tokenizer:
     "tokenizer", [char_tokenizer(), byte_level(), metaspace()], ids=["fuse", "byte-level", "other"]
 )
 def test_a_text_is_what_the_library_makes_of_any_ids(tokenizer: Tokenizer) -> None:
-    text, chance = FileText(tokenizer, 0), random.Random(7)
+    text, chance = FileTokenizer(tokenizer, 0), random.Random(7)
     for _ in range(500):
         ids = [chance.randrange(text.size) for _ in range(chance.randrange(40))]
         told = ids[:-1] if ids[-1:] == [text.eos] else ids

@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["weights"]):
     from weights.diff import bodies
     from weights.documents import ITEM_BYTES, TensorEntry
     from weights.errors import BadPayload
-    from weights.payload_format import Reader, read_head
+    from weights.payload_format import PayloadReader, read_header
 
 DTYPES = ("BF16", "F16", "I16", "F32")
 BUILDS = [frames.compiled(), *native.builds()]
@@ -70,8 +70,8 @@ def test_one_input(data: bytes) -> None:
 def read_payload(data: bytes) -> None:
     _scratch.write_bytes(data)
     try:
-        reader = Reader(_scratch)
-        read_head(reader)
+        reader = PayloadReader(_scratch)
+        read_header(reader)
         for _ in bodies(reader, ENTRIES):
             pass
     except BadPayload:

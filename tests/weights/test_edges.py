@@ -10,7 +10,7 @@ import pytest
 from weights.codec.frames import NAME
 from weights.diff import Payload, encode, encode_full
 from weights.documents import Edge, Version
-from weights.edges import changes, lines, remake, verify
+from weights.edges import changes, lines, rebuild, verify
 from weights.errors import BadPayload, WrongBase
 from weights.snapshot import Snapshot
 from weights.store import Store
@@ -32,7 +32,7 @@ def test_a_dropped_payload_is_made_again_byte_for_byte(step: Step, tmp_path: Pat
     edge = edge_of(payload, base=None if full else 1)
     data = payload.path.read_bytes()
     payload.path.unlink()
-    again = remake(edge, base, Snapshot(step[1].path), tmp_path / "again", threads=2)
+    again = rebuild(edge, base, Snapshot(step[1].path), tmp_path / "again", threads=2)
     assert again.path.read_bytes() == data
     with Store(tmp_path / "store") as store:
         store.put_payload(1, 2, edge.payload_hash, again.path)
@@ -51,7 +51,7 @@ def test_what_does_not_make_the_edge_is_refused_and_leaves_nothing(step: Step, t
         (BadPayload, other, old, new),
     ):
         with pytest.raises(error):
-            remake(wrong, base, end, tmp_path / "again")
+            rebuild(wrong, base, end, tmp_path / "again")
         assert not (tmp_path / "again").exists()
 
 
@@ -72,7 +72,7 @@ def test_edges_are_listed_with_bytes_and_rho(make_snapshot: Any, tmp_path: Path)
     with Store(tmp_path / "store") as store:
         store.put_payload(1, 2, payload.hash, payload.path)
         rows = lines(store, [edge, full], [version])
-        assert [(row.base, row.nbytes, row.rho, row.held) for row in rows] == [
+        assert [(row.base, row.nbytes, row.rho, row.stored) for row in rows] == [
             (1, payload.length, 0.02, True),
             (None, full.length, None, False),
         ]

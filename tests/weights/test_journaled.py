@@ -68,7 +68,7 @@ def test_it_goes_forward_and_back_within_reach(chain: list[Snapshot], tmp_path: 
             rolling.back()
         assert (rolling.behind(), rolling.ahead()) == ([], roots[3:])
         for number in (3, 4):
-            assert rolling.again() == roots[number]
+            assert rolling.redo() == roots[number]
             assert_is(rolling, chain[number])
         assert (rolling.behind(), rolling.ahead()) == (roots[3:1:-1], roots[5:])
     assert_is(Rolling(tmp_path / "rolling"), chain[4])
@@ -85,7 +85,7 @@ def test_back_and_forth_in_any_order_is_what_a_list_of_versions_would_be(chain: 
             rolling.back()
         elif move == "again" and at < len(history) - 1:
             at += 1
-            rolling.again()
+            rolling.redo()
         elif move == "apply":
             to = (history[at] + rng.choice((1, 2))) % VERSIONS
             rolling.apply(payload_between(chain, history[at], to), chain[to].root, keep=4)
@@ -111,7 +111,7 @@ def test_a_step_by_a_payload_forgets_what_was_undone(chain: list[Snapshot], tmp_
     rolling.apply(payload_between(chain, 0, 3), chain[3].root, keep=2)
     assert rolling.ahead() == []
     with pytest.raises(WrongBase, match="no newer"):
-        rolling.again()
+        rolling.redo()
     assert_is(rolling, chain[3])
 
 
@@ -141,7 +141,7 @@ def test_a_kill_while_it_forgets_what_was_undone_leaves_steps_that_can_be_made_a
     expected = [chain[number].root for number in range(1, 4 - torn)]
     assert reopened.ahead() == expected
     for root in expected:
-        assert reopened.again() == root
+        assert reopened.redo() == root
     assert_is(reopened, chain[3 - torn])
 
 
@@ -191,7 +191,7 @@ def test_a_step_that_was_torn_is_finished_at_the_next_start(
     first, second = payload_between(chain, 0, 1), payload_between(chain, 1, 2)
     rolling.apply(first, chain[1].root, keep=2)
     steps = {
-        "forward": lambda: rolling.apply(second, chain[2].root, keep=2), "back": rolling.back, "again": rolling.again,
+        "forward": lambda: rolling.apply(second, chain[2].root, keep=2), "back": rolling.back, "again": rolling.redo,
     }  # fmt: skip
     if direction == "again":
         rolling.back()
@@ -258,7 +258,7 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
         for old, new in ((0, 1), (1, 2), (2, 3)):
             rolling.apply(payloads[old, new], chain[new].root, keep=3)
             yield stand(rolling)
-        for move in (rolling.back, rolling.back, rolling.again, rolling.again, rolling.back, rolling.back):
+        for move in (rolling.back, rolling.back, rolling.redo, rolling.redo, rolling.back, rolling.back):
             move()
             yield stand(rolling)
         rolling.apply(payloads[1, 4], chain[4].root, keep=2)
@@ -272,7 +272,7 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
         try:
             rolling = Rolling(folder)
         except FileNotFoundError:
-            # Made anew in place of what was there: `take_place` is for who must not lose that.
+            # Made anew in place of what was there: `replace_folder` is for who must not lose that.
             anew = (cut.before.root, cut.after.root) == (chain[5].root, chain[0].root)
             assert anew or cut.before == nothing, cut.where
             continue
@@ -288,7 +288,7 @@ def test_cut_at_any_moment_it_is_the_version_before_or_behind_and_every_step_kep
             assert rolling.back() == root, cut.where
             assert_is(rolling, versions[root])
         for root in rolling.ahead():
-            assert rolling.again() == root, cut.where
+            assert rolling.redo() == root, cut.where
             assert_is(rolling, versions[root])
 
 

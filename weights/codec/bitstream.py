@@ -55,13 +55,13 @@ class Reader:
         quotients = np.empty(0, np.int64) if code is None else self._unary(count)
         if code is not None and code.elias and count and int(quotients.max()) > _LONGEST_ELIAS:
             raise BadPayload("a step is longer than 16 bits")
-        found = self._fields(np.ones(count, np.int64) if code is None else code.widths(quotients))
-        return found if code is None else code.values(quotients, found)
+        fields = self._fields(np.ones(count, np.int64) if code is None else code.widths(quotients))
+        return fields if code is None else code.values(quotients, fields)
 
     def end(self) -> None:
         last = self._bit % 8
-        over = last and self._bit // 8 < self._size and int(self._windows[self._bit // 8]) & 0xFF
-        if self._taken != len(self._ends) or self._size != (self._bit + 7) // 8 or (over and over >> last):
+        left_over = last and self._bit // 8 < self._size and int(self._windows[self._bit // 8]) & 0xFF
+        if self._taken != len(self._ends) or self._size != (self._bit + 7) // 8 or (left_over and left_over >> last):
             raise BadPayload("numbers are followed by bits")
 
     def _unary(self, count: int) -> Numbers:
@@ -77,13 +77,13 @@ class Reader:
         self._bit = int(ends[-1]) if len(ends) else self._bit
         if self._bit > 8 * self._size:
             raise BadPayload(f"{self._bit} bits of fields in {self._size} bytes")
-        found = np.empty(len(ends), np.int64)
+        fields = np.empty(len(ends), np.int64)
         for at in range(0, len(ends), _PIECE):
             width = widths[at : at + _PIECE]
             start = ends[at : at + _PIECE] - width
             shifted = self._windows[start >> 3] >> (start & 7).astype(np.uint64)
-            found[at : at + _PIECE] = shifted & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1))
-        return found
+            fields[at : at + _PIECE] = shifted & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1))
+        return fields
 
 
 def _unary(values: Numbers) -> bytes:
@@ -106,7 +106,7 @@ def _fields(values: Numbers, widths: Numbers) -> bytes:
         word = starts >> 6
         first = np.flatnonzero(np.diff(word, prepend=-1))
         words[word[first]] = np.bitwise_or.reduceat(low << shift, first)
-        over = np.flatnonzero((starts & 63) + widths > 64)
+        straddling = np.flatnonzero((starts & 63) + widths > 64)
         # A word is spilled into by one field at most.
-        words[word[over] + 1] |= low[over] >> (np.uint64(64) - shift[over])
+        words[word[straddling] + 1] |= low[straddling] >> (np.uint64(64) - shift[straddling])
     return words.astype("<u8").tobytes()[: (total + 7) // 8]

@@ -43,13 +43,13 @@ _SIGNS: Final = None
 """In place of a code: fields of one bit."""
 
 
-class Writer(Protocol):
+class BitSink(Protocol):
     def put(self, values: Numbers, code: Code | None) -> None: ...
 
     def bits(self) -> tuple[bytes, bytes]: ...
 
 
-class Reader(Protocol):
+class BitSource(Protocol):
     def take(self, count: int, code: Code | None) -> Numbers: ...
 
     def end(self) -> None: ...
@@ -59,15 +59,15 @@ class Loops(NamedTuple):
     """What takes time: see `weights.codec.rank_select` and `weights.codec.bitstream`."""
 
     listed: Callable[[Words, Words, Layout, int, int], list[Changes] | None]
-    found: Callable[[Words, Layout, int, Iterable[Changes], int], tuple[NDArray[np.uint32], Words]]
+    merged: Callable[[Words, Layout, int, Iterable[Changes], int], tuple[NDArray[np.uint32], Words]]
     write: Callable[[NDArray[np.uint32], Words, Words, int], None]
-    writer: Callable[[], Writer]
-    reader: Callable[[memoryview, memoryview], Reader]
+    writer: Callable[[], BitSink]
+    reader: Callable[[memoryview, memoryview], BitSource]
     cost: Callable[[Code, Numbers], int]
 
 
 NUMPY: Final = Loops(
-    rank_select.listed, rank_select.found, rank_select.write, bitstream.Writer, bitstream.Reader, Code.cost
+    rank_select.listed, rank_select.merged, rank_select.write, bitstream.Writer, bitstream.Reader, Code.cost
 )
 
 
@@ -136,7 +136,7 @@ class Classes:
         if length > len(rest):
             raise BadPayload("unary codes are cut short")
         lists = _lists(heads, self._loops.reader(rest[:length], rest[length:]), len(old))
-        return self._loops.found(old, layout, lo, lists, changes)
+        return self._loops.merged(old, layout, lo, lists, changes)
 
 
 REFERENCE: Final = Classes(NUMPY)
@@ -209,14 +209,14 @@ def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
     return head, data
 
 
-def _lists(heads: list[_Head], reader: Reader, elements: int) -> Iterator[Changes]:
+def _lists(heads: list[_Head], reader: BitSource, elements: int) -> Iterator[Changes]:
     """Class by class, so that the numbers of one at a time are in memory."""
     for head in heads:
         yield Changes(head.of, _ranks(head, reader, elements), _steps(head, reader))
     reader.end()
 
 
-def _ranks(head: _Head, reader: Reader, elements: int) -> Numbers:
+def _ranks(head: _Head, reader: BitSource, elements: int) -> Numbers:
     if head.staying is None:
         return _from_gaps(reader.take(head.changes, head.gaps), elements)
     total = head.changes + head.staying
@@ -228,7 +228,7 @@ def _ranks(head: _Head, reader: Reader, elements: int) -> Numbers:
     return np.flatnonzero(~stays)
 
 
-def _steps(head: _Head, reader: Reader) -> Numbers:
+def _steps(head: _Head, reader: BitSource) -> Numbers:
     down = reader.take(head.changes, _SIGNS)
     if head.large is None:
         sizes = reader.take(head.changes, head.sizes) + 1

@@ -54,7 +54,7 @@ class Build(Protocol):
         self, body: memoryview, old: Words, changes: int, layout: Layout
     ) -> tuple[NDArray[np.uint32], Words]: ...
 
-    def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None: ...
+    def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None: ...
 
 
 _COMPILED_FROM: Final = 1 << 22
@@ -69,20 +69,20 @@ class Patch(msgspec.Struct, frozen=True):
     index: NDArray[np.uint32] | None
     bits: Bits
 
-    def onto(self, old: Bits) -> Bits:
+    def apply_to_copy(self, old: Bits) -> Bits:
         """The new frame; `old` is not touched."""
         if self.index is None:
             return self.bits
         new = old.copy()
-        self.into(new)
+        self.apply_in_place(new)
         return new
 
-    def into(self, held: Bits) -> None:
+    def apply_in_place(self, frame: Bits) -> None:
         """Turn the old frame into the new one, in place."""
         if self.index is None:
-            held[:] = self.bits
+            frame[:] = self.bits
         elif len(self.index):
-            _build_for(len(held)).write(self.index, self.bits, held, 0)
+            _build_for(len(frame)).write(self.index, self.bits, frame, 0)
 
     def pieces(self, old: Bits) -> Iterator[Bits]:
         """The new frame, in pieces that fit a cache."""

@@ -50,7 +50,7 @@ def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[C
     return [Changes(of, scan.ranks(of, at), _place(new[at]) - _place(old[at])) for of, at in by_class if len(at)]
 
 
-def found(
+def merged(
     old: Words, layout: Layout, lo: int, lists: Iterable[Changes], count: int
 ) -> tuple[NDArray[np.uint32], Words]:
     """(positions, ascending; new bits) of the `count` changes. Raises `BadPayload`."""
@@ -67,9 +67,9 @@ def found(
     return (both >> np.uint64(16)).astype(np.uint32), both.astype(np.uint16)
 
 
-def write(index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
-    """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
-    held[index - np.uint32(first)] = bits
+def write(index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
+    """New bits into `target`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+    target[index - np.uint32(first)] = bits
 
 
 class Scan:
@@ -137,8 +137,8 @@ def _nth_bit(words: Masks, nth: Masks) -> Numbers:
     bits = shift.astype(np.uint64)
     before = ((counts << np.uint64(8)) >> bits) & np.uint64(0xFF)
     byte = (words >> bits) & np.uint64(0xFF)
-    found: Numbers = shift + _NTH_IN_BYTE[(byte << np.uint64(3)) + nth - before]
-    return found
+    positions: Numbers = shift + _NTH_IN_BYTE[(byte << np.uint64(3)) + nth - before]
+    return positions
 
 
 def _nth_in_byte() -> NDArray[np.int64]:

@@ -61,4 +61,4 @@ def rice(values: Numbers) -> Code:
 def cheapest(values: Numbers, cost: Callable[[Code, Numbers], int] = Code.cost) -> tuple[Code, int]:
     """Rice's code or Elias', and its bits; among equals Rice's, then the smallest k."""
     codes = [rice(values), *(Code(k, elias=True) for k in range(MAX_ELIAS + 1))]
-    return min(((code, cost(code, values)) for code in codes), key=lambda found: found[1])
+    return min(((code, cost(code, values)) for code in codes), key=lambda costed: costed[1])

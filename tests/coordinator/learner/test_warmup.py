@@ -11,7 +11,7 @@ from coordinator.learner import model, smollm2
 from coordinator.learner.messages import Import, WarmUp
 from coordinator.learner.warmup import demonstrations, warm_up
 from tasks.registry import UnknownTask
-from tasks.tokenizer import CHAR_SIZE, EOS, FileText, char_tokenizer, load
+from tasks.tokenizer import CHAR_SIZE, EOS, FileTokenizer, char_tokenizer, load
 from tests.support.tiny_learner import SHAPE
 
 ORDER = WarmUp(folder="", task="reverse", task_version=1, steps=3, noise=0.3, batch=16, shape=SHAPE)
@@ -27,7 +27,7 @@ def test_the_folder_is_an_ordinary_model_folder(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     assert (config["model_type"], config["tie_word_embeddings"], config["vocab_size"]) == ("qwen3", True, CHAR_SIZE)
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == EOS
-    assert load(folder / "tokenizer.json", EOS).encode("12>") == FileText(char_tokenizer(), EOS).encode("12>")
+    assert load(folder / "tokenizer.json", EOS).encode("12>") == FileTokenizer(char_tokenizer(), EOS).encode("12>")
     tensors = load_file(folder / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     assert "lm_head.weight" not in tensors, "tied weights are stored once"
@@ -49,7 +49,7 @@ def test_supervised_steps_lower_the_loss(tmp_path: Path) -> None:
 
 
 def test_demonstrations_come_from_the_training_split_and_only_answers_are_targets() -> None:
-    text = FileText(char_tokenizer(), EOS)
+    text = FileTokenizer(char_tokenizer(), EOS)
     rows = [row for part in demonstrations(msgspec.structs.replace(ORDER, noise=0.0), text) for row in part]
     assert len(rows) == 48
     for row in rows:

@@ -10,7 +10,7 @@ from engines.engine import EngineError, Job, Sample
 from engines.transformers import packed_linear
 from engines.transformers.engine import TransformersEngine, _parts
 from tasks import registry
-from tasks.task import Transcript, TranscriptLie, replay, sampled_mask
+from tasks.task import InvalidTranscript, Transcript, replay, sampled_mask
 from tests.support import tiny_model
 from tests.support.tiny_model import TEXT, OnDisk, job
 from weights.errors import BadPayload, BadSnapshot, WrongBase
@@ -196,7 +196,7 @@ def test_a_changed_hint_is_a_lie_and_shows_in_the_tokens_after_it(chatty: Transf
     tokens = list(sample.tokens)
     tokens[sample.turns[0]] ^= 1
     forged = msgspec.structs.replace(sample, tokens=tokens)
-    with pytest.raises(TranscriptLie, match="not the environment's"):
+    with pytest.raises(InvalidTranscript, match="not the environment's"):
         replay(
             registry.get("guess", 1).episode("train", asked.index, TEXT),
             Transcript(forged.tokens, forged.turns), eos=TEXT.eos, limit=9,

@@ -69,7 +69,7 @@ def learned(count: int, rho: float, seed: int = 1) -> tuple[NDArray[np.uint16], 
 def round_trip(dtype: str, old: Bits | None, new: Bits) -> Bits:
     kind, body = codec.encode(dtype, old, new)
     patch = codec.decode(dtype, kind, memoryview(body), old, len(new))
-    return patch.bits if old is None else patch.onto(old)
+    return patch.bits if old is None else patch.apply_to_copy(old)
 
 
 @each_build
@@ -204,7 +204,7 @@ def test_the_golden_frames_decode_and_encode_alike(build: Any) -> None:
         body = base64.b64decode(vector["body"])
         assert codec.encode(vector["dtype"], old, new) == (codec.CLASSES, body), vector["name"]
         patch = codec.decode(vector["dtype"], codec.CLASSES, memoryview(body), old, len(old))
-        assert (patch.onto(old) == new).all(), vector["name"]
+        assert (patch.apply_to_copy(old) == new).all(), vector["name"]
 
 
 COUNT = 100

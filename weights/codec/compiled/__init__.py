@@ -11,4 +11,4 @@ from typing import Final
 from weights.codec.compiled import bits, scan
 from weights.codec.exponent_classes import Loops
 
-LOOPS: Final = Loops(scan.listed, scan.found, scan.write, bits.Writer, bits.Reader, bits.cost)
+LOOPS: Final = Loops(scan.listed, scan.merged, scan.write, bits.CompiledBitWriter, bits.CompiledBitReader, bits.cost)

@@ -100,8 +100,8 @@ def _form(code: Code | None) -> tuple[int, int]:
     return (0, _PLAIN) if code is None else (code.k, _ELIAS if code.elias else _RICE)
 
 
-class Writer:
-    """As `weights.codec.bitstream.Writer`."""
+class CompiledBitWriter:
+    """As `weights.codec.bitstream.CompiledBitWriter`."""
 
     def __init__(self) -> None:
         self._runs = [np.zeros(1 << 16, np.uint8), np.zeros(1 << 16, np.uint8)]
@@ -123,8 +123,8 @@ class Writer:
         return codes, fields
 
 
-class Reader:
-    """As `weights.codec.bitstream.Reader`."""
+class CompiledBitReader:
+    """As `weights.codec.bitstream.CompiledBitReader`."""
 
     def __init__(self, codes: memoryview, fields: memoryview) -> None:
         self._runs = [np.frombuffer(bytes(run) + bytes(_SPARE), np.uint8) for run in (codes, fields)]

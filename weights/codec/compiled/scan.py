@@ -148,13 +148,13 @@ def _find_changes(
 
 
 @kernel
-def _write(index: Any, bits: Any, held: Any, first: Any) -> Any:
-    """How many were written before one that lies beyond `held`."""
+def _write(index: Any, bits: Any, target: Any, first: Any) -> Any:
+    """How many were written before one that lies beyond `target`."""
     for at in range(len(index)):
         to = np.int64(index[at]) - first
-        if to < 0 or to >= len(held):
+        if to < 0 or to >= len(target):
             return at
-        held[to] = bits[at]
+        target[to] = bits[at]
     return len(index)
 
 
@@ -174,10 +174,10 @@ def listed(old: Words, new: Words, layout: Layout, lo: int, most: int) -> list[C
     return [Changes(own, by_rank[part].astype(np.int64), by_step[part].astype(np.int64)) for own, part in parts]
 
 
-def found(
+def merged(
     old: Words, layout: Layout, lo: int, lists: Iterable[Changes], count: int
 ) -> tuple[NDArray[np.uint32], Words]:
-    """As `weights.codec.rank_select.found`."""
+    """As `weights.codec.rank_select.merged`."""
     old, starts = np.require(old, requirements=["C", "A"]), np.zeros(CLASSES + 1, np.int64)
     ranks, steps, at = np.empty(count, np.uint32), np.empty(count, np.int32), 0
     for of, own_ranks, own_steps in lists:
@@ -191,7 +191,7 @@ def found(
     return index, bits
 
 
-def write(index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
+def write(index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
     """As `weights.codec.rank_select.write`."""
-    if _write(index, bits, held, first) < len(index):
+    if _write(index, bits, target, first) < len(index):
         raise IndexError("a change beyond the frame")

@@ -64,16 +64,16 @@ def scan64(typing: Any, old: Any, shift: Any, mask: Any, lo: Any, members: Any, 
         above = builder.select(builder.icmp_unsigned(">", exponents, lo), exponents, lo)
         classes, top = builder.trunc(builder.sub(above, lo), _BYTES), _all(_BYTES, CLASSES - 1)
         classes = builder.select(builder.icmp_unsigned("<", classes, top), classes, top)
-        found = _all(_MASKS, -1)
+        any_lane = _all(_MASKS, -1)
         for bit in range(4):
             has = builder.icmp_unsigned("!=", builder.and_(classes, _all(_BYTES, 1 << bit)), _all(_BYTES, 0))
             plane = _splat(builder, builder.bitcast(has, _U64), _MASKS)
             inverted = ir.Constant(_MASKS, [0 if of >> bit & 1 else -1 for of in range(CLASSES)])
-            found = builder.and_(found, builder.xor(plane, inverted))
+            any_lane = builder.and_(any_lane, builder.xor(plane, inverted))
         kind = ir.FunctionType(_MASKS, [_MASKS])
         counted = get_or_insert_function(builder.module, kind, "llvm.ctpop.v16i64")  # type: ignore[no-untyped-call]
-        counts = builder.trunc(builder.call(counted, [found]), _COUNTS)
-        _store(builder, found, members, 8)
+        counts = builder.trunc(builder.call(counted, [any_lane]), _COUNTS)
+        _store(builder, any_lane, members, 8)
         _store(builder, builder.add(counts, _load(builder, before, _COUNTS, 4)), after, 4)
         return context.get_dummy_value()
 

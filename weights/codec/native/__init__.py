@@ -75,24 +75,24 @@ class Native:
         old, data = np.require(old, requirements=["C", "A"]), np.frombuffer(body, np.uint8)
         index, bits = np.empty(changes, np.uint32), np.empty(changes, np.uint16)
         with self._work(_WORK_AT_LEAST + 17 * changes + len(data) + 4 * min(8 * len(data), len(old))) as work:
-            found = self._decode(
+            status = self._decode(
                 data.ctypes.data, len(data), old.ctypes.data, len(old), *layout, index.ctypes.data, bits.ctypes.data,
                 changes, work.ctypes.data, len(work),
             )  # fmt: skip
-        if found == _ROOM:
+        if status == _ROOM:
             raise MemoryError
-        if found < 0:
-            raise BadPayload(f"frame of classes: {_REFUSALS[found]}")
+        if status < 0:
+            raise BadPayload(f"frame of classes: {_REFUSALS[status]}")
         return index, bits
 
-    def write(self, index: NDArray[np.uint32], bits: Words, held: Words, first: int) -> None:
-        """New bits into `held`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
+    def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
+        """New bits into `target`, which begins at element `first`. Raises `IndexError` where one lies beyond it."""
         index, bits = np.require(index, np.uint32, ["C", "A"]), np.require(bits, np.uint16, ["C", "A"])
-        if held.dtype != np.uint16 or not held.flags.carray:
-            held[index - np.uint32(first)] = bits
+        if target.dtype != np.uint16 or not target.flags.carray:
+            target[index - np.uint32(first)] = bits
             return
-        data, count = held.ctypes.data, len(index)
-        if self._write(index.ctypes.data, bits.ctypes.data, count, data, first, len(held)) < count:
+        data, count = target.ctypes.data, len(index)
+        if self._write(index.ctypes.data, bits.ctypes.data, count, data, first, len(target)) < count:
             raise IndexError("a change beyond the frame")
 
     @contextlib.contextmanager
@@ -115,17 +115,17 @@ def builds() -> list[Native]:
     """All builds that this processor can run, the slowest first."""
     if platform.machine().lower() not in ("x86_64", "amd64", "aarch64", "arm64"):
         return []
-    found: list[Native] = []
+    loaded: list[Native] = []
     for level in range(3):
         path = _FOLDER / f"classes{level}.so"
-        if path.is_file() and (not found or level <= found[0].level):
+        if path.is_file() and (not loaded or level <= loaded[0].level):
             try:
-                found.append(Native(path))
+                loaded.append(Native(path))
             except OSError:  # built for another system: as good as absent
                 break
-    return found
+    return loaded
 
 
 def best() -> Native | None:
-    found = builds()
-    return found[-1] if found else None
+    loaded = builds()
+    return loaded[-1] if loaded else None
