@@ -138,11 +138,12 @@ def discover(
     """Runs announced on the local network: fingerprint, name, addresses. Nothing of it is vouched for."""
     from node.links.local_discovery import lines, look
 
-    found = look(seconds)
+    announcements = look(seconds)
     rows = [
-        {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses} for one in found
+        {"fingerprint": one.invite.fingerprint, "name": one.name, "addresses": one.invite.addresses}
+        for one in announcements
     ]
-    typer.echo(json.dumps(rows) if as_json else "\n".join(lines(found) or ["no run is announced here"]))
+    typer.echo(json.dumps(rows) if as_json else "\n".join(lines(announcements) or ["no run is announced here"]))
 
 
 @app.command()
@@ -158,8 +159,8 @@ def doctor(
     from node.control.doctor import diagnose
 
     lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
-    for line in lines:
-        typer.echo(line)
+    for text_line in lines:
+        typer.echo(text_line)
     return code
 
 
@@ -174,8 +175,8 @@ def receipts_list(
     from node.rollouts.receipts import lines, listed
 
     rows = listed(_config(home=home).home, most)
-    for line in map(json.dumps, rows) if as_json else lines(rows):
-        typer.echo(line)
+    for text_line in map(json.dumps, rows) if as_json else lines(rows):
+        typer.echo(text_line)
 
 
 @receipts_app.command("verify")
@@ -219,8 +220,8 @@ def config_get(
     """Settings as they hold now."""
     from node.config import listed
 
-    for line in listed(key, origin=origin):
-        typer.echo(line)
+    for text_line in listed(key, origin=origin):
+        typer.echo(text_line)
 
 
 def main() -> None:

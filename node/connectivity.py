@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from engines.engine import Dtype
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
-from node.links.coordinator_client import CoordinatorLink
+from node.links.coordinator_client import CoordinatorClient
 from node.links.neighbours import Neighbours
-from node.links.plan_client import Parents
-from node.links.reachability import Reach
+from node.links.plan_client import PlanClient
+from node.links.reachability import Reachability
 from node.trust.run_clock import RunClock
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.versions.follower import Follower
 from p2p.discovery.dialer import PeerDialer
 from p2p.discovery.invite import Invite
@@ -43,7 +43,7 @@ from tasks.registry import known
 _log = structlog.get_logger("node")
 
 
-class Contacts:
+class Connectivity:
     """`link`, `neighbours`, `reach`, `parents`: each with its own rules."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Contacts:
         key: Ed25519PrivateKey,
         network: Network,
         folder: Path,
-        records: Records,
+        records: TrustStore,
         engine: VersionedEngine,
         follower: Follower,
         clock: RunClock,
@@ -65,18 +65,18 @@ class Contacts:
         self._tasks: TaskGroup | None = None
         strangers = PeerDialer(network.links, invite.run, clock.now)
         self.neighbours = Neighbours(network.links, strangers, folder / "peers", seed)
-        self.link = CoordinatorLink(
+        self.link = CoordinatorClient(
             network.rpc, network.links, key, records, clock,
             run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
             hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed,
             search=self.search, learn=follower.search,
         )  # fmt: skip
-        self.reach = Reach(
+        self.reach = Reachability(
             network.rpc, network.links, network.inbound,
             relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
             changed=self.link.lost, own=RecordIssuer(key, invite.run), now=clock.now,
         )  # fmt: skip
-        self.parents = Parents(
+        self.parents = PlanClient(
             network.handlers, network.rpc, network.links, network.exchange, strangers,
             uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
             connected=self.link.connected,

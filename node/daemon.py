@@ -23,22 +23,22 @@ from engines.engine import EngineUnusable
 from engines.process import EngineProcess
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
-from node.connectivity import Contacts
-from node.control.commands import Report
-from node.control.owner_socket import ControlServer, socket_path
-from node.errors import BadConfig, NodeError, NoDevice, TrustFailure, TryLater
+from node.connectivity import Connectivity
+from node.control.commands import ControlCommands
+from node.control.owner_socket import CommandServer, socket_path
+from node.errors import BadConfig, NodeError, NoUsableDevice, TrustFailure, TryLater
 from node.home import run_folder
 from node.rollouts.outbox import Outbox
-from node.rollouts.outbox_relay import Courier
-from node.rollouts.worker import Rollouts
-from node.run_state import Switch
+from node.rollouts.outbox_relay import OutboxRelay
+from node.rollouts.worker import RolloutWorker
+from node.run_state import NodeRunState
 from node.trust.run_clock import RunClock
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.versions.acknowledgements import Acknowledger
-from node.versions.document_exchange import Library
+from node.versions.document_exchange import DocumentExchange
 from node.versions.follower import Follower
-from node.versions.local_weights import HeldWeights
-from node.versions.payload_fetcher import Payloads
+from node.versions.local_weights import LocalWeights
+from node.versions.payload_fetcher import PayloadFetcher
 from p2p.discovery.invite import Invite
 from p2p.errors import Unreachable
 from p2p.identity import public_bytes
@@ -79,39 +79,39 @@ class NodeDaemon:
         self._folder = run_folder(config.home, invite.run)
         disk = int(config.disk * 1e9)
         with _named_faults():
-            self._records = Records(self._folder / "trust", invite.run, invite.root_hash, local())
+            self._records = TrustStore(self._folder / "trust", invite.run, invite.root_hash, local())
             self._store = Store(self._folder / "store")
         self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
-        self.switch = Switch(local)
+        self.switch = NodeRunState(local)
         self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
         clock = RunClock(local)
-        library = Library(
+        library = DocumentExchange(
             network.handlers, network.rpc, network.links, self._store, self._records,
             seed=seed, coordinator=self._coordinator, now=clock.now,
         )  # fmt: skip
         self.acknowledger = Acknowledger(self._tell)
-        self.payloads = Payloads(
+        self.payloads = PayloadFetcher(
             network.exchange, network.rpc, network.links, self._store, self.acknowledger, coordinator=self._coordinator
         )
         self.follower = Follower(
-            network.gossip, network.exchange, self._records, self._store, HeldWeights(self._folder / "weights"),
+            network.gossip, network.exchange, self._records, self._store, LocalWeights(self._folder / "weights"),
             self.payloads, library, self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
-        self.contacts = Contacts(
+        self.contacts = Connectivity(
             config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
         )
         link = self.contacts.link
-        self.courier = Courier(self.outbox, link, self._records, local, seed)
-        self.rollouts = Rollouts(
+        self.courier = OutboxRelay(self.outbox, link, self._records, local, seed)
+        self.rollouts = RolloutWorker(
             self.engine, self.follower, link, self.outbox, self.courier, self._records, clock, self.switch,
             node=public_bytes(key), seed=seed, once=once,
         )  # fmt: skip
-        self.report = Report(
+        self.report = ControlCommands(
             config, network.links, network.exchange, self._records, self.engine, self.follower, self.payloads,
             link, self.rollouts, self.outbox, self.switch, self.contacts.reach,
         )  # fmt: skip
-        self._control = ControlServer(socket_path(config.home), self.report.commands())
+        self._control = CommandServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None
         self._cut_short = False
 
@@ -211,7 +211,7 @@ def _named_faults() -> Iterator[None]:
     except NodeError:
         raise
     except EngineUnusable as error:
-        raise NoDevice(str(error)) from error
+        raise NoUsableDevice(str(error)) from error
     except WrongRoot as error:
         raise TrustFailure(str(error)) from error
     except (DiskFull, StoreBusy) as error:

@@ -5,7 +5,7 @@ NodeError
 ├── CoordinatorUnreachable   nobody answered at any known address
 ├── RefusedByRun             the run wants no work of this node
 ├── TrustFailure             documents that the run's keys did not make, or no longer vouch for
-├── NoDevice                 nothing here can run the model
+├── NoUsableDevice                 nothing here can run the model
 └── TryLater                 another daemon runs here, or this machine is out of room
 """
 
@@ -39,7 +39,7 @@ class TrustFailure(NodeError):
     exit = Exit.TRUST
 
 
-class NoDevice(NodeError):
+class NoUsableDevice(NodeError):
     exit = Exit.NO_DEVICE
 
 

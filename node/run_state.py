@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from runtime.figures import figure
 
 
-class Switch:
+class NodeRunState:
     """`now`: this machine's clock, milliseconds."""
 
     def __init__(self, now: Callable[[], int]) -> None:

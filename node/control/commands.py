@@ -8,18 +8,18 @@ from typing import Any
 from engines.versioned import VersionedEngine
 from node.config import NodeConfig
 from node.control.owner_socket import Command
-from node.links.coordinator_client import CoordinatorLink
-from node.links.reachability import Reach
+from node.links.coordinator_client import CoordinatorClient
+from node.links.reachability import Reachability
 from node.rollouts.outbox import Outbox
-from node.rollouts.worker import STARTING, Rollouts
-from node.run_state import Switch
-from node.trust.trust_store import Records
+from node.rollouts.worker import STARTING, RolloutWorker
+from node.run_state import NodeRunState
+from node.trust.trust_store import TrustStore
 from node.versions.follower import Follower
-from node.versions.payload_fetcher import Payloads
+from node.versions.payload_fetcher import PayloadFetcher
 from p2p.network import Links, PayloadExchange
 
 
-class Report:
+class ControlCommands:
     """Reads all parts, changes only the switch."""
 
     def __init__(
@@ -27,15 +27,15 @@ class Report:
         config: NodeConfig,
         links: Links,
         exchange: PayloadExchange,
-        records: Records,
+        records: TrustStore,
         engine: VersionedEngine,
         follower: Follower,
-        payloads: Payloads,
-        link: CoordinatorLink,
-        rollouts: Rollouts,
+        payloads: PayloadFetcher,
+        link: CoordinatorClient,
+        rollouts: RolloutWorker,
         outbox: Outbox,
-        switch: Switch,
-        reach: Reach,
+        switch: NodeRunState,
+        reach: Reachability,
     ) -> None:
         self._config, self._links, self._exchange = config, links, exchange
         self._records, self._engine = records, engine
@@ -43,7 +43,7 @@ class Report:
         self._outbox, self._switch, self._reach = outbox, switch, reach
 
     def commands(self) -> dict[str, Command]:
-        """By name, for `ControlServer`."""
+        """By name, for `CommandServer`."""
         return {
             "status": self.status,
             "why": self.why,
@@ -55,7 +55,7 @@ class Report:
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Plain values; bytes counted since the daemon's start. `lag`: versions from the one held to the newest heard
         of, None before both are known and where they are of two eras. `payloads`: fetched for the last versions."""
-        trusted, held, probed = self._records.trusted, self._engine.current, self._engine.probed
+        trusted, current, probed = self._records.trusted, self._engine.current, self._engine.probed
         newest = self._follower.newest
         traffic = await self._exchange.traffic()
         return {
@@ -66,14 +66,14 @@ class Report:
             "name": self._config.name,
             "device": probed.hardware if probed else None,
             "engine": probed.engine_class if probed else None,
-            "era": held.era if held else None,
-            "version": held.version if held else None,
+            "era": current.era if current else None,
+            "version": current.version if current else None,
             "newest": newest.version if newest else None,
-            "lag": newest.version - held.version if newest and held and newest.era == held.era else None,
+            "lag": newest.version - current.version if newest and current and newest.era == current.era else None,
             "coordinator": self._link.peer,
             "way": await self._links.route(self._link.peer) if self._link.peer else None,
-            "ways_failed": [{"way": way, "reason": reason} for way, reason in self._link.failures.items()],
-            "reached": self._reach.found,
+            "ways_failed": [{"way": route, "reason": reason} for route, reason in self._link.failures.items()],
+            "reached": self._reach.summary,
             "peers": len(await self._links.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),

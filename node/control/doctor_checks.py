@@ -23,11 +23,11 @@ HEAD_AGE: Final = 75.0
 """Seconds that the newest Head may be old: one is signed every 60 s."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One finding. `exit`: the code that a bad one ends with."""
 
     check: str
-    found: str
+    actual: str = msgspec.field(name="found")
     wanted: str
     remedy: str = ""
     verdict: Verdict = "good"
@@ -37,155 +37,157 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """An address of the coordinator that was tried. `seconds`: None: it failed, for `trouble`."""
 
-    way: str
+    route: str = msgspec.field(name="way")
     address: str
     seconds: float | None = None
     trouble: str = ""
 
 
-def python(version: tuple[int, int] = sys.version_info[:2]) -> Row:
+def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     fine = version >= (3, 11)
-    return Row(
-        check="python", found=f"{version[0]}.{version[1]}", wanted="3.11 or newer",
+    return Check(
+        check="python", actual=f"{version[0]}.{version[1]}", wanted="3.11 or newer",
         remedy="" if fine else "install Python 3.11 and echo2 under it: uv tool install --python 3.11 echo2",
         verdict="good" if fine else "bad", exit=0 if fine else Exit.CONFIG,
     )  # fmt: skip
 
 
-def libp2p(installed: bool) -> Row:
-    return Row(
-        check="libp2p", found="installed" if installed else "not installed", wanted="installed",
+def libp2p(installed: bool) -> Check:
+    return Check(
+        check="libp2p", actual="installed" if installed else "not installed", wanted="installed",
         remedy="" if installed else "pip install --no-deps libp2p==0.8.1",
         verdict="good" if installed else "bad", exit=0 if installed else Exit.CONFIG,
     )  # fmt: skip
 
 
-def disk(home: str, free: int, allowed: float) -> Row:
+def disk(home: str, free: int, allowed: float) -> Check:
     """`free`: bytes. `allowed`: GB, the setting `disk`."""
     gigabytes = free / 1e9
     fine, some = gigabytes >= allowed, gigabytes >= 2.0
     remedy = (
         f"free space on the disk of {home}, or set a smaller one: disk = {max(1, int(gigabytes * 0.8))} in node.toml"
     )
-    found, wanted = apart(gigabytes, allowed)
-    return Row(
-        check="disk", found=f"{found} GB free", wanted=f"{wanted} GB (setting disk)",
+    present, wanted = apart(gigabytes, allowed)
+    return Check(
+        check="disk", actual=f"{present} GB free", wanted=f"{wanted} GB (setting disk)",
         remedy="" if fine else remedy, verdict="good" if fine else "poor" if some else "bad",
         exit=0 if some else Exit.TEMPORARY,
     )  # fmt: skip
 
 
-def gpu(asked: str, present: str) -> Row:
+def gpu(asked: str, present: str) -> Check:
     """`asked`: the setting. `present`: what the system knows, or empty."""
     wanted = "a GPU" if asked == "auto" else asked
     if present or asked == "cpu":
-        return Row(check="gpu", found=present or "not used", wanted=wanted)
+        return Check(check="gpu", actual=present or "not used", wanted=wanted)
     if asked == "auto":
         remedy = (
             "none, if this machine has none: the CPU works, slowly; else install its driver (nvidia-smi lists it then)"
         )
-        return Row(check="gpu", found="none: the CPU is used", wanted=wanted, remedy=remedy, verdict="poor")
+        return Check(check="gpu", actual="none: the CPU is used", wanted=wanted, remedy=remedy, verdict="poor")
     remedy = "install the GPU's driver (nvidia-smi must list it), or use --gpu auto"
-    return Row(check="gpu", found="none", wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.NO_DEVICE)
+    return Check(check="gpu", actual="none", wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.NO_DEVICE)
 
 
-def ip6(present: bool, addresses: list[str]) -> Row:
-    found = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")
-    return Row(check="IPv6", found=found, wanted="optional")
+def ip6(present: bool, addresses: list[str]) -> Check:
+    addresses_shown = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")
+    return Check(check="IPv6", actual=addresses_shown, wanted="optional")
 
 
-def port(listen: list[str], taken: str) -> Row:
+def port(listen: list[str], taken: str) -> Check:
     """`taken`: why a port cannot be listened on, or empty."""
-    return Row(
-        check="listening", found=taken or ", ".join(listen) or "nowhere", wanted="the ports of the setting listen",
+    return Check(
+        check="listening", actual=taken or ", ".join(listen) or "nowhere", wanted="the ports of the setting listen",
         remedy="stop what uses that port, or choose another: --listen /ip4/0.0.0.0/tcp/4001" if taken else "",
         verdict="bad" if taken else "good", exit=Exit.CONFIG if taken else 0,
     )  # fmt: skip
 
 
-def ways(attempts: list[Attempt]) -> list[Row]:
+def ways(attempts: list[Attempt]) -> list[Check]:
     """A row a way, and one for the coordinator in all: that is bad only where no way goes."""
     rows, going = [], [attempt for attempt in attempts if attempt.seconds is not None]
-    for way in ("direct", "relay", "https"):
-        tried = [attempt for attempt in attempts if attempt.way == way]
+    for route in ("direct", "relay", "https"):
+        tried = [attempt for attempt in attempts if attempt.route == route]
         if not tried:
-            rows.append(Row(check=way, found="the invite names no such address", wanted="one way of the three"))
+            rows.append(Check(check=route, actual="the invite names no such address", wanted="one way of the three"))
             continue
         best = min((one for one in tried if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
         if best is not None:
-            rows.append(Row(check=way, found=f"{best.address} in {figure(best.seconds or 0.0)} s", wanted="an answer"))
+            rows.append(
+                Check(check=route, actual=f"{best.address} in {figure(best.seconds or 0.0)} s", wanted="an answer")
+            )
         else:
-            rows.append(Row(
-                check=way, found=tried[0].trouble, wanted="an answer", remedy=_remedy(way, tried), verdict="poor",
+            rows.append(Check(
+                check=route, actual=tried[0].trouble, wanted="an answer", remedy=_remedy(route, tried), verdict="poor",
             ))  # fmt: skip
-    found = f"reached: {', '.join(dict.fromkeys(one.way for one in going))}" if going else "not reached"
+    outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in going))}" if going else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
-    rows.append(Row(
-        check="coordinator", found=found, wanted="one way at least", remedy="" if going else remedy,
+    rows.append(Check(
+        check="coordinator", actual=outcome, wanted="one way at least", remedy="" if going else remedy,
         verdict="good" if going else "bad", exit=0 if going else Exit.UNREACHABLE,
     ))  # fmt: skip
     return rows
 
 
-def clock(issued: int | None, now: int) -> Row:
+def clock(issued: int | None, now: int) -> Check:
     """`issued`: of the newest Head, by the coordinator's clock; `now`: this machine's. Milliseconds."""
     wanted = f"within {SKEW:g} s of the coordinator's"
     if issued is None:
-        return Row(check="clock", found="not known: no Head was heard", wanted=wanted)
+        return Check(check="clock", actual="not known: no Head was heard", wanted=wanted)
     age = (now - issued) / 1000
     if -SKEW <= age <= HEAD_AGE + SKEW:
-        return Row(check="clock", found="agrees with the newest Head", wanted=wanted)
+        return Check(check="clock", actual="agrees with the newest Head", wanted=wanted)
     off = f"{figure(-age)} s behind" if age < 0 else f"{figure(age - HEAD_AGE)} s ahead, or the coordinator has stopped"
     remedy = "set the clock: sudo timedatectl set-ntp true (Linux), sudo sntp -sS time.apple.com (macOS)"
-    return Row(check="clock", found=off, wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.TEMPORARY)
+    return Check(check="clock", actual=off, wanted=wanted, remedy=remedy, verdict="bad", exit=Exit.TEMPORARY)
 
 
-def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Row:
+def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Check:
     """Whether others can dial this node. `answer`: None: nobody could be asked. `relay`: None: a reservation is
     granted; else why not."""
     wanted = "an open port, or a relay"
     if answer is None or answer.observed is None:
-        return Row(check="incoming", found="not known: nobody could be asked to dial back", wanted=wanted)
+        return Check(check="incoming", actual="not known: nobody could be asked to dial back", wanted=wanted)
     if answer.ports:
-        return Row(check="incoming", found=f"directly at {answer.observed}, port {answer.ports[0]}", wanted=wanted)
+        return Check(check="incoming", actual=f"directly at {answer.observed}, port {answer.ports[0]}", wanted=wanted)
     number = ports[0] if ports else 4001
     forward = (
         f"forward TCP port {number} of your router to this machine, allow it in its firewall "
         f"(sudo ufw allow {number}/tcp), and fix it: --listen /ip4/0.0.0.0/tcp/{number}"
     )
     if relay is None:
-        found = f"no port answers at {answer.observed}; a relay takes this node"
-        return Row(
-            check="incoming", found=found, wanted=wanted, remedy=f"nothing must; faster: {forward}", verdict="poor"
+        outcome = f"no port answers at {answer.observed}; a relay takes this node"
+        return Check(
+            check="incoming", actual=outcome, wanted=wanted, remedy=f"nothing must; faster: {forward}", verdict="poor"
         )
-    found = f"no port answers at {answer.observed}, and no relay: {relay}"
-    return Row(check="incoming", found=found, wanted=wanted, remedy=forward, verdict="poor")
+    outcome = f"no port answers at {answer.observed}, and no relay: {relay}"
+    return Check(check="incoming", actual=outcome, wanted=wanted, remedy=forward, verdict="poor")
 
 
-def no_invite() -> Row:
+def no_invite() -> Check:
     remedy = "echo2-node doctor INVITE, or join a run first; echo2-node discover looks on the local network"
-    return Row(check="invite", found="none", wanted="one", remedy=remedy, verdict="poor")
+    return Check(check="invite", actual="none", wanted="one", remedy=remedy, verdict="poor")
 
 
-def exit_code(rows: list[Row]) -> int:
+def exit_code(rows: list[Check]) -> int:
     return next((row.exit for row in rows if row.verdict == "bad"), Exit.OK)
 
 
-def table(rows: list[Row]) -> list[str]:
+def table(rows: list[Check]) -> list[str]:
     """Lines for people: the findings in columns, then what is to be done."""
     mark = {"good": "ok", "poor": "poor", "bad": "BAD"}
     width = max(len(row.check) for row in rows)
-    lines = [f"{mark[row.verdict]:<5}{row.check:<{width}}  {row.found}  (wanted: {row.wanted})" for row in rows]
+    lines = [f"{mark[row.verdict]:<5}{row.check:<{width}}  {row.actual}  (wanted: {row.wanted})" for row in rows]
     return [*lines, *(f"-> {row.check}: {row.remedy}" for row in rows if row.remedy)]
 
 
-def _remedy(way: str, tried: list[Attempt]) -> str:
+def _remedy(route: str, tried: list[Attempt]) -> str:
     place = ", ".join(dict.fromkeys(_place(one.address) for one in tried))
-    if way == "relay":
+    if route == "relay":
         return f"ask the operator whether the relay at {place} runs"
     return f"allow outgoing TCP to {place} in the firewall; if it is allowed, ask the operator to open that port there"
 
 
 def _place(address: str) -> str:
-    found = address_of(address)
-    return f"{found.host} port {found.port}" if found.port is not None else address
+    parsed = address_of(address)
+    return f"{parsed.host} port {parsed.port}" if parsed.port is not None else address

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from engines.devices import gpu_present
 from node.config import NodeConfig
 from node.control import doctor_checks
-from node.control.doctor_checks import Attempt, Row
+from node.control.doctor_checks import Attempt, Check
 from p2p.discovery.dial_back import ports_of
 from p2p.discovery.invite import Invite
 from p2p.discovery.messages import ReachableRequest
@@ -41,7 +41,7 @@ PATIENCE: Final = 10.0
 AT_ONCE: Final = 8
 
 
-async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Row]:
+async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:
     """Every check. `running`: a daemon of this home has the ports, so they are not tried here."""
     installed = importlib.util.find_spec("libp2p") is not None
     rows = [
@@ -56,7 +56,7 @@ async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -
     return rows
 
 
-async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Row]:
+async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:
     listen = [] if running else listenable(config.listen)
     taken = ""
     try:
@@ -115,20 +115,20 @@ async def _attempts(invite: Invite) -> list[Attempt]:
                     return await _attempt(network, address)
             async with _https(invite) as https:
                 if https is None:
-                    return Attempt(way="https", address=address, trouble="the invite names no key of its HTTPS")
+                    return Attempt(route="https", address=address, trouble="the invite names no key of its HTTPS")
                 return await _attempt(https, address)
 
     return list(await asyncio.gather(*map(attempt, invite.addresses)))
 
 
 async def _attempt(links: Links, address: str) -> Attempt:
-    began, way = time.monotonic(), route_of(address)
+    began, route = time.monotonic(), route_of(address)
     try:
         async with asyncio.timeout(PATIENCE):
             await links.dial([address])
     except (P2PError, TimeoutError) as error:
-        return Attempt(way=way, address=address, trouble=str(error) or f"no answer within {PATIENCE:g} s")
-    return Attempt(way=way, address=address, seconds=time.monotonic() - began)
+        return Attempt(route=route, address=address, trouble=str(error) or f"no answer within {PATIENCE:g} s")
+    return Attempt(route=route, address=address, seconds=time.monotonic() - began)
 
 
 async def _head(rpc: Rpc, peer: str) -> int | None:
@@ -140,7 +140,7 @@ async def _head(rpc: Rpc, peer: str) -> int | None:
         return None
 
 
-async def _incoming(network: ThreadedPeer, direct: list[str]) -> Row:
+async def _incoming(network: ThreadedPeer, direct: list[str]) -> Check:
     ports = ports_of(await network.addresses())
     if not direct:
         return doctor_checks.reachable(None, ports, None)

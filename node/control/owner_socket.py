@@ -7,10 +7,10 @@ from node.errors import BadConfig, TryLater
 from runtime import control_socket
 from runtime.control_socket import LINE_LIMIT, PATIENCE, Command, NoAnswer, NoDaemon, NotYours, Rejected, socket_path
 
-__all__ = ["LINE_LIMIT", "PATIENCE", "Command", "ControlServer", "ask_daemon", "socket_path"]
+__all__ = ["LINE_LIMIT", "PATIENCE", "Command", "CommandServer", "ask_daemon", "socket_path"]
 
 
-class ControlServer(control_socket.ControlSocket):
+class CommandServer(control_socket.ControlSocket):
     """`commands`: name -> what answers it."""
 
     def __init__(self, path: Path, commands: dict[str, Command]) -> None:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.errors import RefusedByRun, TrustFailure
 from node.trust.run_clock import RunClock
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.trust.trusted_set import RootExpired
 from p2p.envelope import seal
 from p2p.errors import Busy, Malformed, P2PError, PeerFault, Unreachable
@@ -58,7 +58,7 @@ _SKEW: Final = 60_000
 _log = structlog.get_logger("node")
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The coordinator's refusal, as data."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -76,7 +76,7 @@ class Rider(Protocol):
         """The answer to it; None: this coordinator does not know the field. Raises `PeerFault`."""
 
 
-class CoordinatorLink:
+class CoordinatorClient:
     """`peer`: the coordinator's peer id while the line stands. `trouble`: why it does not, one sentence. `failures`:
     why a way did not lead to it, by way, until it does."""
 
@@ -85,7 +85,7 @@ class CoordinatorLink:
         rpc: Rpc,
         links: Links,
         key: Ed25519PrivateKey,
-        records: Records,
+        records: TrustStore,
         clock: RunClock,
         *,
         run: bytes,
@@ -105,7 +105,7 @@ class CoordinatorLink:
         self._key, self._records, self._clock, self._run = key, records, clock, run
         self._invited, self._hello, self._reconsider = addresses, hello, reconsider
         self._welcomed, self._search, self._learn = welcomed, search, learn
-        self._random, self._via = random.Random(seed), list(via)
+        self._random, self._routes = random.Random(seed), list(via)
         self._up, self._down = asyncio.Event(), asyncio.Event()
         self._down.set()
         self.peer: str | None = None
@@ -146,7 +146,7 @@ class CoordinatorLink:
         self.lost(reason)
 
     async def call(self, method: Method[Q, A], request: Q) -> A:
-        """Ask the coordinator. Raises `Refused`, `Unreachable` once the request has expired, and `Malformed`."""
+        """Ask the coordinator. Raises `RequestRefused`, `Unreachable` once the request has expired, and `Malformed`."""
         return method.answer.decode(await self._answered(method.name, method.request.encode(request)))
 
     async def _answered(self, method: str, content: bytes) -> bytes:
@@ -164,7 +164,7 @@ class CoordinatorLink:
                         if rider is not None and riding is not None:
                             rider.answered(riding, answer.verdicts)
                         return _body(answer, peer, method)
-                    except Refused as error:
+                    except RequestRefused as error:
                         if refusals.then(error.refusal) != "greet":
                             raise
                         if not self._renewed(error.refusal, serial):
@@ -184,7 +184,7 @@ class CoordinatorLink:
 
     async def tell(self, method: Method[Q, None], make: Callable[[], Q]) -> None:
         """Say something that the coordinator may do without: once, and whatever comes of it, the line stays. `make`
-        is called when there is a line. Raises `Refused`, `P2PError`."""
+        is called when there is a line. Raises `RequestRefused`, `P2PError`."""
         await self._ask(await self.connected(), method, make())
 
     async def _ask(self, peer: str, method: Method[Q, A], request: Q) -> A:
@@ -221,8 +221,8 @@ class CoordinatorLink:
     def _candidates(self) -> list[str]:
         head = self._records.trusted.head
         known = dict.fromkeys([*(head.value.addresses if head else []), *self._invited])
-        ours = [address for address in known if route_of(address) in self._via]
-        return sorted(ours, key=lambda address: self._via.index(route_of(address)))
+        ours = [address for address in known if route_of(address) in self._routes]
+        return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
 
     async def _hold(self) -> None:
         """Until the line is down; meanwhile rule 1's better way."""
@@ -239,30 +239,30 @@ class CoordinatorLink:
 
     async def _improve(self, better: list[str]) -> None:
         """A greeting by the better way shows that it carries; the other one stands until then."""
-        way = route_of(better[0])
+        route = route_of(better[0])
         try:
             peer = await self._links.dial(better)
             if await self._greet(peer):
-                self.failures.pop(way, None)
+                self.failures.pop(route, None)
         except P2PError as error:
-            self._failed(way, str(error))
+            self._failed(route, str(error))
 
     async def _better(self) -> list[str]:
         """Addresses by ways before the one by which the coordinator is reached."""
-        way = await self._links.route(self.peer) if self.peer else None
-        at = self._via.index(way) if way in self._via else 0
-        return [address for address in self._candidates() if self._via.index(route_of(address)) < at]
+        route = await self._links.route(self.peer) if self.peer else None
+        at = self._routes.index(route) if route in self._routes else 0
+        return [address for address in self._candidates() if self._routes.index(route_of(address)) < at]
 
-    def _failed(self, way: str, reason: str) -> None:
+    def _failed(self, route: str, reason: str) -> None:
         """Said once, until it works again."""
-        if way not in self.failures:
-            _log.warning("the coordinator is not reached", way=way, reason=reason)
-        self.failures[way] = reason
+        if route not in self.failures:
+            _log.warning("the coordinator is not reached", way=route, reason=reason)
+        self.failures[route] = reason
 
     async def _connect(self) -> bool:
         known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
-            self.trouble = f"no address of the coordinator leads by {', '.join(self._via)}: ask for a new invite"
+            self.trouble = f"no address of the coordinator leads by {', '.join(self._routes)}: ask for a new invite"
         for address in candidates:
             expected = peer_of(address)
             try:
@@ -289,7 +289,7 @@ class CoordinatorLink:
         asked, serial = self._clock.local(), self._records.serial
         try:
             welcome = await self._ask(peer, HELLO, await self._hello())
-        except Refused as error:
+        except RequestRefused as error:
             if self._renewed(error.refusal, serial) or await self._reconsider(error.refusal):
                 return await self._greet(peer)
             if error.refusal.retry_after is None:
@@ -308,9 +308,9 @@ class CoordinatorLink:
 
 
 def _body(answer: Response, peer: str, method: str) -> bytes:
-    """Return the answer. Raises `Refused`, `Malformed`."""
+    """Return the answer. Raises `RequestRefused`, `Malformed`."""
     if answer.refusal is not None:
-        raise Refused(answer.refusal)
+        raise RequestRefused(answer.refusal)
     if answer.body is None:
         raise Malformed(f"{peer} answered {method} with nothing")
     return answer.body

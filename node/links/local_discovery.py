@@ -22,28 +22,30 @@ def look(seconds: float = SECONDS) -> list[Announcement]:
         raise BadConfig(f"{error}; give an invite: echo2-node join INVITE") from error
 
 
-def lines(found: Sequence[Announcement]) -> list[str]:
+def lines(announcements: Sequence[Announcement]) -> list[str]:
     """For people."""
-    return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in found]
+    return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in announcements]
 
 
 def confirmed(accepted: str | None) -> Invite:
     """The announced run of which the fingerprint was given, or is typed now. Raises `BadConfig`."""
-    found = look()
-    if not found:
+    announcements = look()
+    if not announcements:
         raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
     if accepted is None and not sys.stdin.isatty():
-        listed = "; ".join(lines(found))
+        listed = "; ".join(lines(announcements))
         raise BadConfig(f"found {listed}: compare with the operator, and give --accept-fingerprint")
-    return choose(found, accepted, _ask)
+    return choose(announcements, accepted, _ask)
 
 
-def choose(found: Sequence[Announcement], accepted: str | None, ask: Callable[[Sequence[Announcement]], str]) -> Invite:
+def choose(
+    announcements: Sequence[Announcement], accepted: str | None, ask: Callable[[Sequence[Announcement]], str]
+) -> Invite:
     """The one whose fingerprint is `accepted`, or what `ask` returns. Raises `BadConfig` where it is nobody's."""
-    wanted = normal(accepted if accepted is not None else ask(found))
-    matching = [one.invite for one in found if normal(one.invite.fingerprint) == wanted]
+    wanted = normal(accepted if accepted is not None else ask(announcements))
+    matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
-        listed = "; ".join(lines(found))
+        listed = "; ".join(lines(announcements))
         raise BadConfig(f"no announced run has the fingerprint {wanted or '(nothing)'}; found {listed}")
     addresses = list(dict.fromkeys(address for invite in matching for address in invite.addresses))[:16]
     first = matching[0]
@@ -55,8 +57,8 @@ def normal(fingerprint: str) -> str:
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 
-def _ask(found: Sequence[Announcement]) -> str:
+def _ask(announcements: Sequence[Announcement]) -> str:
     print("Runs on the local network. Compare with the operator's, which `echo2-coord invite` prints:", file=sys.stderr)
-    for line in lines(found):
-        print(f"  {line}", file=sys.stderr)
+    for text_line in lines(announcements):
+        print(f"  {text_line}", file=sys.stderr)
     return input("Type the fingerprint of the run to join: ")

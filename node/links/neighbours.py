@@ -97,19 +97,19 @@ class Neighbours:
     def _read(self) -> None:
         """A file that is missing or spoilt is the same as an empty one."""
         try:
-            found = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
-            for known in reversed([decode_own(sealed) for sealed in found.records]):
+            remembered = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
+            for known in reversed([decode_own(sealed) for sealed in remembered.records]):
                 self._strangers.records.hold(known)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, P2PError):
             return
-        self._anchors = [one for one in found.anchors if is_dialable(one, peer_of(one))][:ANCHORS]
+        self._anchors = [one for one in remembered.anchors if is_dialable(one, peer_of(one))][:ANCHORS]
 
 
 def chosen(
     addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBOURS, relays: Collection[str] = ()
 ) -> list[str]:
     """Up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: those connected."""
-    found: list[str] = []
+    picked: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
         found_there = address_of(address)
@@ -117,11 +117,11 @@ def chosen(
         subnet = None if found_there.relay in relays else subnet_of(host)
         if peer in peers or host in hosts or (subnet and subnets[subnet] >= PER_SUBNET):
             continue
-        found.append(address)
+        picked.append(address)
         peers.add(peer)
         if subnet is not None:
             hosts.add(host)
             subnets[subnet] += 1
-        if len(found) == most:
+        if len(picked) == most:
             break
-    return found
+    return picked

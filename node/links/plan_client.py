@@ -35,7 +35,7 @@ FAILED_MOST: Final = 16
 _log = structlog.get_logger("node")
 
 
-class Parents:
+class PlanClient:
     """`uplink`, `downlink`: the owner's limits, bytes per second. `coordinator`: its peer id once the line stands."""
 
     def __init__(

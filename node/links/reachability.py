@@ -38,8 +38,8 @@ _PEERS: Final = 4
 _log = structlog.get_logger("node")
 
 
-class Reach:
-    """`found`: one sentence for people, how this node is reached."""
+class Reachability:
+    """`summary`: one sentence for people, how this node is reached."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Reach:
         self._asked_about: list[str] | None = None
         self._announced: list[str] | None = None
         self._relay: str | None = None
-        self.found = "not known yet"
+        self.summary = "not known yet"
 
     async def addresses(self) -> list[str]:
         """Where others can dial this node; the most promising first."""
@@ -103,21 +103,21 @@ class Reach:
             own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
             self._asked_about = None
-            self.found = f"not known yet: the coordinator is asked again ({busy})"
+            self.summary = f"not known yet: the coordinator is asked again ({busy})"
             return
         except P2PError as error:
-            self.found = f"not known: the coordinator does not say ({error})"
+            self.summary = f"not known: the coordinator does not say ({error})"
             return
         self._external = own
         if own:
-            self.found = f"directly, at {', '.join(own)}"
+            self.summary = f"directly, at {', '.join(own)}"
             await self._release()
         elif relayed:
             await self._find_relay("this node itself came through a relay")
         elif seen is not None:
             await self._find_relay(f"no port of this node answers at {seen}")
         else:
-            self.found = "not known: the coordinator cannot see where this node connects from"
+            self.summary = "not known: the coordinator cannot see where this node connects from"
 
     async def _find_relay(self, why: str) -> None:
         reasons = []
@@ -126,10 +126,10 @@ class Reach:
         for peer in peers[: 1 + _PEERS]:
             addresses = [address for address in candidates if peer_of(address) == peer]
             if peer != self._links.peer_id and (reason := await self._reserve(addresses)) is None:
-                self._relay, self.found = peer, f"through the relay {peer}: {why}"
+                self._relay, self.summary = peer, f"through the relay {peer}: {why}"
                 return
             reasons.append(reason)
-        self.found = f"by nobody: {why}, and no relay takes it ({next(filter(None, reasons), 'none is known')})"
+        self.summary = f"by nobody: {why}, and no relay takes it ({next(filter(None, reasons), 'none is known')})"
 
     async def _reserve(self, addresses: list[str]) -> str | None:
         """Why not, or None."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from engines.engine import Job, Sample
 from engines.versioned import LoadedVersion
-from node.trust.trusted_set import Mixed
+from node.trust.trusted_set import Mismatch
 from p2p.envelope import Verified
 from p2p.errors import PeerFault, Stale
 from p2p.wire_types import encode
@@ -31,18 +31,18 @@ def check_lease(
     *,
     ask: LeaseRequest,
     node: bytes,
-    held: LoadedVersion,
+    current: LoadedVersion,
     runspec: RunSpec,
     now: int,
     context: int | None = None,
 ) -> Lease:
     """Return the Lease that this node will work for. `context`: most tokens of a sequence of the model; None: it states
-    no bound. Raises `Mixed`, `BadLease`, `Stale`."""
+    no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
     lease = verified.value
     if lease.node != node or lease.nonce != ask.nonce:
-        raise Mixed("a lease for another node, or for another question")
-    if (lease.era, lease.version, lease.root) != (held.era, held.version, held.root):
-        raise Mixed(f"a lease for version {lease.version}, while {held.version} is held and was named")
+        raise Mismatch("a lease for another node, or for another question")
+    if (lease.era, lease.version, lease.root) != (current.era, current.version, current.root):
+        raise Mismatch(f"a lease for version {lease.version}, while {current.version} is held and was named")
     if (lease.task, lease.task_version) not in {(task.name, task.version) for task in runspec.tasks}:
         raise BadLease(f"a lease for task {lease.task!r} version {lease.task_version}, which is not the run's")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):

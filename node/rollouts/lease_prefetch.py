@@ -10,7 +10,7 @@ TRIPS: Final = 2.0
 """One for the question itself, one for what the network and the coordinator's disk may add to it."""
 
 
-class Ahead:
+class LeasePrefetch:
     """Seconds throughout."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Ahead:
         """A lease came so long after it was asked for."""
         self._trip = seconds
 
-    def made(self, seconds: float) -> None:
+    def generated(self, seconds: float) -> None:
         """A group took the engine so long."""
         self._group = seconds
 

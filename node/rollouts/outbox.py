@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from node.errors import BadConfig, TryLater
-from node.trust.trusted_set import Mixed
+from node.trust.trusted_set import Mismatch
 from p2p.envelope import document_hash
 from p2p.wire_types import decode
 from protocol.leases import Receipt, Received
@@ -42,7 +42,7 @@ Open = Callable[[bytes, str], bytes]
 """(sealed, kind) -> payload, once the run's keys have signed it. Raises `BadSignature`, `Malformed`."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
     `root_serial`: of the newest Root held when the Receipt was stored; it decides what a later revocation touches."""
 
@@ -50,7 +50,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     code: str
     reason: str
-    made: int
+    made_at: int = msgspec.field(name="made")
     decided: int | None
     receipt: bytes | None
     root_serial: int
@@ -114,36 +114,41 @@ class Outbox:
     def full(self) -> bool:
         return self.waiting() >= self._limit
 
-    def rows(self, most: int = -1) -> list[Row]:
+    def rows(self, most: int = -1) -> list[OutboxRow]:
         """Newest first. `most`: how many, -1 for all."""
-        names = Row.__struct_fields__
+        names = OutboxRow.__struct_encode_fields__
         query = f"SELECT {', '.join(names)} FROM submissions ORDER BY made DESC LIMIT ?"
-        return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (most,))]
+        return [
+            OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True))) for row in self._do(query, (most,))
+        ]
 
-    def stored_before(self, root_serial: int, since: int) -> list[Row]:
+    def stored_before(self, root_serial: int, since: int) -> list[OutboxRow]:
         """Submissions whose Receipt was stored from `since` on (ms, this machine's clock), under a Root before this."""
-        names = Row.__struct_fields__
+        names = OutboxRow.__struct_encode_fields__
         query = (
             f"SELECT {', '.join(names)} FROM submissions "
             "WHERE receipt IS NOT NULL AND root_serial < ? AND decided >= ? ORDER BY made"
         )
-        return [Row(**dict(zip(names, row, strict=True))) for row in self._do(query, (root_serial, since))]
+        return [
+            OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True)))
+            for row in self._do(query, (root_serial, since))
+        ]
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
-        """The coordinator's acknowledgement. Raises `BadSignature`, `Mixed`, `Malformed`."""
+        """The coordinator's acknowledgement. Raises `BadSignature`, `Mismatch`, `Malformed`."""
         received = decode(open_(sealed, "received"), Received)
         if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
-            raise Mixed("an acknowledgement of another submission")
+            raise Mismatch("an acknowledgement of another submission")
         self._do(
             "UPDATE submissions SET state = 'received', received = ? WHERE lease = ? AND state = 'queued'",
             (sealed, lease),
         )
 
     def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int, root_serial: int = 0) -> Receipt:
-        """The final answer. `root_serial`: of the newest Root held. Raises `BadSignature`, `Mixed`, `Malformed`."""
+        """The final answer. `root_serial`: of the newest Root held. Raises `BadSignature`, `Mismatch`, `Malformed`."""
         receipt = decode(open_(sealed, "receipt"), Receipt)
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
-            raise Mixed("a Receipt of another submission or node")
+            raise Mismatch("a Receipt of another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "

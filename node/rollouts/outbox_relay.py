@@ -21,9 +21,9 @@ from typing import Final
 
 import structlog
 
-from node.links.coordinator_client import CoordinatorLink, Refused
+from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.outbox import Open, Outbox
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from p2p.errors import BadSignature, PeerFault, Unreachable
 from protocol.authority import Root, open_kept
 from protocol.leases import SubmitResponse, VerdictsRequest, VerdictsResponse
@@ -45,7 +45,7 @@ _log = structlog.get_logger("node")
 def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
     """Return the leases whose stored Receipts hold no more (protocol/authority.py). Looked at are those alone that a
     change of the ledger's keys can touch: a Receipt of before it holds, whatever Root it was stored under."""
-    found: list[bytes] = []
+    leases: list[bytes] = []
     for before, root in pairwise(chain):
         gone = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)
         if not gone:
@@ -56,15 +56,15 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
                 assert row.receipt is not None
                 open_kept(row.receipt, "receipt", chain, stored=row.root_serial)
             except BadSignature:
-                found.append(row.lease)
-    return list(dict.fromkeys(found))
+                leases.append(row.lease)
+    return list(dict.fromkeys(leases))
 
 
-class Courier:
+class OutboxRelay:
     """`settled` is set whenever nothing waits for an answer or a confirmation."""
 
     def __init__(
-        self, outbox: Outbox, link: CoordinatorLink, records: Records, local: Callable[[], int], seed: int
+        self, outbox: Outbox, link: CoordinatorClient, records: TrustStore, local: Callable[[], int], seed: int
     ) -> None:
         self._outbox, self._link, self._records, self._local = outbox, link, records, local
         self._open: Open = records.trusted.open_kept
@@ -97,7 +97,7 @@ class Courier:
         return ask if ask.leases or ask.confirmed or self._rides is None else None
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """Take the answer to it (rule 2). Raises `BadSignature`, `Mixed`, `Malformed`."""
+        """Take the answer to it (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
         self._rides = answer is not None
         if answer is not None:
             self._take_verdicts(ask, answer)
@@ -133,7 +133,7 @@ class Courier:
             return await self._ask_again() or asked or sent
         except Unreachable as error:
             _log.info("submissions wait", reason=str(error))
-        except Refused as error:
+        except RequestRefused as error:
             pause = min(MOST_PAUSE, (error.refusal.retry_after or 1000) / 1000)
             _log.info("submissions wait", reason=str(error), seconds=pause)
             await asyncio.sleep(pause)
@@ -149,7 +149,7 @@ class Courier:
             lease, body = row
             try:
                 answer = await self._link.call(SUBMIT, body)
-            except Refused as error:
+            except RequestRefused as error:
                 if error.refusal.retry_after is not None:
                     raise
                 self._outbox.take_refusal(lease, error.refusal, self._local())

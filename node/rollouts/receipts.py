@@ -9,8 +9,8 @@ from typing import Any
 
 from node.errors import BadConfig
 from node.home import joined, run_folder
-from node.rollouts.outbox import Outbox, Row
-from node.trust.trust_store import Records
+from node.rollouts.outbox import Outbox, OutboxRow
+from node.trust.trust_store import TrustStore
 from p2p.errors import P2PError
 from p2p.identity import load_key, public_bytes
 from p2p.wire_types import decode
@@ -29,11 +29,11 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The rows of `listed` for people, under their headings. Times are UTC."""
     table = [("made", "answer", "after", "lease", "reason")]
     for row in rows:
-        made = datetime.fromtimestamp(row["made"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        made_at = datetime.fromtimestamp(row["made"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         after = "" if row["decided"] is None else f"{figure((row['decided'] - row['made']) / 1000)} s"
-        table.append((made, row["state"], after, row["lease"], row["reason"] or ""))
+        table.append((made_at, row["state"], after, row["lease"], row["reason"] or ""))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+    return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
@@ -43,7 +43,7 @@ def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
-    chain = Records(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
+    chain = TrustStore(_folder(home) / "trust", invite.run, invite.root_hash, now).trusted.chain
     good, faults = 0, []
     for row in _rows(home, -1):
         if row.receipt is None:
@@ -58,7 +58,7 @@ def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
     return good, faults
 
 
-def _rows(home: Path, most: int) -> list[Row]:
+def _rows(home: Path, most: int) -> list[OutboxRow]:
     with _outbox(home) as outbox:
         return outbox.rows(most)
 
@@ -80,11 +80,11 @@ def _folder(home: Path) -> Path:
     return run_folder(home, joined(home).run)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: OutboxRow) -> dict[str, Any]:
     return {
         "lease": row.lease.hex(),
         "state": row.state,
-        "made": row.made,
+        "made": row.made_at,
         "decided": row.decided,
         "code": row.code,
         "reason": row.reason,

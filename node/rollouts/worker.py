@@ -27,14 +27,14 @@ import structlog
 
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.errors import RefusedByRun
-from node.links.coordinator_client import CoordinatorLink, Refused
+from node.links.coordinator_client import CoordinatorClient, RequestRefused
 from node.rollouts.lease_check import check_lease, job_of, submission_of
-from node.rollouts.lease_prefetch import Ahead
+from node.rollouts.lease_prefetch import LeasePrefetch
 from node.rollouts.outbox import Outbox
-from node.rollouts.outbox_relay import Courier
-from node.run_state import Switch
+from node.rollouts.outbox_relay import OutboxRelay
+from node.run_state import NodeRunState
 from node.trust.run_clock import RunClock
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.versions.follower import Follower
 from p2p.errors import P2PError, PeerFault, Stale, Unreachable
 from protocol import refusals
@@ -53,19 +53,19 @@ EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 _log = structlog.get_logger("node")
 
 
-class Rollouts:
+class RolloutWorker:
     """`done`: leases worked off since start. `refusals`: the last ones, newest last."""
 
     def __init__(
         self,
         engine: VersionedEngine,
         follower: Follower,
-        link: CoordinatorLink,
+        link: CoordinatorClient,
         outbox: Outbox,
-        courier: Courier,
-        records: Records,
+        courier: OutboxRelay,
+        records: TrustStore,
         clock: RunClock,
-        switch: Switch,
+        switch: NodeRunState,
         *,
         node: bytes,
         seed: int,
@@ -75,7 +75,7 @@ class Rollouts:
         self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
         self._courier, self._records, self._clock, self._switch = courier, records, clock, switch
         self._node, self._random, self._once = node, random.Random(seed), once
-        self._ahead = Ahead()
+        self._ahead = LeasePrefetch()
         self._kept: Lease | None = None
         self._crowded = False
         """Whether the pause at hand is for a coordinator of which too many nodes ask."""
@@ -88,7 +88,7 @@ class Rollouts:
         """Work until told to finish, or until the run is finished. Raises `RefusedByRun`, `EngineUnusable`."""
         while await self._allowed():
             self._follower.changed.clear()
-            pause = await self._turn()
+            pause = await self._round()
             if pause is not None:
                 if self._told_of_news():
                     await self._follower.search()
@@ -102,8 +102,8 @@ class Rollouts:
                 (self._switch.paused, self._switch.why_paused, self._switch.until_resumed),
                 (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
-                (self._follower.held is None, missing, lambda: self._nap(0.2)),
-                (self._link.peer is None, self._link.trouble, self._line),
+                (self._follower.current is None, missing, lambda: self._nap(0.2)),
+                (self._link.peer is None, self._link.trouble, self._connected),
             ]
             blocking = next((wait for wait in waits if wait[0]), None)
             if blocking is None:
@@ -116,20 +116,20 @@ class Rollouts:
         root = self._records.trusted.root
         return root is not None and self._clock.now() >= root.expires
 
-    async def _turn(self) -> float | None:
+    async def _round(self) -> float | None:
         """Leases of one version, worked off; or the seconds to wait before the next question."""
         async with self._engine.exclusive():
-            held, serial = self._engine.current, self._records.serial
-            if held is None or self._switch.idle or self._expired():
+            current, serial = self._engine.current, self._records.serial
+            if current is None or self._switch.idle or self._expired():
                 return 0.0
             try:
-                lease: Lease | None = self._fitting(held) or await self._ask(held)
+                lease: Lease | None = self._fitting(current) or await self._ask(current)
                 self.blocked, self.working = "", True
                 while lease is not None and not self._switch.paused:
-                    lease = await self._work_and_ask(lease, held)
+                    lease = await self._work_and_ask(lease, current)
                 self._kept = lease
                 return None
-            except Refused as error:
+            except RequestRefused as error:
                 return self._refused(error.refusal)
             except Unreachable as error:
                 self.blocked = str(error)
@@ -144,18 +144,22 @@ class Rollouts:
                 self.working = False
         return self._random.uniform(0.5, 1.5)
 
-    async def _ask(self, held: LoadedVersion) -> Lease:
+    async def _ask(self, current: LoadedVersion) -> Lease:
         spec, probed = self._records.trusted.runspec, self._engine.probed
         assert spec is not None
         assert probed is not None
         ask = LeaseRequest(
-            nonce=os.urandom(16), era=held.era, version=held.version, root=held.root, engine=probed.engine_class
+            nonce=os.urandom(16),
+            era=current.era,
+            version=current.version,
+            root=current.root,
+            engine=probed.engine_class,
         )
         asked, began = self._clock.local(), asyncio.get_running_loop().time()
-        _log.debug("lease asked", version=held.version)
+        _log.debug("lease asked", version=current.version)
         verified = self._records.trusted.message(await self._link.call(LEASE, ask), "lease", Lease)
         lease = check_lease(
-            verified, ask=ask, node=self._node, held=held, runspec=spec.value, now=self._clock.now(),
+            verified, ask=ask, node=self._node, current=current, runspec=spec.value, now=self._clock.now(),
             context=self._engine.context,
         )  # fmt: skip
         self._clock.observe(lease.sent, asked, signed=True)
@@ -163,17 +167,17 @@ class Rollouts:
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
-    def _fitting(self, held: LoadedVersion) -> Lease | None:
+    def _fitting(self, current: LoadedVersion) -> Lease | None:
         """What was kept over a pause, if it still binds the version held."""
         kept, self._kept = self._kept, None
-        if kept is None or (kept.era, kept.version, kept.root) != (held.era, held.version, held.root):
+        if kept is None or (kept.era, kept.version, kept.root) != (current.era, current.version, current.root):
             return None
         return kept if self._clock.now() < kept.expires else None
 
-    async def _work_and_ask(self, lease: Lease, held: LoadedVersion) -> Lease | None:
+    async def _work_and_ask(self, lease: Lease, current: LoadedVersion) -> Lease | None:
         """Work a lease off; the next one, where it was asked for in time."""
         done = asyncio.Event()
-        asking = asyncio.create_task(self._ask_ahead(held, done))
+        asking = asyncio.create_task(self._ask_ahead(current, done))
         try:
             await self._work(lease)
             done.set()
@@ -181,7 +185,7 @@ class Rollouts:
         finally:
             asking.cancel()
 
-    async def _ask_ahead(self, held: LoadedVersion, done: asyncio.Event) -> Lease | None:
+    async def _ask_ahead(self, current: LoadedVersion, done: asyncio.Event) -> Lease | None:
         """The second half of rule 1. Whatever comes in between, the next turn asks anyway."""
         if self._once or self._ahead.wait is None:
             return None
@@ -192,8 +196,8 @@ class Rollouts:
         if self._engine.wanted or self._switch.idle or self._outbox.full or self._expired():
             return None
         try:
-            return await self._ask(held)
-        except (Refused, P2PError) as error:
+            return await self._ask(current)
+        except (RequestRefused, P2PError) as error:
             _log.debug("no lease ahead", reason=str(error))
             return None
 
@@ -204,7 +208,7 @@ class Rollouts:
             began = asyncio.get_running_loop().time()
             try:
                 samples = await self._engine.generate(job_of(lease, spec.value))
-                self._ahead.made(asyncio.get_running_loop().time() - began)
+                self._ahead.generated(asyncio.get_running_loop().time() - began)
                 break
             except ChildError as error:
                 raise Stale(f"the engine cannot work for this lease: {error.message}") from error
@@ -237,17 +241,22 @@ class Rollouts:
     def _told_of_news(self) -> bool:
         """Whether the last refusal speaks of another version than any that this node has heard of: then gossip does not
         reach it, and nothing but asking would tell."""
-        held, newest = self._follower.held, self._follower.newest
-        if held is None or newest is None or not self.refusals or refusals.then(self.refusals[-1]) != "other version":
+        current, newest = self._follower.current, self._follower.newest
+        if (
+            current is None
+            or newest is None
+            or not self.refusals
+            or refusals.then(self.refusals[-1]) != "other version"
+        ):
             return False
-        return (newest.era, newest.version) == (held.era, held.version)
+        return (newest.era, newest.version) == (current.era, current.version)
 
     async def _wait(self, seconds: float) -> None:
         """Sleep, but wake for an order of the owner, or for a newer version that may bring a lease."""
         crowded, self._crowded = self._crowded, False
         await self._switch.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
-    async def _line(self) -> None:
+    async def _connected(self) -> None:
         """Wait for the coordinator, but not long: what keeps it away is said anew."""
         try:
             async with asyncio.timeout(1.0):

@@ -3,7 +3,7 @@
 Rules
 1. Roots, RunSpec, Head and Version lie as the sealed bytes that were received; at start they go through `TrustedSet`
    like bytes from a stranger, so a tampered folder cannot teach the node anything.
-2. A file is whole or absent (runtime.files), and fsynced before `Records` returns.
+2. A file is whole or absent (runtime.files), and fsynced before `TrustStore` returns.
 3. Version is written before the Head that names it. A document that no longer verifies is left out, each on its own,
    and said, except a Root: the chain from the invite must hold.
 """
@@ -25,7 +25,7 @@ from weights.documents import Version
 _log = structlog.get_logger("node")
 
 
-class Records:
+class TrustStore:
     """A `TrustedSet` with a folder behind it. Its methods are the set's; what they return is durable."""
 
     def __init__(self, folder: Path, run: bytes, root_hash: bytes, now: int) -> None:

@@ -58,11 +58,11 @@ class Rollback(Stale):
     """An authentic Head that is older than what is held."""
 
 
-class Frozen(Stale):
+class ExpiredHead(Stale):
     """An authentic Head whose life is over."""
 
 
-class Mixed(BadSignature):
+class Mismatch(BadSignature):
     """Authentic documents that do not belong together."""
 
 
@@ -125,39 +125,39 @@ class TrustedSet:
 
     def check_root(self, now: int) -> None:
         """Raises `RootExpired` (rule 2)."""
-        if now >= self._held_root().expires:
+        if now >= self._current_root().expires:
             raise RootExpired("the run's Root has expired: the operator must sign a new one")
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
-        """Raises `BadSignature`, `Mixed` (a second RunSpec), `Malformed`."""
+        """Raises `BadSignature`, `Mismatch` (a second RunSpec), `Malformed`."""
         runspec = self.message(sealed, "runspec", RunSpec)
         if runspec.value.run != self._run:
-            raise Mixed("the RunSpec is of another run")
+            raise Mismatch("the RunSpec is of another run")
         if self.runspec is not None and runspec.value != self.runspec.value:
-            raise Mixed("a second RunSpec for the same run")
+            raise Mismatch("a second RunSpec for the same run")
         self.runspec = runspec
         return runspec
 
     def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
         """Rule 5. A Head of the (era, version) held is adopted at once, a newer one only by `update_version`.
-        Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `Frozen`, `TooFarAhead`, `Mixed`."""
+        Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`, `Mismatch`."""
         self.check_root(now)
         verified = self._heads.get(sealed) or self.message(sealed, "head", Head)
         _remember(self._heads, {sealed: verified}, _HEADS_KEPT)
         head = verified.value
         if now >= head.expires:
-            raise Frozen(f"the Head of version {head.version} expired {figure((now - head.expires) / 1000)} s ago")
+            raise ExpiredHead(f"the Head of version {head.version} expired {figure((now - head.expires) / 1000)} s ago")
         check_bounds(head, now)
         version = None if self.version is None else self.version.value
         if version is not None and (head.era, head.version) < (version.era, version.version):
             raise Rollback(f"the Head goes back to version {head.version} from {version.version}")
-        held = None if self.head is None else self.head.value
-        if held is not None and within_bounds(held, now):
-            if order(head) < order(held):
-                raise Rollback(f"the Head goes back to {order(head)} from {order(held)}")
-            if order(head) == order(held) and head != held:
-                raise Mixed("two different Heads with one sequence number")
-        if self._names_held_version(head):
+        newest = None if self.head is None else self.head.value
+        if newest is not None and within_bounds(newest, now):
+            if order(head) < order(newest):
+                raise Rollback(f"the Head goes back to {order(head)} from {order(newest)}")
+            if order(head) == order(newest) and head != newest:
+                raise Mismatch("two different Heads with one sequence number")
+        if self._names_current_version(head):
             self.head = verified
         return verified
 
@@ -165,10 +165,10 @@ class TrustedSet:
         """Rule 6: adopt a Head and the Version it names, both or neither. Raises as `offer_head`."""
         head = self.offer_head(head_sealed, now)
         if document_hash(version_sealed) != head.value.version_hash:
-            raise Mixed("the Version is not the one that the Head names")
+            raise Mismatch("the Version is not the one that the Head names")
         version = self._signed(version_sealed, "version", _reader(Version))
         if (version.value.era, version.value.version) != (head.value.era, head.value.version):
-            raise Mixed("the Version's era and number are not the Head's")
+            raise Mismatch("the Version's era and number are not the Head's")
         self.head, self.version = head, version
         return version
 
@@ -178,17 +178,17 @@ class TrustedSet:
         Raises `BadSignature`, `Malformed`."""
         self.version = self._signed(version_sealed, "version", _reader(Version))
         head = self.message(head_sealed, "head", Head) if head_sealed else None
-        if head is not None and within_bounds(head.value, now) and self._names_held_version(head.value):
+        if head is not None and within_bounds(head.value, now) and self._names_current_version(head.value):
             self.head = head
 
     def edge_index(self, data: bytes, head: Verified[Head]) -> Verified[EdgeIndex]:
-        """Rule 7. Raises `Mixed`, `Malformed`."""
+        """Rule 7. Raises `Mismatch`, `Malformed`."""
         try:
             index = verify_named(data, head.value.index_hash, _reader(EdgeIndex))
         except BadSignature:
-            raise Mixed("the EdgeIndex is not the one that the Head names") from None
+            raise Mismatch("the EdgeIndex is not the one that the Head names") from None
         if (index.value.era, index.value.version) != (head.value.era, head.value.version):
-            raise Mixed("the EdgeIndex's era and number are not the Head's")
+            raise Mismatch("the EdgeIndex's era and number are not the Head's")
         return index
 
     def unknown(self, index: Verified[EdgeIndex]) -> list[bytes]:
@@ -197,7 +197,7 @@ class TrustedSet:
 
     def edges(self, index: Verified[EdgeIndex], brought: Mapping[bytes, bytes]) -> list[Verified[Edge]]:
         """The Edges of an index, in its order (rule 7). `brought`: sealed bytes of those `unknown`, by their hashes.
-        Raises `Mixed`, `BadSignature`, `Malformed`, `Stale`."""
+        Raises `Mismatch`, `BadSignature`, `Malformed`, `Stale`."""
         if set(self.unknown(index)) - brought.keys():
             raise Stale("a newer Root was taken while Edges were brought: they are verified anew")
         edges = {}
@@ -208,9 +208,9 @@ class TrustedSet:
         return list(edges.values())
 
     def edge(self, sealed: bytes, index: Verified[EdgeIndex]) -> Verified[Edge]:
-        """Rule 7. Raises `Mixed`, `BadSignature`, `Malformed`."""
+        """Rule 7. Raises `Mismatch`, `BadSignature`, `Malformed`."""
         if document_hash(sealed) not in index.value.edges:
-            raise Mixed("the EdgeIndex does not name this Edge")
+            raise Mismatch("the EdgeIndex does not name this Edge")
         return self._fits(self._signed(sealed, "edge", _reader(Edge)), index)
 
     def stored_edge(self, sealed: bytes) -> Verified[Edge]:
@@ -237,7 +237,7 @@ class TrustedSet:
 
     def _signed(self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None) -> Verified[T]:
         """`by`: the Root whose keys count; None: the newest."""
-        root = by or self._held_root()
+        root = by or self._current_root()
         role = root.roles.get(ROLES[kind])
         if role is None:
             raise BadSignature(f"the Root names no keys that may sign a {kind}")
@@ -250,13 +250,13 @@ class TrustedSet:
         """What rule 7 asks of an Edge beside its signature and its name."""
         place = edge.value.era, edge.value.version
         if place > (index.value.era, index.value.version):
-            raise Mixed("the Edge leads past the version that the index is for")
+            raise Mismatch("the Edge leads past the version that the index is for")
         version = None if self.version is None else self.version.value
         if version is not None and place == (version.era, version.version) and edge.value.root != version.root:
-            raise Mixed("the Edge leads to another root than the Version's")
+            raise Mismatch("the Edge leads to another root than the Version's")
         return edge
 
-    def _held_root(self) -> Root:
+    def _current_root(self) -> Root:
         if self.root is None:
             raise BadSignature("no Root is held yet")
         return self.root
@@ -272,12 +272,12 @@ class TrustedSet:
         self.chain.append(new)
         self.roots.append(sealed)
 
-    def _names_held_version(self, head: Head) -> bool:
+    def _names_current_version(self, head: Head) -> bool:
         version = self.version
         if version is None or (head.era, head.version) != (version.value.era, version.value.version):
             return False
         if head.version_hash != document_hash(version.sealed):
-            raise Mixed("two different Versions with one number")
+            raise Mismatch("two different Versions with one number")
         return True
 
 
@@ -288,9 +288,9 @@ def check_bounds(head: Head, now: int) -> None:
         ("was issued ahead of now by", head.issued - now, HEAD_AHEAD),
         ("has a sequence ahead of now by", head.sequence - now, SEQUENCE_AHEAD),
     )
-    for what, found, most in checks:
-        if found > most:
-            told, bound = apart(found / 60_000, most / 60_000)
+    for what, actual, most in checks:
+        if actual > most:
+            told, bound = apart(actual / 60_000, most / 60_000)
             raise TooFarAhead(f"the Head of version {head.version} {what} {told} min, at most {bound} min are believed")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 import structlog
 
-from node.links.coordinator_client import Refused
+from node.links.coordinator_client import RequestRefused
 from p2p.errors import P2PError
 from p2p.network import FetchReport
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
@@ -34,7 +34,7 @@ _log = structlog.get_logger("node")
 
 
 @dataclass
-class _Way:
+class _Delivery:
     """A version's way to this node; seconds on the monotonic clock."""
 
     era: int
@@ -64,7 +64,7 @@ class Acknowledger:
         self._heard: dict[tuple[int, int], float] = {}
         self._fetches: list[tuple[float, bytes, FetchReport]] = []
         self._news = asyncio.Event()
-        self._way: _Way | None = None
+        self._delivery: _Delivery | None = None
 
     def heard(self, era: int, version: int) -> None:
         """A Head came. The first one of a version counts: later ones are the same news."""
@@ -77,12 +77,12 @@ class Acknowledger:
         self._fetches.append((anyio.current_time(), payload_hash, fetched))
         del self._fetches[:-PAYLOADS]
 
-    def held(self, era: int, version: int) -> None:
+    def applied(self, era: int, version: int) -> None:
         """The engine holds this version."""
         now = anyio.current_time()
         heard = self._heard.get((era, version), now)
         complete = self._fetches[-1][0] if self._fetches else heard
-        self._way = _Way(era, version, min(heard, complete), complete, now, self._fetches)
+        self._delivery = _Delivery(era, version, min(heard, complete), complete, now, self._fetches)
         self._fetches = []
         self._news.set()
 
@@ -101,7 +101,7 @@ class Acknowledger:
         """One try; False where another makes sense."""
         try:
             await self._tell(self._message)
-        except Refused as error:
+        except RequestRefused as error:
             _log.debug("acknowledgement refused", code=error.refusal.code, reason=str(error))
         except P2PError as error:
             _log.debug("acknowledgement not delivered", reason=str(error))
@@ -109,8 +109,8 @@ class Acknowledger:
         return True
 
     def _message(self) -> Acknowledgement:
-        assert self._way is not None
-        return self._way.message(anyio.current_time())
+        assert self._delivery is not None
+        return self._delivery.message(anyio.current_time())
 
 
 def _taken(complete: float, payload_hash: bytes, fetched: FetchReport, now: float) -> PayloadTransfer:

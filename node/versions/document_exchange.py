@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from p2p.envelope import document_hash
 from p2p.errors import P2PError, PeerFault, Unreachable
 from p2p.handlers import Handlers
@@ -39,7 +39,7 @@ SEEK_AGAIN: Final = 10.0
 _log = structlog.get_logger("node")
 
 
-class Library:
+class DocumentExchange:
     """`coordinator`: its peer id, or None. `now`: milliseconds on the coordinator's clock."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Library:
         rpc: Rpc,
         links: Links,
         store: Store,
-        records: Records,
+        records: TrustStore,
         *,
         coordinator: Callable[[], str | None],
         now: Callable[[], int],
@@ -63,14 +63,14 @@ class Library:
 
     async def get(self, hashes: list[bytes], *, hint: str | None = None) -> dict[bytes, bytes]:
         """Documents by hash. `hint`: a peer that should have them. Raises `Unreachable` when one is nowhere."""
-        found = {wanted: held for wanted in hashes if (held := self._store.document(wanted)) is not None}
+        documents = {wanted: stored for wanted in hashes if (stored := self._store.document(wanted)) is not None}
         for peer in await self._sources(hint):
-            missing = [wanted for wanted in hashes if wanted not in found]
+            missing = [wanted for wanted in hashes if wanted not in documents]
             for first in range(0, len(missing), _AT_ONCE):
-                found |= await self._ask(peer, missing[first : first + _AT_ONCE])
-        if absent := [wanted for wanted in hashes if wanted not in found]:
+                documents |= await self._ask(peer, missing[first : first + _AT_ONCE])
+        if absent := [wanted for wanted in hashes if wanted not in documents]:
             raise Unreachable(f"{len(absent)} documents are at no peer, the first {absent[0].hex()[:16]}")
-        return found
+        return documents
 
     async def heads(self) -> list[tuple[str, bytes]]:
         """(peer, sealed Head) of a few peers and the coordinator, unverified. Roots that come with them are taken."""
@@ -83,8 +83,8 @@ class Library:
 
     async def seek_roots(self, serial: int | None, hint: str | None) -> None:
         """Ask peers for Roots until that of `serial` is held (rule 5). `hint`: a peer that should have it."""
-        held, clock = self._records.serial, asyncio.get_running_loop().time()
-        if held is None or serial is None or serial <= held or clock - self._sought < SEEK_AGAIN:
+        known, clock = self._records.serial, asyncio.get_running_loop().time()
+        if known is None or serial is None or serial <= known or clock - self._sought < SEEK_AGAIN:
             return
         self._sought = clock
         for peer in await self._sources(hint):

@@ -31,12 +31,12 @@ import structlog
 from engines.context import context_of
 from engines.versioned import LoadedVersion, VersionedEngine
 from node.trust.run_clock import RunClock
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.trust.trusted_set import NotSigned, RootExpired, order
 from node.versions.acknowledgements import Acknowledger
-from node.versions.document_exchange import Library
-from node.versions.local_weights import BadChain, HeldWeights
-from node.versions.payload_fetcher import Payloads, Stalled
+from node.versions.document_exchange import DocumentExchange
+from node.versions.local_weights import InvalidChain, LocalWeights
+from node.versions.payload_fetcher import PayloadFetcher, Stalled
 from p2p.envelope import Verified
 from p2p.errors import P2PError, PeerFault
 from p2p.network import Gossip, PayloadExchange
@@ -60,7 +60,7 @@ _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 _log = structlog.get_logger("node")
 
 
-class NoWay(Exception):
+class NoUpdatePath(Exception):
     """No chain of the known edges leads from what is held to the Head's version."""
 
 
@@ -71,11 +71,11 @@ class Follower:
         self,
         gossip: Gossip,
         exchange: PayloadExchange,
-        records: Records,
+        records: TrustStore,
         store: Store,
-        weights: HeldWeights,
-        payloads: Payloads,
-        library: Library,
+        weights: LocalWeights,
+        payloads: PayloadFetcher,
+        library: DocumentExchange,
         engine: VersionedEngine,
         clock: RunClock,
         *,
@@ -103,10 +103,10 @@ class Follower:
         self.trouble = "no version is held yet"
         self.refused: list[str] = []
         gossip.subscribe(head_topic(run), self.hear)
-        engine.on_corrupt = self._spoiled
+        engine.on_corrupt = self._on_corrupt
 
     @property
-    def held(self) -> LoadedVersion | None:
+    def current(self) -> LoadedVersion | None:
         return self._engine.current
 
     @property
@@ -138,17 +138,17 @@ class Follower:
 
     async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
         """Verify a Head. One that the Root held does not vouch for, or that names a later Root, makes this node ask for
-        that first. Raises as `Records.offer_head`."""
-        held = self._records.serial
+        that first. Raises as `TrustStore.offer_head`."""
+        serial = self._records.serial
         try:
             head = self._records.offer_head(sealed, self._clock.now())
         except (NotSigned, RootExpired):
-            await self._library.seek_roots(None if held is None else held + 1, peer)
-            if self._records.serial == held:
+            await self._library.seek_roots(None if serial is None else serial + 1, peer)
+            if self._records.serial == serial:
                 raise
             return self._records.offer_head(sealed, self._clock.now())
         await self._library.seek_roots(head.value.root_serial, peer)
-        return head if self._records.serial == held else self._records.offer_head(sealed, self._clock.now())
+        return head if self._records.serial == serial else self._records.offer_head(sealed, self._clock.now())
 
     async def search(self) -> None:
         """Ask a few peers for a Head."""
@@ -185,9 +185,9 @@ class Follower:
         """Hold what is on disk, if a document says which version it is; the engine checks the root when it loads it."""
         self._stored = list(self._stored_edges())
         root = self._weights.root()
-        found = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
-        if root is not None and found:
-            self._engine.current = self._named(*max(found), root)
+        versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
+        if root is not None and versions:
+            self._engine.current = self._named(*max(versions), root)
 
     def _stored_edges(self) -> Iterator[Verified[Edge]]:
         for document in self._store.documents("edge"):
@@ -206,7 +206,7 @@ class Follower:
                 await self._advance()
                 failures, self.trouble = 0, ""
                 await self._news.wait()
-            except (P2PError, NoWay, Stalled, BadChain, ChildError) as error:
+            except (P2PError, NoUpdatePath, Stalled, InvalidChain, ChildError) as error:
                 failures += 1
                 said = error.message if isinstance(error, ChildError) else str(error)
                 self.trouble = said or type(error).__name__
@@ -224,22 +224,22 @@ class Follower:
             return
         version = believed.value
         if head is None:
-            raise NoWay("no fresh Head was heard yet")
+            raise NoUpdatePath("no fresh Head was heard yet")
         self.trouble = f"version {version.version} is on its way"
         edges = await self._edges(head)
-        start = self.held.root if self.held else await anyio.to_thread.run_sync(self._weights.root)
-        chain = _way(edges, start, version.root)
+        start = self.current.root if self.current else await anyio.to_thread.run_sync(self._weights.root)
+        chain = _chain(edges, start, version.root)
         if chain is None:
-            raise NoWay(f"no chain of edges leads to version {version.version} from what is held")
+            raise NoUpdatePath(f"no chain of edges leads to version {version.version} from what is held")
         _log.debug("way found", version=version.version, edges=len(chain))
         payloads = [await self._payloads.get(edge) for edge in chain]
         if chain and chain[0].value.base_root is None:
-            way = list(zip(chain, payloads, strict=True))
-            await anyio.to_thread.run_sync(self._weights.make, way, self._disk)
+            steps = list(zip(chain, payloads, strict=True))
+            await anyio.to_thread.run_sync(self._weights.make, steps, self._disk)
         async with self._engine.exclusive():
             _log.debug("applying", version=version.version, edges=len(chain))
             await self._swap(version, chain, payloads)
-        self._acknowledger.held(version.era, version.version)
+        self._acknowledger.applied(version.era, version.version)
         _log.info("version held", era=version.era, version=version.version)
         await self._tidy(version)
 
@@ -278,43 +278,47 @@ class Follower:
     async def _swap(self, version: Version, chain: list[Verified[Edge]], payloads: list[Path]) -> None:
         """Within a turn: hold `version`. Nothing is generated under a version on the way."""
         first = chain[0].value if chain else None
-        made = first is not None and first.base_root is None
-        if made:
-            await anyio.to_thread.run_sync(self._weights.put_made)
-        elif first is not None and self.held is None:  # it is on disk, but under which number, no document says
+        anew = first is not None and first.base_root is None
+        if anew:
+            await anyio.to_thread.run_sync(self._weights.swap_in)
+        elif first is not None and self.current is None:  # it is on disk, but under which number, no document says
             await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
         for edge, payload in zip((verified.value for verified in chain), payloads, strict=True):
-            if made:
+            if anew:
                 break
-            if self.held is None or self.held.root != edge.base_root:
-                raise NoWay("the weights that the plan starts from were damaged")
+            if self.current is None or self.current.root != edge.base_root:
+                raise NoUpdatePath("the weights that the plan starts from were damaged")
             await self._engine.advance(payload, self._named(edge.era, edge.version, edge.root))
         await self._engine.hold(self._named(version.era, version.version, version.root))
         if not self._holds(version):
-            raise NoWay("the weights that were made are damaged")
+            raise NoUpdatePath("the weights that were made are damaged")
         self.changed.set()
 
     def _named(self, era: int, version: int, root: bytes) -> LoadedVersion:
         return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)
 
-    def _spoiled(self, held: LoadedVersion) -> None:
+    def _on_corrupt(self, corrupt: LoadedVersion) -> None:
         """The engine could not load the weights as what they should be: fetch that version again."""
-        self.trouble = f"version {held.version} on disk is damaged, and is fetched again"
+        self.trouble = f"version {corrupt.version} on disk is damaged, and is fetched again"
         self._note(self.trouble)
         self._weights.drop()
         self._news.set()
 
     def _holds(self, version: Version) -> bool:
-        held = self.held
-        return held is not None and (held.era, held.version, held.root) == (version.era, version.version, version.root)
+        current = self.current
+        return current is not None and (current.era, current.version, current.root) == (
+            version.era,
+            version.version,
+            version.root,
+        )
 
     def _keep(self, kind: str, head: Head, data: bytes) -> None:
         self._store.put_document(kind, head.era, head.version, data)
 
-    async def _tidy(self, held: Version) -> None:
+    async def _tidy(self, version: Version) -> None:
         """Rule 5, and the last `DOCUMENTS_KEPT` documents of each kind."""
-        await self._payloads.tidy(held.era, held.version, self._disk - self._weights.nbytes())
-        here = held.era, held.version
+        await self._payloads.tidy(version.era, version.version, self._disk - self._weights.nbytes())
+        here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
         for kind in ("version", "index", "edge"):
             since = self._store.place(kind, DOCUMENTS_KEPT)
@@ -332,7 +336,7 @@ class Follower:
             return
 
 
-def _way(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:
+def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:
     """The cheapest chain of edges from the weights `start`, or from nothing, to `root`; None: there is none."""
     verified = {edge.value: edge for edge in edges}
     chain = path_to(verified, [] if start is None else [start], root)

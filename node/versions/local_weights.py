@@ -20,22 +20,22 @@ from weights.errors import WeightsError
 from weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 
-class BadChain(Exception):
+class InvalidChain(Exception):
     """Signed edges do not lead where they say, or their payloads are no such thing: the publisher's fault."""
 
 
-class HeldWeights:
+class LocalWeights:
     """All methods block; none needs torch."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path, self._made = folder / "held", folder / "made"
+        self.path, self._unpacked = folder / "held", folder / "made"
 
     def root(self) -> bytes | None:
         """Content root of what is here, None for nothing. Finishes what a kill has torn; removes what is damaged or
         half made."""
         try:
-            remove(self._made)
+            remove(self._unpacked)
             finish_replace(self.path)
             return Rolling(self.path).root
         except FileNotFoundError:
@@ -46,18 +46,18 @@ class HeldWeights:
 
     def make(self, chain: Sequence[tuple[Verified[Edge], Path]], most: int) -> None:
         """Weights of at most `most` bytes, by a chain of edges and payloads that begins with a full one, beside those
-        held. Raises `BadChain`, `DiskFull`."""
+        held. Raises `InvalidChain`, `DiskFull`."""
         try:
             full, payload = chain[0]
-            made = Rolling.unpack(self._made, payload, full.value.root, max_bytes=most)
+            unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=most)
             for edge, diff in chain[1:]:
-                made.apply(diff, edge.value.root)
+                unpacked.apply(diff, edge.value.root)
         except WeightsError as error:
-            raise BadChain(f"the payload of a signed edge: {error}") from error
+            raise InvalidChain(f"the payload of a signed edge: {error}") from error
 
-    def put_made(self) -> None:
+    def swap_in(self) -> None:
         """Rule 2: what was made becomes what is held."""
-        replace_folder(self._made, self.path)
+        replace_folder(self._unpacked, self.path)
 
     def drop(self) -> None:
         """Hold nothing."""

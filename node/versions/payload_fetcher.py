@@ -45,7 +45,7 @@ class Stalled(Exception):
     """No peer sends the payload that is wanted."""
 
 
-class Payloads:
+class PayloadFetcher:
     """`taken_bytes`: fetched since the start; `taken`: the same by (era, version), the last `TAKEN_KEPT`."""
 
     def __init__(
@@ -68,9 +68,9 @@ class Payloads:
     async def get(self, verified: Verified[Edge]) -> Path:
         """The payload of an edge. Raises `Stalled`, `P2PError`."""
         edge = verified.value
-        held = self._store.payload(edge.payload_hash)
-        if held is not None:
-            return held
+        stored = self._store.payload(edge.payload_hash)
+        if stored is not None:
+            return stored
         incoming = self._store.incoming(edge.payload_hash)
         before = (await self._exchange.traffic()).received
         fetch = self._exchange.fetch(manifest_of_edge(edge), incoming, fallback=self._coordinator())

@@ -44,7 +44,7 @@ class Witness:
 
     def _watch(self, node: Node) -> None:
         acknowledger = node.daemon.acknowledger
-        fetched, applied, last = acknowledger.fetched, acknowledger.held, 0.0
+        fetched, applied, last = acknowledger.fetched, acknowledger.applied, 0.0
 
         def watched(payload_hash: bytes, told: FetchReport) -> None:
             nonlocal last
@@ -56,7 +56,7 @@ class Witness:
             self.applied[node.peer_id, version] = anyio.current_time()
             applied(era, version)
 
-        acknowledger.fetched, acknowledger.held = watched, holding  # type: ignore[method-assign]
+        acknowledger.fetched, acknowledger.applied = watched, holding  # type: ignore[method-assign]
 
 
 def view(swarm: Swarm) -> BroadcastView:

@@ -93,7 +93,7 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
         node = node_of(swarm, "node", invite, None, ("https",))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
-            await until(lambda: accepted(node) >= 6 and node.daemon.follower.held.version >= 2)
+            await until(lambda: accepted(node) >= 6 and node.daemon.follower.current.version >= 2)
             said = await status(node)
             (row,) = coordinator.painter.paint().nodes
             tasks.cancel_scope.cancel()
@@ -211,7 +211,7 @@ async def test_a_version_costs_a_node_at_most_60_kb_of_documents_each_asked_for_
         node = node_of(swarm, "node", invite, None, ("https",))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(node.daemon.run)
-            await until(lambda: node.daemon.follower.held and node.daemon.follower.held.version >= 40)
+            await until(lambda: node.daemon.follower.current and node.daemon.follower.current.version >= 40)
             tasks.cancel_scope.cancel()
     assert len(asked) == len(set(asked))
     assert nbytes / 40 <= 60_000

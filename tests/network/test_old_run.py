@@ -19,7 +19,7 @@ from coordinator.accounts.standing import Accounts, standing
 from coordinator.database import Database
 from node.home import joined, run_folder
 from node.rollouts import receipts
-from node.versions.local_weights import HeldWeights
+from node.versions.local_weights import LocalWeights
 from p2p.identity import load_key, public_key
 from p2p.memory.transport import MemoryNetwork
 from tests.support.clock import run_fake
@@ -157,7 +157,7 @@ def test_the_home_of_an_old_node_goes_on_from_its_weights_and_loses_no_receipt(t
     before = {row["lease"] for row in receipts.listed(home, 1000)}
     assert count >= 4
     assert not faults
-    weights = HeldWeights(run_folder(home, joined(home).run) / "weights")
+    weights = LocalWeights(run_folder(home, joined(home).run) / "weights")
     root = weights.root()
     assert root is not None
 

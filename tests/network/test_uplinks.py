@@ -35,7 +35,7 @@ async def take(peer: Peer, manifest: Manifest, path: Path, books: Broadcasts, *,
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(acknowledger.run)
         acknowledger.fetched(manifest.hash, await peer.fetch(manifest, path, fallback=last))
-        acknowledger.held(1, 1)
+        acknowledger.applied(1, 1)
         await told.wait()
         tasks.cancel_scope.cancel()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.versions.acknowledgements import Acknowledger
-from node.versions.payload_fetcher import Payloads
+from node.versions.payload_fetcher import PayloadFetcher
 from p2p.envelope import Verified, document_hash, verify_named
 from p2p.https.client import HttpsClient
 from p2p.https.failover import FailoverNetwork
@@ -40,7 +40,7 @@ def callers() -> list[str]:
 async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With HTTPS beside libp2p. The four: `Payloads.get`, `FailoverNetwork.fetch`, `TrioThread.call` and its
+    """With HTTPS beside libp2p. The four: `PayloadFetcher.get`, `FailoverNetwork.fetch`, `TrioThread.call` and its
     `runner`."""
     walks: list[list[str]] = []
 
@@ -62,7 +62,7 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
     manifest = payload_file(tmp_path / "payload", 100_000)
     with Store(tmp_path / "store") as store:
         network = ways.network
-        payloads = Payloads(
+        payloads = PayloadFetcher(
             network.exchange, network.rpc, network.links, store, Acknowledger(_tell), coordinator=lambda: None
         )
         async with running(source), asyncio.TaskGroup() as group:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.daemon import Coordinator
 from coordinator.run import keys_commands
 from coordinator.web import page, status
-from node.links.coordinator_client import Refused
+from node.links.coordinator_client import RequestRefused
 from node.rollouts.outbox import Outbox
 from node.rollouts.receipts import verified
 from node.rollouts.worker import EXPIRED
@@ -197,7 +197,7 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
                     LeaseRequest(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram"),
                 )
                 assert serial(node) == 1
-                with pytest.raises(Refused, match="Era 7 version 0 is not one of this run's"):
+                with pytest.raises(RequestRefused, match="Era 7 version 0 is not one of this run's"):
                     await link.call(LEASE, asked)
                 assert serial(node) == 2
                 assert (link.peer, link.lies) == (before, []), "the line was given up"

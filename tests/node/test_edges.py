@@ -21,13 +21,13 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.config import NodeConfig, config_path, load_config
-from node.control.owner_socket import ControlServer, ask_daemon, socket_path
+from node.control.owner_socket import CommandServer, ask_daemon, socket_path
 from node.errors import BadConfig, TryLater
 from node.home import locked
 from node.main import set_up_log
 from node.rollouts.outbox import Outbox
-from node.run_state import Switch
-from node.trust.trusted_set import Mixed
+from node.run_state import NodeRunState
+from node.trust.trusted_set import Mismatch
 from p2p.discovery.invite import Invite
 from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature
@@ -113,7 +113,7 @@ async def test_the_control_socket_is_the_owners_alone_and_bounded(tmp_path: Path
         return {"heard": asked.get("word")}
 
     path = socket_path(tmp_path)
-    server = asyncio.ensure_future(ControlServer(path, {"echo": echo}).run())
+    server = asyncio.ensure_future(CommandServer(path, {"echo": echo}).run())
     while not path.exists() or stat.S_IMODE(path.stat().st_mode) != 0o600:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     ask = lambda **asked: asyncio.to_thread(lambda: ask_daemon(tmp_path, **asked))  # noqa: E731
@@ -212,9 +212,9 @@ def test_a_submission_lives_from_queued_to_confirmed_over_every_restart(tmp_path
 LEDGER = generate_key()
 FALSE_RECEIPTS = {
     "signed by a stranger": (lambda: receipt(generate_key()), BadSignature),
-    "for another node": (lambda: receipt(LEDGER, node=b"x" * 32), Mixed),
-    "for another lease": (lambda: receipt(LEDGER, lease=b"x" * 16), Mixed),
-    "for other bytes": (lambda: receipt(LEDGER, submission_hash=b"x" * 32), Mixed),
+    "for another node": (lambda: receipt(LEDGER, node=b"x" * 32), Mismatch),
+    "for another lease": (lambda: receipt(LEDGER, lease=b"x" * 16), Mismatch),
+    "for other bytes": (lambda: receipt(LEDGER, submission_hash=b"x" * 32), Mismatch),
     "a Received in its place": (lambda: received(LEDGER), BadSignature),
 }
 
@@ -232,7 +232,7 @@ def test_a_false_receipt_changes_nothing(tmp_path: Path, lie: str) -> None:
 def test_an_acknowledgement_of_other_bytes_changes_nothing(tmp_path: Path) -> None:
     with closing(Outbox(tmp_path / "outbox.sqlite", node=NODE, limit=2)) as outbox:
         outbox.put(LEASE, BODY, 1)
-        with pytest.raises(Mixed):
+        with pytest.raises(Mismatch):
             outbox.take_received(LEASE, received(LEDGER, submission_hash=b"x" * 32), opener(LEDGER))
         assert outbox.queued() == (LEASE, BODY)
 
@@ -257,7 +257,7 @@ def test_a_damaged_outbox_is_one_line_that_names_it(tmp_path: Path) -> None:
 
 
 async def test_finishing_ends_every_wait() -> None:
-    switch = Switch(lambda: 0)
+    switch = NodeRunState(lambda: 0)
     switch.pause(None)
     waiting = asyncio.ensure_future(switch.unless_finishing(switch.until_resumed()))
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.control.owner_socket import ControlServer, socket_path
+from node.control.owner_socket import CommandServer, socket_path
 from node.home import run_folder
 from node.rollouts.outbox import Outbox
 from p2p.identity import generate_key, public_bytes, write_key
@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         return {"phase": "working"}
 
     loop = asyncio.new_event_loop()
-    server = ControlServer(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered))
+    server = CommandServer(socket_path(home), dict.fromkeys(("status", "why", "pause"), answered))
     task = loop.create_task(server.run())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

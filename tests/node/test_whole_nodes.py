@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from node.daemon import FREED_WITHIN
-from node.errors import NoDevice, RefusedByRun, TrustFailure
+from node.errors import NoUsableDevice, RefusedByRun, TrustFailure
 from p2p.identity import generate_key
 from p2p.memory.transport import MemoryNetwork
 from protocol.requests import Refusal
@@ -100,7 +100,7 @@ def test_an_engine_that_never_comes_up_ends_the_node_with_its_reason(tmp_path: P
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
             node.engine.crashes = 1 << 30
-            with pytest.raises(NoDevice, match="times in a row") as ended:
+            with pytest.raises(NoUsableDevice, match="times in a row") as ended:
                 await node.daemon.run()
             assert ended.value.exit == Exit.NO_DEVICE
 
@@ -182,7 +182,9 @@ def test_a_new_version_wakes_no_node_that_was_told_of_a_crowd(tmp_path: Path) ->
             async with at_work(node):
                 await until(lambda: coordinator.asked.get("lease"))
                 await coordinator.publish(1)
-                await until(lambda: node.daemon.follower.held is not None and node.daemon.follower.held.version == 1)
+                await until(
+                    lambda: node.daemon.follower.current is not None and node.daemon.follower.current.version == 1
+                )
                 await anyio.sleep(60)
                 assert coordinator.asked["lease"] == 1
                 await anyio.sleep(60)

@@ -24,9 +24,9 @@ from protocol.versions import Head, HeadResponse
 from runtime.exit_codes import Exit
 
 ADDRESS = "/ip4/192.0.2.1/tcp/4310/p2p/c"
-GOOD = Attempt(way="direct", address=ADDRESS, seconds=0.1)
-DEAD = Attempt(way="direct", address=ADDRESS, trouble="no answer within 10 s")
-OVER_HTTPS = Attempt(way="https", address="/dns4/c.example/tcp/4311/https/p2p/c", seconds=0.2)
+GOOD = Attempt(route="direct", address=ADDRESS, seconds=0.1)
+DEAD = Attempt(route="direct", address=ADDRESS, trouble="no answer within 10 s")
+OVER_HTTPS = Attempt(route="https", address="/dns4/c.example/tcp/4311/https/p2p/c", seconds=0.2)
 SEEN = ReachableResponse(observed="203.0.113.5", ports=[])
 NOW = 1_700_000_000_000
 
@@ -68,7 +68,7 @@ def test_one_way_that_goes_is_enough():
     assert rows["direct"].verdict == "poor"
     assert "192.0.2.1 port 4310" in rows["direct"].remedy
     assert rows["https"].verdict == rows["coordinator"].verdict == "good"
-    assert "names no such address" in rows["relay"].found
+    assert "names no such address" in rows["relay"].actual
     assert doctor_checks.exit_code(list(rows.values())) == Exit.OK
 
 
@@ -85,7 +85,7 @@ def test_the_table_names_each_remedy_below_the_findings():
     assert [text_line for text_line in lines if text_line.startswith("-> direct: allow outgoing TCP")]
 
 
-async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Row]:
+async def examined(addresses: list[str], tmp_path: Path, **settings) -> dict[str, doctor_checks.Check]:
     config = NodeConfig(home=tmp_path / "home", listen=("/ip4/127.0.0.1/tcp/0",), disk=0.001, **settings)
     invite = Invite(run=bytes(32), root_hash=bytes(32), addresses=addresses)
     return {row.check: row for row in await examine(config, invite, running=False)}
@@ -111,8 +111,8 @@ async def test_a_coordinator_on_loopback_is_found_reached_asked_and_dials_back(t
     dead = f"/ip4/127.0.0.1/tcp/1/p2p/{coordinator.peer_id}"
     rows = await examined([*await coordinator.addresses(), dead], tmp_path)
     assert rows["direct"].verdict == rows["coordinator"].verdict == "good"
-    assert rows["clock"].found == "agrees with the newest Head"
-    assert "directly at 127.0.0.1" in rows["incoming"].found
+    assert rows["clock"].actual == "agrees with the newest Head"
+    assert "directly at 127.0.0.1" in rows["incoming"].actual
     assert not (tmp_path / "home").exists(), "it changes nothing"
     task.cancel()
     await asyncio.wait([task])

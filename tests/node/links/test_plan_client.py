@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from node.links.plan_client import LOOK, Parents
+from node.links.plan_client import LOOK, PlanClient
 from p2p.discovery.dialer import PeerDialer
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
@@ -19,7 +19,7 @@ from tests.support.peers import running
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
+async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
     """A coordinator "c" whose plan says "a", another peer "a", and the keeper of a node's place, at work."""
     network = MemoryNetwork(1)
     coordinator, other, node = (Peer(network.transport(name), seed=0) for name in ("c", "a", "n"))
@@ -32,7 +32,7 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, Parents]]:
 
     PLAN.serve(coordinator, plan)
     strangers = PeerDialer(node, bytes(32), lambda: 0)
-    parents = Parents(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
+    parents = PlanClient(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
         await anyio.sleep(LOOK)

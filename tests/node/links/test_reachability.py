@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from node.links.reachability import Reach
+from node.links.reachability import Reachability
 from p2p.discovery.messages import ReachableResponse
 from p2p.discovery.peer_records import RENEW, RecordIssuer, decode_own
 from p2p.errors import Unreachable
@@ -60,7 +60,7 @@ class FakeNetwork:
 async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
     changes: list[str] = []
-    reach = Reach(
+    reach = Reachability(
         network, network, network,
         relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
         changed=changes.append, own=RecordIssuer(KEY, bytes(32)), now=wall,
@@ -79,7 +79,7 @@ def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_rel
             assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
             assert changes == ["this node's addresses changed"]
             assert not network.reservations
-            assert "directly" in reach.found
+            assert "directly" in reach.summary
 
     run_fake(main)
 
@@ -92,7 +92,7 @@ def test_a_node_that_cannot_be_dialled_reserves_at(relay):
             assert network.reservations == {relay: COORDINATOR if relay == "coordinator" else OTHER}
             assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
             assert len(changes) == 1
-            assert "no port of this node answers" in reach.found
+            assert "no port of this node answers" in reach.summary
 
     run_fake(main)
 
@@ -110,7 +110,7 @@ def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
 def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
     async def main() -> None:
         async with reaching(FakeNetwork(ReachableResponse(observed="198.51.100.7"))) as (reach, changes):
-            assert reach.found.startswith("by nobody")
+            assert reach.summary.startswith("by nobody")
             assert not changes
 
     run_fake(main)
@@ -123,7 +123,7 @@ def test_a_coordinator_that_gives_no_verdict_changes_nothing():
             async with reaching(network) as (reach, changes):
                 assert not network.reservations
                 assert not changes
-                assert reach.found.startswith("not known")
+                assert reach.summary.startswith("not known")
 
     run_fake(main)
 

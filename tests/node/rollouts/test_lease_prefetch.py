@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 
-from node.rollouts.lease_prefetch import Ahead
+from node.rollouts.lease_prefetch import LeasePrefetch
 from p2p.memory.transport import Link, MemoryNetwork
 from protocol.leases import Lease
 from protocol.requests import Refusal
@@ -20,10 +20,10 @@ TRIP = 4 * DELAY
 
 
 def test_the_next_lease_is_asked_for_two_round_trips_before_the_group_is_done() -> None:
-    ahead = Ahead()
+    ahead = LeasePrefetch()
     ahead.answered(0.3)
     assert ahead.wait is None
-    ahead.made(10.0)
+    ahead.generated(10.0)
     assert ahead.wait == 9.4
     ahead.answered(7.0)
     assert ahead.wait == 0.0

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.cli import main
 from node.home import run_folder
 from node.rollouts.outbox import Outbox
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.identity import generate_key, public_bytes, write_key
 from p2p.wire_types import encode
@@ -55,9 +55,9 @@ class Home:
         self.coordinator.roots.append(self.coordinator.sealed_root(len(self.coordinator.roots), new, old.root))
         self.records().update_roots(self.coordinator.roots, START)
 
-    def records(self) -> Records:
+    def records(self) -> TrustStore:
         invite = self.coordinator.invite()
-        return Records(run_folder(self.path, invite.run) / "trust", invite.run, invite.root_hash, START)
+        return TrustStore(run_folder(self.path, invite.run) / "trust", invite.run, invite.root_hash, START)
 
     @property
     def _outbox(self) -> Path:

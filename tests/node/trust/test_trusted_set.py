@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey as Key
 
-from node.trust.trust_store import Records
+from node.trust.trust_store import TrustStore
 from node.trust.trusted_set import (
     HEAD_AHEAD,
     HEAD_LIFE,
     ROOT_AHEAD,
     SEQUENCE_AHEAD,
-    Frozen,
-    Mixed,
+    ExpiredHead,
+    Mismatch,
     NotSigned,
     Rollback,
     RootExpired,
@@ -179,7 +179,7 @@ def test_the_runspec_is_the_roots_and_never_changes() -> None:
     assert trusted.update_runspec(operator.runspec()).value.name == "run"
     with pytest.raises(BadSignature):
         trusted.update_runspec(operator.runspec(key=operator.channel))
-    with pytest.raises(Mixed):
+    with pytest.raises(Mismatch):
         trusted.update_runspec(operator.runspec(name="another"))
     assert trusted.runspec is not None
     assert trusted.runspec.value.name == "run"
@@ -225,16 +225,16 @@ LIES: dict[str, tuple[Lie, type[Exception]]] = {
     "rollback: an older version under a newer sequence": (_head_of(4, 60), Rollback),
     "rollback: an older era": (_head_of(6, 60, era=0), Rollback),
     "rollback: the same version under an older sequence": (_head_of(5, 49), Rollback),
-    "freeze: a Head that has expired": (_head_of(6, 60, expires=NOW), Frozen),
+    "freeze: a Head that has expired": (_head_of(6, 60, expires=NOW), ExpiredHead),
     "fast-forward: a Head whose Version the channel signed": (
         lambda o: _named(lambda o: o.version(1 << 40 & 0xFF | 9, root=b"f" * 32, key=o.channel), 9)(o), BadSignature
     ),
-    "fast-forward: a Head that names an old Version as a new one": (_named(lambda o: o.version(5), 1 << 40), Mixed),
-    "mix-and-match: another Version than the Head names": (_other_version(6, root=b"x" * 32), Mixed),
-    "mix-and-match: a Version of another number": (_named(lambda o: o.version(7), 6), Mixed),
-    "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mixed),
-    "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mixed),
-    "two Heads with one sequence": (_head_of(5, 50, step=99), Mixed),
+    "fast-forward: a Head that names an old Version as a new one": (_named(lambda o: o.version(5), 1 << 40), Mismatch),
+    "mix-and-match: another Version than the Head names": (_other_version(6, root=b"x" * 32), Mismatch),
+    "mix-and-match: a Version of another number": (_named(lambda o: o.version(7), 6), Mismatch),
+    "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mismatch),
+    "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mismatch),
+    "two Heads with one sequence": (_head_of(5, 50, step=99), Mismatch),
     "a Head that lives a millisecond too long": (_head_of(6, 60, expires=NOW + HEAD_LIFE + 1), TooFarAhead),
     "a Head from the future": (
         _head_of(6, 60, issued=NOW + HEAD_AHEAD + 1, expires=NOW + HEAD_AHEAD + 2), TooFarAhead
@@ -282,12 +282,12 @@ def test_a_stored_head_beyond_the_bounds_is_dropped_and_its_version_kept(tmp_pat
     operator = Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
-    records = Records(tmp_path, RUN, pin, NOW)
+    records = TrustStore(tmp_path, RUN, pin, NOW)
     records.update_roots([first], NOW)
     five = operator.version(5)
     records.update_version(operator.head(five, 5, 50), five, NOW)
     (tmp_path / "head").write_bytes(operator.head(five, 5, (1 << 53) - 1))
-    again = Records(tmp_path, RUN, pin, NOW)
+    again = TrustStore(tmp_path, RUN, pin, NOW)
     assert again.trusted.head is None
     assert again.trusted.version is not None
     again.offer_head(operator.head(five, 5, 51), NOW)
@@ -299,10 +299,10 @@ def test_a_root_of_more_than_two_years_is_not_adopted_and_one_that_was_adopted_s
     operator = Operator()
     for expires in (NOW + ROOT_AHEAD, NOW + ROOT_AHEAD + 1):
         root = operator.root_document(expires=expires)
-        records = Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), NOW)
+        records = TrustStore(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), NOW)
         if expires == NOW + ROOT_AHEAD:
             records.update_roots([root], NOW)
-            assert Records(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), 0).serial == 0
+            assert TrustStore(tmp_path / str(expires), RUN, hashlib.sha256(root).digest(), 0).serial == 0
         else:
             with pytest.raises(TooFarAhead, match="two years"):
                 records.update_roots([root], NOW)
@@ -425,9 +425,9 @@ def test_a_stored_edge_holds_by_the_policy_keys_of_any_root_of_the_chain() -> No
 BAD_EDGES: dict[str, tuple[Callable[[Operator], bytes], type[Exception]]] = {
     "an unsigned Edge": (lambda o: msgspec.msgpack.encode(["edge", RUN, b"payload", []]), BadSignature),
     "an Edge signed by the channel": (lambda o: o.edge(6, key=o.channel), BadSignature),
-    "an Edge to another root than the Version's": (lambda o: o.edge(6, root=b"x" * 32), Mixed),
-    "an Edge past the Head": (lambda o: o.edge(7), Mixed),
-    "an Edge of a later era": (lambda o: o.edge(1, era=2), Mixed),
+    "an Edge to another root than the Version's": (lambda o: o.edge(6, root=b"x" * 32), Mismatch),
+    "an Edge past the Head": (lambda o: o.edge(7), Mismatch),
+    "an Edge of a later era": (lambda o: o.edge(1, era=2), Mismatch),
     "a Version in its place": (lambda o: o.version(6), BadSignature),
 }
 
@@ -453,14 +453,14 @@ def test_an_index_or_edge_that_is_not_named_is_refused() -> None:
     trusted.update_version(operator.head(version, 6, 60, index=index), version, NOW)
     head = trusted.head
     assert head is not None
-    with pytest.raises(Mixed):
+    with pytest.raises(Mismatch):
         trusted.edge_index(operator.index(6), head)
-    with pytest.raises(Mixed):
+    with pytest.raises(Mismatch):
         trusted.edge(operator.edge(5), trusted.edge_index(index, head))
     of_another_number = operator.index(5, operator.edge(5))
     seven = operator.version(7)
     trusted.update_version(operator.head(seven, 7, 70, index=of_another_number), seven, NOW)
-    with pytest.raises(Mixed):
+    with pytest.raises(Mismatch):
         trusted.edge_index(of_another_number, trusted.head or head)
 
 
@@ -468,12 +468,12 @@ def test_what_is_believed_outlives_a_restart_and_is_verified_again(tmp_path) -> 
     operator = Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
-    records = Records(tmp_path, RUN, pin, NOW)
+    records = TrustStore(tmp_path, RUN, pin, NOW)
     records.update_roots([first], NOW)
     records.update_runspec(operator.runspec())
     version = operator.version(5)
     records.update_version(operator.head(version, 5, 50), version, NOW)
-    again = Records(tmp_path, RUN, pin, NOW).trusted
+    again = TrustStore(tmp_path, RUN, pin, NOW).trusted
     assert (again.head, again.version, again.runspec) == (
         records.trusted.head, records.trusted.version, records.trusted.runspec
     )  # fmt: skip
@@ -500,7 +500,7 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
 
         def life() -> Iterator[tuple[int, int]]:
             yield (0, -1)
-            records = Records(folder, RUN, pin, NOW)
+            records = TrustStore(folder, RUN, pin, NOW)
             records.update_roots(roots[:1], NOW)
             yield current(records.trusted)
             records.update_runspec(operator.runspec())
@@ -515,22 +515,22 @@ def test_cut_at_any_moment_the_records_are_those_before_or_behind_and_never_go_b
             yield current(records.trusted)
 
         for cut in cuts(life(), folder):
-            records = Records(folder, RUN, pin, NOW)
+            records = TrustStore(folder, RUN, pin, NOW)
             assert current(records.trusted) in (cut.before, cut.after), cut.where
             records.update_roots(roots, NOW)
             records.update_version(heads[2], six, NOW)
-            assert current(Records(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
+            assert current(TrustStore(folder, RUN, pin, NOW).trusted) == (2, 6), cut.where
 
 
 def test_a_tampered_folder_teaches_the_node_nothing(tmp_path) -> None:
     operator, thief = Operator(), Operator()
     first = operator.root_document()
     pin = hashlib.sha256(first).digest()
-    records = Records(tmp_path, RUN, pin, NOW)
+    records = TrustStore(tmp_path, RUN, pin, NOW)
     records.update_roots([first], NOW)
     (tmp_path / "version").write_bytes(thief.version(99))
     (tmp_path / "head").write_bytes(thief.head(thief.version(99), 99, 99))
-    assert Records(tmp_path, RUN, pin, NOW).trusted.version is None
+    assert TrustStore(tmp_path, RUN, pin, NOW).trusted.version is None
     (tmp_path / "root.000000").write_bytes(thief.root_document())
     with pytest.raises(WrongRoot):
-        Records(tmp_path, RUN, pin, NOW)
+        TrustStore(tmp_path, RUN, pin, NOW)

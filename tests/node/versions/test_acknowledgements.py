@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
-from node.links.coordinator_client import Refused
+from node.links.coordinator_client import RequestRefused
 from node.versions.acknowledgements import HEADS, PAYLOADS, SENDERS, WAITS, Acknowledger
 from p2p.errors import Unreachable
 from p2p.network import FetchReport, PeerTransfer
@@ -62,7 +62,7 @@ def test_moments_are_told_as_so_long_ago() -> None:
             node.heard(1, 7)  # the Head again, with another sequence
             node.fetched(b"p" * 32, FetchReport(seconds=2.0, feeds=(feed("s", 10, 0.5, 1.75),)))
             await anyio.sleep(1)
-            node.held(1, 7)
+            node.applied(1, 7)
 
     run_fake(main)
     ((_, message),) = connection.told
@@ -78,9 +78,9 @@ def test_tries_grow_apart_and_end_and_the_next_version_is_told_again() -> None:
 
     async def main() -> None:
         async with running(connection) as node:
-            node.held(1, 7)
+            node.applied(1, 7)
             await anyio.sleep(200)
-            node.held(1, 8)
+            node.applied(1, 8)
 
     run_fake(main)
     assert connection.tried == [0.0, 0.5, 2.5, 10.5, 200.0]
@@ -92,20 +92,20 @@ def test_a_newer_version_takes_the_place_of_one_that_could_not_be_told() -> None
 
     async def main() -> None:
         async with running(connection) as node:
-            node.held(1, 7)
+            node.applied(1, 7)
             await anyio.sleep(1)
-            node.held(1, 8)
+            node.applied(1, 8)
 
     run_fake(main)
     assert [(at, message.version) for at, message in connection.told] == [(1.0, 8)]
 
 
 def test_a_refusal_is_final() -> None:
-    connection = Connection(Refused(Refusal(code="unknown-method", sentence="There is no such method.")))
+    connection = Connection(RequestRefused(Refusal(code="unknown-method", sentence="There is no such method.")))
 
     async def main() -> None:
         async with running(connection) as node:
-            node.held(1, 7)
+            node.applied(1, 7)
 
     run_fake(main)
     assert connection.tried == [0.0]
@@ -118,7 +118,7 @@ def test_a_version_that_was_here_already_is_acknowledged_without_payloads() -> N
         async with running(connection) as node:
             node.heard(1, 7)
             await anyio.sleep(2)
-            node.held(1, 7)
+            node.applied(1, 7)
 
     run_fake(main)
     ((_, message),) = connection.told
@@ -137,7 +137,7 @@ def test_what_is_told_and_remembered_is_bounded_and_the_greatest_senders_stay() 
                 node.fetched(
                     bytes([number]) * 32, FetchReport(seconds=1.0, feeds=tuple(feed(f"p{i}", i + 1) for i in range(50)))
                 )
-            node.held(1, 99)
+            node.applied(1, 99)
 
     run_fake(main)
     ((_, message),) = connection.told

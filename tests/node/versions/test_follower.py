@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from node.versions.payload_fetcher import FETCH_PATIENCE, Payloads
+from node.versions.payload_fetcher import FETCH_PATIENCE, PayloadFetcher
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
 from p2p.wire_types import decode
@@ -130,8 +130,10 @@ def test_a_node_asks_for_each_document_once_however_long_the_run(
 
     async def main() -> None:
         network, coordinator = MemoryNetwork(0), FakeCoordinator(tmp_path / "coordinator")
-        tidy = Payloads.tidy
-        monkeypatch.setattr(Payloads, "tidy", lambda payloads, era, version, quota: tidy(payloads, era, version, 0))
+        tidy = PayloadFetcher.tidy
+        monkeypatch.setattr(
+            PayloadFetcher, "tidy", lambda payloads, era, version, quota: tidy(payloads, era, version, 0)
+        )
         answer = coordinator.answer_documents
 
         async def counted(peer: str, data: bytes) -> bytes:
