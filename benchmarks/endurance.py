@@ -37,7 +37,7 @@ from benchmarks.harness.bench import Claim
 from benchmarks.load.station import free_port
 from coordinator.demo.demo import environment
 from coordinator.demo.demo_settings import TINY
-from coordinator.demo.processes import Crew, CrewFault
+from coordinator.demo.processes import CrewFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run import setup
 from coordinator.web import status
@@ -123,7 +123,7 @@ class EnduranceRun:
         for path in (logs, tmp):
             path.mkdir(parents=True)
         make_run(self.folder / "run", self.steps)
-        self._crew = Crew(logs, environment(os.environ, self.folder))
+        self._crew = ProcessGroup(logs, environment(os.environ, self.folder))
         port, stopping = free_port(), threading.Event()
         self._url = f"http://127.0.0.1:{port}"
         tab = Tab(self._url)

@@ -206,7 +206,7 @@ def learn(model: PreTrainedModel, setting: Setting, seed: int, *, every: int = 0
         behaviour.load_state_dict(history[0])
         batch = collect(behaviour, task, text, setting, done + 1, done + 1 - len(history), chance)
         middle = time.process_time()
-        step.take(model, optimiser, batch, hyper, steps=done)
+        step.train_step(model, optimiser, batch, hyper, steps=done)
         learned += time.process_time() - middle
         generated += middle - at
         if every and (done + 1) % every == 0:

@@ -36,7 +36,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks.harness import bench
 from coordinator.demo.demo import Programs, environment, real_programs
 from coordinator.demo.demo_settings import TINY, DemoSettings
-from coordinator.demo.processes import Crew, CrewFault
+from coordinator.demo.processes import CrewFault, ProcessGroup
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
 from coordinator.web import status
@@ -200,7 +200,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     programs, logs = _logging_programs(), folder / "logs"
     logs.mkdir()
     programs.make(folder / "run", settings, 0)
-    crew = Crew(logs, environment(os.environ, folder))
+    crew = ProcessGroup(logs, environment(os.environ, folder))
     try:
         crew.start("coordinator", programs.coordinator(folder / "run"))
         final = _finished(crew, programs, settings, folder)
@@ -211,7 +211,7 @@ def _play(settings: DemoSettings, folder: Path) -> tuple[RunState, list[Journey]
     return final, journeys(events(own.splitlines()), told)
 
 
-def _finished(crew: Crew, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
+def _finished(crew: ProcessGroup, programs: Programs, settings: DemoSettings, folder: Path) -> RunState:
     """The run's picture once all steps are made; the nodes join as soon as there is an invite."""
     names = [f"node-{number}" for number in range(1, settings.nodes + 1)]
     until = time.monotonic() + settings.seconds

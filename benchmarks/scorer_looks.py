@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
-from coordinator.rollouts.submitted_group import Claimed, Rollout
+from coordinator.rollouts.submitted_group import Claimed, UnreadRollout
 from coordinator.rollouts.verification import EXACT, judge, proof
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
@@ -152,7 +152,7 @@ def _check(
 def _claimed(samples: Sequence[Sample]) -> list[Claimed]:
     segments = [Segment(version=0, root=bytes(32), first=0)]
     return [
-        Claimed(Rollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
+        Claimed(UnreadRollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
         for one in packed(samples)
     ]
 

@@ -304,8 +304,8 @@ def nodes_show(
     from coordinator.accounts import nodes_report
     from coordinator.run.run_folder import RunFolder
 
-    found = nodes_report.shown(RunFolder(home).database, node, unix_milliseconds())
-    print(msgspec.json.encode(found).decode() if as_json else "\n".join(nodes_report.report_lines(found)))
+    key_report = nodes_report.shown(RunFolder(home).database, node, unix_milliseconds())
+    print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.report_lines(key_report)))
 
 
 @nodes_app.command("vouch")
@@ -359,12 +359,12 @@ def policy_verify(home: Home = Path(".")) -> int:
     from coordinator.run import versions_report
     from coordinator.run.run_folder import RunFolder
 
-    found = versions_report.verify(RunFolder(home))
-    bad = [one for one in found if one.fault is not None]
+    findings = versions_report.verify(RunFolder(home))
+    bad = [one for one in findings if one.fault is not None]
     for one in bad:
         fix = "stop the coordinator and move this file away"
         print_error(PROGRAM, f"{one.path} (version {one.version} of era {one.era}): {one.fault}; {fix}")
-    print(f"{len(found)} files hashed again: {len(found) - len(bad)} intact, {len(bad)} damaged")
+    print(f"{len(findings)} files hashed again: {len(findings) - len(bad)} intact, {len(bad)} damaged")
     return Exit.TRUST if bad else Exit.OK
 
 

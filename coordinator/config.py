@@ -343,11 +343,11 @@ def from_env(env: Mapping[str, str]) -> Settings:
 
 def from_assignments(words: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of `section.key=value` words, values as in variables. Raises `SettingsFault`."""
-    found: dict[str, dict[str, Any]] = {}
+    sections_found: dict[str, dict[str, Any]] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not (equals and "." in key):
             raise SettingsFault(f"{word!r} is no setting: write section.key=value, as in web.port=8421")
         for section, values in _LOADER.from_text(key, text).items():
-            found.setdefault(section, {}).update(values)
-    return found
+            sections_found.setdefault(section, {}).update(values)
+    return sections_found

@@ -22,9 +22,9 @@ def toml(config: CoordinatorConfig) -> str:
     parts = ["# Settings of this run. Every key may also come as a variable, ECHO2_COORD_<SECTION>_<KEY>.", ""]
     for name, model in sections():
         section = getattr(config, name)
-        parts += [f"# {line}" for line in textwrap.wrap(model.__doc__ or "", 110)] + [f"[{name}]"]
+        parts += [f"# {comment}" for comment in textwrap.wrap(model.__doc__ or "", 110)] + [f"[{name}]"]
         for key, field in model.model_fields.items():
-            parts += [f"# {line}" for line in textwrap.wrap(field.description or "", 110)]
+            parts += [f"# {comment}" for comment in textwrap.wrap(field.description or "", 110)]
             value = getattr(section, key)
             parts.append(f"# {key} =" if value is None else f"{key} = {_written(value)}")
         parts.append("")

@@ -32,14 +32,14 @@ from coordinator.learner.launch import learner_process
 from coordinator.metrics.history import History
 from coordinator.metrics.views import LinksView
 from coordinator.operator_socket import OperatorSocket
-from coordinator.publishing.advertiser import Presence
-from coordinator.publishing.broadcast_planner import Feeding
+from coordinator.publishing.advertiser import Advertiser
+from coordinator.publishing.broadcast_planner import BroadcastPlanner
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import Books
-from coordinator.rollouts.lease_table import Again, Entropy, Seal, Terms
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.lease_table import Again, Entropy, LeaseTerms, Seal
 from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verdicts import EXPIRED_AT_ONCE
 from coordinator.run import keys, model_folder
@@ -51,7 +51,7 @@ from coordinator.training.model_loops import Learning
 from coordinator.training.model_processes import Learner, LearnerChild, on_death, restarts
 from coordinator.web import status
 from coordinator.web.connection_limits import WebLimits
-from coordinator.web.run_view_builder import Painter
+from coordinator.web.run_view_builder import RunViewBuilder
 from coordinator.web.site import application, serve_web
 from engines.process import EngineProcess
 from engines.supervisor import SupervisedEngine, Supervisor
@@ -107,7 +107,7 @@ class Coordinator:
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
         self.books = books_of(run, database, text, sealer, entropy, sealer.again)
-        self.presence = Presence(run, network.links, network.inbound, self.books.roster.records, self._now)
+        self.presence = Advertiser(run, network.links, network.inbound, self.books.roster.records, self._now)
         self.publisher = Publisher(
             signing_of(run),
             store,
@@ -121,7 +121,7 @@ class Coordinator:
             roots=lambda: {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)},
         )
         self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
-        self.painter = Painter(
+        self.painter = RunViewBuilder(
             run=run,
             books=self.books,
             training=self.learning.training,
@@ -137,22 +137,22 @@ class Coordinator:
         """Connections with the page that were refused, by the limit."""
         self._running_time = RunningTime()
         self.absence = Absence(self.books.leases, self._running_time)
-        self._control = Control(
+        self._control = RequestHandler(
             run, self.books, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
         self._control.serve(network.handlers, network.inbound.origin)
 
-    def _feeding(self) -> Feeding:
+    def _feeding(self) -> BroadcastPlanner:
         uplink = self._run.config.network.uplink
         network = self._network
-        return Feeding(
+        return BroadcastPlanner(
             network.handlers,
             network.rpc,
             network.links,
             network.exchange,
             uplinks=self.books.broadcasts.uplinks,
             record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
-            load=self.publisher.load,
+            load=self.publisher.payload_size,
             uplink=bytes_per_second(uplink),
             enabled=self._run.config.network.plan,
             clock=_elapsed,
@@ -178,7 +178,7 @@ class Coordinator:
             for asset in self._run.runspec.assets:
                 await self._network.exchange.share(asset.manifest, self._run.folder.model / asset.name)
             group.create_task(self.publisher.run(), name="publisher")
-            group.create_task(self.publisher.remake(), name="remake")
+            group.create_task(self.publisher.rebuild(), name="remake")
             group.create_task(self.learning.run(), name="learning")
             group.create_task(self.presence.run(), name="presence")
             group.create_task(self.feeding.run(), name="feeding")
@@ -368,9 +368,9 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
 
 
-def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy, again: Again) -> Books:
+def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy, again: Again) -> GroupService:
     """Return the books of a run, over its database."""
-    return Books(
+    return GroupService(
         database,
         spec=run.runspec,
         terms=terms_of(run),
@@ -388,10 +388,10 @@ def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entr
     )
 
 
-def terms_of(run: Run) -> Terms:
+def terms_of(run: Run) -> LeaseTerms:
     """What all leases have in common, from the signed RunSpec and the settings."""
     spec, config = run.runspec, run.config
-    return Terms(
+    return LeaseTerms(
         staleness=spec.staleness,
         batch_groups=config.run.batch_groups,
         group_size=spec.group_size,

@@ -273,31 +273,31 @@ def _connect(path: Path, uri: str, prepare: Any) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    found = _schema(connection, path)
+    version = _schema(connection, path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE >> 10}")
     # Some systems' SQLite writes zeros over whatever is deleted: tokens that go would be written a second time.
     connection.execute("PRAGMA secure_delete = OFF")
-    if found < SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
         if _small(path):
             _check(connection, path)
-        _migrate(connection, path, found)
+        _migrate(connection, path, version)
     connection.execute("PRAGMA foreign_keys = ON")
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, found: int) -> None:
-    facts = {"file": path.name, "schema": found, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
-    if found and not _small(path):
+def _migrate(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    facts = {"file": path.name, "schema": version, "wanted": SCHEMA_VERSION, "megabytes": path.stat().st_size >> 20}
+    if version and not _small(path):
         log.info("migration of the database begun", **facts)
     migrate(
         connection,
-        found,
+        version,
         lambda what, seconds: log.info("migration of the database goes on", making=what, seconds=seconds),
     )
     # What a migration wrote is a WAL as long as the tables that it made, and would stay so long.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    if found:
+    if version:
         log.info("database migrated", **facts)
 
 
@@ -308,9 +308,9 @@ def check(path: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if found != "ok":
-        raise _corrupt(path, found)
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise _corrupt(path, verdict)
 
 
 def marks(values: Sized) -> str:
@@ -323,20 +323,20 @@ def _small(path: Path) -> bool:
 
 
 def _schema(connection: sqlite3.Connection, path: Path) -> int:
-    found: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if not 0 <= found <= SCHEMA_VERSION:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 <= version <= SCHEMA_VERSION:
         raise WrongSchema(
-            f"{path} has schema {found}, this program knows {SCHEMA_VERSION}: use the version that made it"
+            f"{path} has schema {version}, this program knows {SCHEMA_VERSION}: use the version that made it"
         )
-    return found
+    return version
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     """A reader writes nothing: it cannot migrate."""
-    found = _schema(connection, path)
-    if found < SCHEMA_VERSION:
+    version = _schema(connection, path)
+    if version < SCHEMA_VERSION:
         raise WrongSchema(
-            f"{path} has schema {found}, this program reads {SCHEMA_VERSION}: start the coordinator once, which"
+            f"{path} has schema {version}, this program reads {SCHEMA_VERSION}: start the coordinator once, which"
             " brings the file up to date"
         )
 

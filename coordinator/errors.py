@@ -1,7 +1,7 @@
 """The exit code of each error that ends a command of the operator. runtime/cli_errors.py knows those of the machine."""
 
 from coordinator.database import InUse
-from coordinator.run.run_folder import Busy
+from coordinator.run.run_folder import FolderInUse
 from coordinator.run.signing import Untrusted
 from p2p.errors import BadSignature, Stale, Unreachable
 from runtime.exit_codes import Exit
@@ -9,7 +9,7 @@ from weights.errors import BadSnapshot, StoreBusy, StoreCorrupt
 
 _CODES: tuple[tuple[tuple[type[BaseException], ...], Exit], ...] = (
     ((Untrusted, BadSignature, Stale), Exit.TRUST),
-    ((Busy, StoreBusy, InUse), Exit.TEMPORARY),
+    ((FolderInUse, StoreBusy, InUse), Exit.TEMPORARY),
     ((BadSnapshot, StoreCorrupt), Exit.CONFIG),
     ((Unreachable,), Exit.UNREACHABLE),
 )

@@ -4,7 +4,7 @@ Rules
 1. The first write of an iteration opens the transaction. Its commit is the next callback of the loop, so that every
    request, verdict and tick that runs until then shares one fsync.
 2. Durable before visible: a part that tells a peer or another process of what it wrote or read awaits `durable` first.
-   Answers do so in `Control.serve`, batches and new versions in `Training`.
+   Answers do so in `RequestHandler.serve`, batches and new versions in `Training`.
 3. Nothing awaits inside. `Database.transaction` is then a savepoint: one part fails alone and undoes no other.
    A part that is still open at the commit is a bug, and fails it.
 4. A commit that fails is final: every `durable` that waited raises its fault, and so does every later statement. No

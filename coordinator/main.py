@@ -44,8 +44,8 @@ def serve_until_stopped(run: "Run") -> None:
 
 def tcp_ports(addresses: Sequence[str]) -> list[tuple[str, int]]:
     """(IP address, port) of each multiaddress that is TCP over IP and nothing more."""
-    listening = [found for found in map(address_of, addresses) if found.is_listening]
-    return [(found.host, found.port) for found in listening if found.port is not None]
+    listening = [matches for matches in map(address_of, addresses) if matches.is_listening]
+    return [(matches.host, matches.port) for matches in listening if matches.port is not None]
 
 
 def check_port(host: str, port: int, fix: str) -> None:

@@ -411,12 +411,12 @@ SCRIPT = "".join(part.script for parts in MIGRATIONS for part in parts)
 """All of it, for a database without history."""
 
 
-def migrate(connection: sqlite3.Connection, found: int, tell: Callable[[str, int], None]) -> None:
-    """Bring a database of schema `found` to `SCHEMA_VERSION`, in one transaction (rule 2). `tell`: called with what a
+def migrate(connection: sqlite3.Connection, version: int, tell: Callable[[str, int], None]) -> None:
+    """Bring a database of schema `version` to `SCHEMA_VERSION`, in one transaction (rule 2). `tell`: called with what a
     part makes and the seconds it has worked, once a part has worked for `PATIENCE` seconds, and again as often."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for part in (part for parts in MIGRATIONS[found:] for part in parts):
+        for part in (part for parts in MIGRATIONS[version:] for part in parts):
             with_progress(connection, part, tell)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")

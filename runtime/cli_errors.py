@@ -47,15 +47,15 @@ def run_command(command: Callable[[], int | None], program: str, own_code: OwnCo
         return command() or Exit.OK
     except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         fault, code = _foremost(error, own_code)
-        print_error(program, _line(fault, code))
+        print_error(program, _sentence(fault, code))
         if os.environ.get(DEBUG):
             traceback.print_exception(error)
         return code
 
 
-def print_error(program: str, line: str) -> None:
+def print_error(program: str, message: str) -> None:
     """Print one line on stderr, the program's name first."""
-    print(f"{program}: {' '.join(line.split())}", file=sys.stderr)
+    print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
 
 
 def exit_code(error: BaseException, own_code: OwnCode) -> Exit:
@@ -76,7 +76,7 @@ def _foremost(error: BaseException, own_code: OwnCode) -> tuple[BaseException, E
     return next((pair for pair in coded if pair[1] is not Exit.INTERNAL), coded[0])
 
 
-def _line(fault: BaseException, code: Exit) -> str:
+def _sentence(fault: BaseException, code: Exit) -> str:
     if code is Exit.INTERRUPTED:
         return "interrupted"
     if code is Exit.INTERNAL:

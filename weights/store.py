@@ -11,7 +11,7 @@
 2. The index is SQLite with WAL and synchronous=FULL: what a call has returned survives power loss. A row whose file
    is gone or has another size is dropped at open: it can be fetched again.
 3. The hash of a payload and the root of a snapshot were checked by the caller: as the file was written (`diff.encode`,
-   `edges.remake`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). Nothing is hashed
+   `edges.rebuild`, `diff.apply`), or chunk by chunk as it was fetched (p2p/swarm/payload_file.py). Nothing is hashed
    here again.
 4. `collect` drops the oldest (era, version) first, and never one that is to be kept.
 5. One process at a time has the store open (flock). Within it any thread may call. `StoreReader` takes no lock and

@@ -34,14 +34,14 @@ from coordinator.learner.messages import Export, ExportedEdge
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.rollouts.request_handler import Asked, Control
+from coordinator.rollouts.request_handler import Asked, RequestHandler
 from coordinator.rollouts.verification import sampled_tokens
 from coordinator.run import model_folder, setup
 from coordinator.run.setup import Run
-from coordinator.training.evaluation import Exam
+from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.model_loops import looks_of
 from coordinator.training.model_processes import restarts
 from coordinator.training.scorer_weights import ScorerWeights
@@ -93,13 +93,13 @@ def joined(
         yield lambda: portal.call(run_groups, groups)
 
 
-class Measuring(Control):
+class Measuring(RequestHandler):
     """Requests of one node, which gets as many leases as `open` has allowed, and what they cost it."""
 
     def __init__(
         self,
         run: Run,
-        books: Books,
+        books: GroupService,
         publisher: Publisher,
         history: History,
         arrived: asyncio.Event,
@@ -131,7 +131,7 @@ class Measuring(Control):
         return Measured(self._tokens, cpu, wall)
 
     def lease(self, asked: Asked, ask: LeaseRequest) -> bytes | Refusal:
-        """See `Control`."""
+        """See `RequestHandler`."""
         given = self._count("leases")
         if given >= self._allowed:
             return refusal("paused", retry_after=_RETRY)
@@ -140,7 +140,7 @@ class Measuring(Control):
         return super().lease(asked, ask)
 
     def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
-        """See `Control`."""
+        """See `RequestHandler`."""
         known = self._count("submissions")
         answer = super().submit(asked, data)
         if self._count("submissions") > known:
@@ -150,7 +150,7 @@ class Measuring(Control):
         return answer
 
     def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
-        """See `Control`."""
+        """See `RequestHandler`."""
         answer = super().verdicts(asked, ask)
         if ask.confirmed and self._count("verdicts WHERE confirmed") == self._allowed:
             self._ended = self.cpu(), time.perf_counter()
@@ -228,10 +228,10 @@ def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
             process.kill()  # its engine ends by itself when the pipe closes
 
 
-def _books(run: Run, database: Database) -> Books:
+def _books(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
-    return Books(
+    return GroupService(
         database, spec=run.runspec, terms=terms_of(run), prompts=TaskPrompts([run.task], text, seed=0),
         tasks={(run.task.name, run.task.version): run.task}, text=text, entropy=os.urandom,
         seal=lambda kind, payload: seal(kind, run.id, payload, keys[ROLES[kind]]),
@@ -256,7 +256,12 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
 
 
 def _scoring(
-    run: Run, scorer: SupervisedEngine, books: Books, publisher: Publisher, history: History, arrived: asyncio.Event
+    run: Run,
+    scorer: SupervisedEngine,
+    books: GroupService,
+    publisher: Publisher,
+    history: History,
+    arrived: asyncio.Event,
 ) -> Scoring:
     """One short evaluation of version 0, which warms it up, then verdicts."""
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
@@ -265,13 +270,13 @@ def _scoring(
     )
     return Scoring(
         scorer=scorer, books=books, publisher=publisher,
-        history=history, exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+        history=history, exam=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
         weights=weights, looks=looks_of(run, scorer, books, publisher), evaluate_every=1, clock=time.time,
         arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip
 
 
-async def _publish(run: Run, snapshot: Path, books: Books, publisher: Publisher, network: ThreadedPeer) -> None:
+async def _publish(run: Run, snapshot: Path, books: GroupService, publisher: Publisher, network: ThreadedPeer) -> None:
     """Version 0 in full, as the learner exports it."""
     opened, payload = Snapshot(snapshot), snapshot.with_suffix(".edge")
     encode_full(opened, payload)

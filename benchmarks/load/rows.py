@@ -19,7 +19,7 @@ import numpy as np
 
 from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
 from coordinator.rollouts.prompts import Prompts
-from coordinator.rollouts.verdicts import LeaseEnd, weight
+from coordinator.rollouts.verdicts import LeaseOutcome, weight
 from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id
 from p2p.wire_types import encode
@@ -169,7 +169,7 @@ class Rows:
     ) -> tuple[Any, ...]:
         """The ledger's entry of a lease's end."""
         size = self._shape.group_size if total else 0
-        end = LeaseEnd(
+        end = LeaseOutcome(
             node=self._peers[node],
             lease=lease.id,
             era=lease.era,

@@ -3,13 +3,13 @@
 Keys are free, so an entry for each of their leases would let anybody fill the ledger for ever.
 
 Rules
-1. A new key's lease that expired, or whose group was refused, ends by a row of `ends`: its LeaseEnd, written in the
+1. A new key's lease that expired, or whose group was refused, ends by a row of `ends`: its LeaseOutcome, written in the
    transaction of its receipt. An accepted group has an entry of its own, and so has every end of a known key's lease.
 2. Once the oldest row without an entry is `TOGETHER` old, the oldest of them (at most `MOST`) go into one entry
    `leases.ended`: their number, the root of the Merkle tree (RFC 6962, SHA-256) over the LeaseEnds in the order of
    their leases' ids, and what they came to by key.
 3. A receipt cannot name an entry that is still to come: it names entry 0, and its `entry_hash` is the hash of the leaf
-   that its LeaseEnd is in that tree. It stays so when the entry is there.
+   that its LeaseOutcome is in that tree. It stays so when the entry is there.
 4. The rows are what proves rule 3. Those of one entry go together, `KEPT` after it; its root and counts stay. A group
    that comes for such a lease then is answered like one for a lease that never was.
 """
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import WRONG, Counts, Ended
+from coordinator.accounts.ledger_facts import WRONG, LeaseCounts, LeasesEnded
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from p2p.swarm import merkle
@@ -35,15 +35,15 @@ MOST = 4096
 """Ends of one entry: few enough that nothing else waits for it."""
 
 
-class Place(NamedTuple):
+class LedgerPosition(NamedTuple):
     """Where a lease's end stands in the ledger, as its receipt says it (rule 3)."""
 
     entry: int
     hash: bytes
 
 
-class _End(msgspec.Struct, frozen=True):
-    """Of a LeaseEnd (coordinator/rollouts/verdicts.py)."""
+class _StoredEnd(msgspec.Struct, frozen=True):
+    """Of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
 
     node: str
     code: str
@@ -53,19 +53,19 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def place_of(document: bytes) -> Place:
-    """Return the place of an encoded LeaseEnd that has no entry of its own."""
-    return Place(0, merkle.leaf_hash(document, sha256))
+def place_of(document: bytes) -> LedgerPosition:
+    """Return the place of an encoded LeaseOutcome that has no entry of its own."""
+    return LedgerPosition(0, merkle.leaf_hash(document, sha256))
 
 
-def ended(documents: list[bytes]) -> Ended:
+def ended(documents: list[bytes]) -> LeasesEnded:
     """Return the facts of the entry over these LeaseEnds, encoded, in the order of their leases' ids."""
     expired, refused, wrong = Counter[str](), Counter[str](), Counter[str]()
-    for end in (msgspec.msgpack.decode(document, type=_End) for document in documents):
+    for end in (msgspec.msgpack.decode(document, type=_StoredEnd) for document in documents):
         (expired if end.code == "expired" else refused)[end.node] += 1
         wrong[end.node] += end.code in WRONG
-    counts = [Counts(node, expired[node], refused[node], wrong[node]) for node in sorted(expired | refused)]
-    return Ended(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
+    counts = [LeaseCounts(node, expired[node], refused[node], wrong[node]) for node in sorted(expired | refused)]
+    return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
 
 
 class Ends:
@@ -76,12 +76,12 @@ class Ends:
         self._ledger = ledger
         self._accounts = accounts
 
-    def put(self, lease: bytes, document: bytes, now: int) -> Place:
-        """Keep the end of a lease, an encoded LeaseEnd, as part of the caller's transaction."""
+    def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
+        """Keep the end of a lease, an encoded LeaseOutcome, as part of the caller's transaction."""
         self._database.do("INSERT INTO ends VALUES (?, ?, ?, NULL)", (lease, now, document))
         return place_of(document)
 
-    def find(self, lease: bytes) -> Place | None:
+    def find(self, lease: bytes) -> LedgerPosition | None:
         """Return where the end of a lease stands, if it stands here."""
         document = self._database.value("SELECT document FROM ends WHERE lease = ?", (lease,))
         return None if document is None else place_of(document)

@@ -37,8 +37,8 @@ class Remark(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Counts(msgspec.Struct, frozen=True, array_like=True):
-    """The sum of one key's leases of an `Ended`. `refused`: groups, of which `wrong` by the scorer's pass."""
+class LeaseCounts(msgspec.Struct, frozen=True, array_like=True):
+    """The sum of one key's leases of a `LeasesEnded`. `refused`: groups, of which `wrong` by the scorer's pass."""
 
     node: str
     expired: int
@@ -46,18 +46,18 @@ class Counts(msgspec.Struct, frozen=True, array_like=True):
     wrong: int
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class LeasesEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of `leases.ended`: the ends of new keys' leases that earned nothing. `root`: of the Merkle tree (SHA-256)
     over their LeaseEnds, in the order of their leases' ids. `counts`: in the order of the nodes' peer ids."""
 
     rules: int = RULES
     ends: int
     root: bytes
-    counts: list[Counts]
+    counts: list[LeaseCounts]
 
 
-class _End(msgspec.Struct, frozen=True):
-    """Of a LeaseEnd (coordinator/rollouts/verdicts.py)."""
+class _CountedEnd(msgspec.Struct, frozen=True):
+    """Of a LeaseOutcome (coordinator/rollouts/verdicts.py)."""
 
     node: str
     code: str
@@ -94,17 +94,17 @@ def changes(entry: Entry) -> list[tuple[str, Change]]:
 
 
 def _accepted(entry: Entry) -> list[tuple[str, Change]]:
-    node = msgspec.msgpack.decode(entry.facts, type=_End).node
+    node = msgspec.msgpack.decode(entry.facts, type=_CountedEnd).node
     return [(node, lambda account: account._replace(accepted=account.accepted + 1, groups=account.groups + 1))]
 
 
 def _refused(entry: Entry) -> list[tuple[str, Change]]:
-    end = msgspec.msgpack.decode(entry.facts, type=_End)
+    end = msgspec.msgpack.decode(entry.facts, type=_CountedEnd)
     return [(end.node, _counted(1, int(end.code in WRONG)))]
 
 
 def _ended(entry: Entry) -> list[tuple[str, Change]]:
-    counts = msgspec.msgpack.decode(entry.facts, type=Ended).counts
+    counts = msgspec.msgpack.decode(entry.facts, type=LeasesEnded).counts
     return [(one.node, _counted(one.refused, one.wrong)) for one in counts if one.refused]
 
 

@@ -43,7 +43,7 @@ SAVED_AT_ONCE = 1_000
 """Nodes whose signs of life are written in one call of `save`."""
 
 
-class Roster:
+class NodeRegistry:
     """The node table, and the world's view of it. A node is its public key, 32 bytes."""
 
     def __init__(self, database: Database) -> None:
@@ -53,7 +53,7 @@ class Roster:
         """Nodes whose turn it is to be saved, and when they were seen."""
         self._saved = 0
 
-    def hello(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
+    def register(self, node: bytes, hello: Hello, record: VerifiedRecord | None, now: int) -> None:
         """A node has introduced itself, for the first time or again. `record`: its own, opened; None: it is too old, or
         from ahead. Of two the one issued later is kept."""
         known = self._record(node)
@@ -76,10 +76,10 @@ class Roster:
             ),
         )
         self._make_room(node)
-        found = self.sightings.meet(node, now, worked=self.admitted(node))
-        if found.since is None or now - found.seen > AWAY:
-            found.since = now
-        found.seen = now
+        sighting = self.sightings.meet(node, now, worked=self.admitted(node))
+        if sighting.since is None or now - sighting.seen > AWAY:
+            sighting.since = now
+        sighting.seen = now
 
     def introduced(self, node: bytes) -> bool:
         """Whether this node ever said hello, and was welcome."""
@@ -87,25 +87,25 @@ class Roster:
 
     def here_since(self, node: bytes) -> int | None:
         """Since when a node is in touch with this process, short breaks aside; None: it has not said hello."""
-        found = self.sightings.find(node)
-        return None if found is None else found.since
+        sighting = self.sightings.find(node)
+        return None if sighting is None else sighting.since
 
     def admitted(self, node: bytes) -> bool:
         """Whether work of this node was ever accepted."""
         query = "SELECT EXISTS (SELECT 1 FROM sums WHERE node = ? AND verdict = 'accepted')"
         return bool(self._database.value(query, (node,)))
 
-    def saw(self, node: bytes, now: int, version: int | None = None) -> None:
+    def seen(self, node: bytes, now: int, version: int | None = None) -> None:
         """Note a sign of life of a known node, and the version that it holds. Only another version is written at once:
         where nothing changed nothing is written (`save`)."""
         worked = self._database.value("SELECT weight > 0 FROM nodes WHERE key = ?", (node,))
         if worked is None:
             return
-        found = self.sightings.meet(node, now, worked=bool(worked))
-        found.seen = now
+        sighting = self.sightings.meet(node, now, worked=bool(worked))
+        sighting.seen = now
         self.sightings.unsaved(node)
-        if version is not None and found.version != version:
-            found.version = version
+        if version is not None and sighting.version != version:
+            sighting.version = version
             self._database.do("UPDATE nodes SET last_seen = ?, version = ? WHERE key = ?", (now, version, node))
 
     def save(self, now: int) -> None:
@@ -159,10 +159,10 @@ class Roster:
     ) -> list[VerifiedRecord]:
         """At most `most` nodes with or without accepted work. `places`: how many were taken of each subnet."""
         query = f"SELECT addresses, {SERVED} FROM nodes WHERE (weight > 0) = ? ORDER BY last_seen DESC LIMIT ?"
-        found: list[VerifiedRecord] = []
+        told: list[VerifiedRecord] = []
         with contextlib.closing(self._database.each(query, (now, worked, LOOKED_AT * most))) as rows:
             for sealed, served in rows:
-                if len(found) == most:
+                if len(told) == most:
                     break
                 known = _read(sealed)
                 if known is None or not served or not known.addresses or expired(known, now):
@@ -170,8 +170,8 @@ class Roster:
                 subnets = {subnet for ip in _dialled_at(sealed) if (subnet := subnet_of(ip)) is not None}
                 if all(places[subnet] < PER_SUBNET for subnet in subnets):
                     places.update(subnets)
-                    found.append(known)
-        return found
+                    told.append(known)
+        return told
 
     def _record(self, node: bytes) -> VerifiedRecord | None:
         sealed: bytes | None = self._database.value("SELECT addresses FROM nodes WHERE key = ?", (node,))
@@ -182,8 +182,8 @@ class Roster:
 def _dialled_at(sealed: bytes) -> tuple[str, ...]:
     """The IP addresses at which a node is dialled itself (rule 2)."""
     known = _read(sealed)
-    direct = [found for found in map(address_of, known.addresses) if found.route != "relay"] if known else []
-    return tuple({found.host for found in direct if found.ip is not None})
+    direct = [sighting for sighting in map(address_of, known.addresses) if sighting.route != "relay"] if known else []
+    return tuple({sighting.host for sighting in direct if sighting.ip is not None})
 
 
 @lru_cache(maxsize=4096)

@@ -51,7 +51,7 @@ class Strike(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedLease(msgspec.Struct, frozen=True, kw_only=True):
     """How a lease ended, or stands. `code`: "ok", a refusal code, "expired", "open" or "received"."""
 
     at: int
@@ -66,7 +66,7 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     key: KeyRow
     vouched: bool
     codes: dict[str, int]
-    last: list[Ended]
+    last: list[EndedLease]
     strikes: list[Strike]
     entries: list[str]
 
@@ -76,13 +76,13 @@ def listed(
 ) -> list[KeyRow]:
     """Return page `page` of the keys, `most` a page, the one seen last first. `rank`, `out`: only such ones. Raises
     `DatabaseFault`."""
-    with Database.read(path) as database, closing(database.each(_ALL)) as found:
-        chosen = (row for row in _rows(found, now) if _wanted(row, rank, out))
+    with Database.read(path) as database, closing(database.each(_ALL)) as rows:
+        chosen = (row for row in _rows(rows, now) if _wanted(row, rank, out))
         return list(islice(chosen, (page - 1) * most, page * most))
 
 
-def _rows(found: Iterator[tuple[Any, ...]], now: int) -> Iterator[KeyRow]:
-    for key, name, last_seen, *columns in found:
+def _rows(rows: Iterator[tuple[Any, ...]], now: int) -> Iterator[KeyRow]:
+    for key, name, last_seen, *columns in rows:
         account = Account() if columns[0] is None else Account(*columns)
         yield _row(key, name, last_seen, account, at(account, now))
 
@@ -123,19 +123,20 @@ def shown(path: Path, peer: str, now: int) -> KeyReport:
         )
 
 
-def _last(database: Database, key: bytes) -> list[Ended]:
+def _last(database: Database, key: bytes) -> list[EndedLease]:
     rows = database.all(
         "SELECT coalesce(v.at, l.sent), lower(hex(l.id)), coalesce(v.code, l.state) FROM leases l"
         " LEFT JOIN verdicts v ON v.lease = l.id WHERE l.node = ? ORDER BY l.sent DESC, l.id LIMIT ?",
         (key, SHOWN),
     )
-    return [Ended(at=when, lease=lease, code=code) for when, lease, code in rows]
+    return [EndedLease(at=when, lease=lease, code=code) for when, lease, code in rows]
 
 
 def _strikes(database: Database, key: bytes, groups: int) -> list[Strike]:
     query = "SELECT at, code, lower(hex(evidence)) FROM strikes WHERE node = ? AND number > ? ORDER BY id DESC"
     return [
-        Strike(at=when, code=code, evidence=found) for when, code, found in database.all(query, (key, groups - WINDOW))
+        Strike(at=when, code=code, evidence=digest)
+        for when, code, digest in database.all(query, (key, groups - WINDOW))
     ]
 
 
@@ -155,14 +156,14 @@ def lines(rows: Sequence[KeyRow]) -> list[str]:
         seen = minute(row.last_seen) if row.last_seen else "never"
         table.append((row.node, str(row.accepted), str(row.groups), seen, _plain(row.name), row.standing))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+    return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
 
 def report_lines(report: KeyReport) -> list[str]:
     """Return a report for people."""
     key = report.key
     seen = minute(key.last_seen) if key.last_seen else "never"
-    found: list[tuple[str, list[str]]] = [
+    sections: list[tuple[str, list[str]]] = [
         ("node", [key.node]),
         ("name", [_plain(key.name)]),
         ("standing", [key.standing + (", vouched for" if report.vouched else "")]),
@@ -175,7 +176,7 @@ def report_lines(report: KeyReport) -> list[str]:
     ]
     return [
         f"{name if number == 0 else '':<13}{text}".rstrip()
-        for name, texts in found
+        for name, texts in sections
         for number, text in enumerate(texts or ["none"])
     ]
 

@@ -24,13 +24,13 @@ LATELY: Final = 120_000
 
 @dataclass(slots=True)
 class Sighting:
-    """`seen`: the last sign of life. `since`: when it came; None: it has not said hello to this process. `way`: by
+    """`seen`: the last sign of life. `since`: when it came; None: it has not said hello to this process. `route`: by
     which its last request came."""
 
     seen: int
     since: int | None = None
     version: int | None = None
-    way: Route | None = None
+    route: Route | None = None
 
 
 class Sightings:
@@ -54,22 +54,22 @@ class Sightings:
     def meet(self, node: bytes, now: int, *, worked: bool) -> Sighting:
         """Remember a node as met now, and return what is known of it. `worked`: its work was accepted."""
         kept, other = (self._worked, self._others) if worked else (self._others, self._worked)
-        found = kept.pop(node, None) or other.pop(node, None) or Sighting(now)
-        kept[node] = found
+        sighting = kept.pop(node, None) or other.pop(node, None) or Sighting(now)
+        kept[node] = sighting
         if len(kept) > (self._most_worked if worked else self._most_others):
             gone, _ = kept.popitem(last=False)
             self._unsaved.pop(gone, None)
             self._https.pop(gone, None)
-        return found
+        return sighting
 
-    def came(self, node: bytes, way: Route, now: int) -> None:
+    def seen_by(self, node: bytes, route: Route, now: int) -> None:
         """A request of a node came by a way. Nothing is noted of a node that is not remembered (rule 2)."""
-        found = self.find(node)
-        if found is None:
+        sighting = self.find(node)
+        if sighting is None:
             return
-        found.way = way
+        sighting.route = route
         before = self._https.pop(node, None)
-        if way == "https":
+        if route == "https":
             self._https[node] = (peer_id(node) if before is None else before[0], now)
 
     def over_https(self, now: int) -> set[str]:
@@ -87,9 +87,9 @@ class Sightings:
         unsaved, self._unsaved = self._unsaved, {}
         return [(node, one.seen) for node in unsaved if (one := self.find(node)) is not None]
 
-    def ways(self) -> dict[bytes, Route]:
+    def routes(self) -> dict[bytes, Route]:
         """Return by which way each node's last request came."""
-        return {node: one.way for node, one in self._all() if one.way is not None}
+        return {node: one.route for node, one in self._all() if one.route is not None}
 
     def _all(self) -> Iterator[tuple[bytes, Sighting]]:
         yield from self._worked.items()

@@ -30,7 +30,7 @@ from rich.text import Text
 
 from coordinator.demo import summary
 from coordinator.demo.demo_settings import NARROW, DemoOptions, DemoSettings, settings_of
-from coordinator.demo.processes import MARK, Crew, CrewFault
+from coordinator.demo.processes import MARK, CrewFault, ProcessGroup
 from coordinator.demo.screen import Screen, screen_for, working
 from coordinator.metrics.views import RunState
 from coordinator.run.run_folder import RunFolder
@@ -93,7 +93,7 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
     logs = folder / "logs"
     logs.mkdir()
     (folder / "tmp").mkdir()
-    crew = Crew(logs, environment(os.environ, folder))
+    crew = ProcessGroup(logs, environment(os.environ, folder))
     code, keep = int(Exit.INTERNAL), options.keep
     with _terminated_like_interrupted():
         try:
@@ -130,7 +130,7 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _demo(
-    options: DemoOptions, settings: DemoSettings, programs: Programs, crew: Crew, folder: Path, console: Console
+    options: DemoOptions, settings: DemoSettings, programs: Programs, crew: ProcessGroup, folder: Path, console: Console
 ) -> int:
     began = time.monotonic()
     with working(console, f"making the run: keys, and the model {settings.model}"):
@@ -139,7 +139,7 @@ def _demo(
     console.print(f"made in {time.monotonic() - began:.0f} s")
     crew.start(_COORDINATOR, programs.coordinator(folder / "run"))
     screen = screen_for(console)
-    play = Play(settings, programs, crew, folder, screen, faults=options.faults)
+    play = DemoRun(settings, programs, crew, folder, screen, faults=options.faults)
     try:
         final = play.run()
     finally:
@@ -151,20 +151,20 @@ def _judged(final: RunState, seconds: float, settings: DemoSettings, console: Co
     lines = ["", *summary.summary(final, seconds)]
     if not settings.whole:
         lines += ["", *summary.curve(final)]
-    found = summary.shortcomings(final, settings)
-    lines += ["", *(f"FAILED    {one}" for one in found)] if found else ["", "The demo went well."]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
-    return int(Exit.INTERNAL) if found else int(Exit.OK)
+    missing = summary.shortcomings(final, settings)
+    lines += ["", *(f"FAILED    {one}" for one in missing)] if missing else ["", "The demo went well."]
+    for text_line in lines:
+        console.print(Text(text_line), soft_wrap=True)
+    return int(Exit.INTERNAL) if missing else int(Exit.OK)
 
 
 @dataclass
-class Play:
+class DemoRun:
     """The demo from the coordinator's start to its end. `seconds`: since the nodes were started."""
 
     settings: DemoSettings
     programs: Programs
-    crew: Crew
+    crew: ProcessGroup
     folder: Path
     screen: Screen
     faults: bool
@@ -178,10 +178,10 @@ class Play:
         """The picture at the end. Raises `DemoFault`, `CrewFault`."""
         state = self._until(_START, lambda state: bool(state.invite), "the coordinator's invite")
         self.screen.say(f"the leaderboard is at {self.url}/")
-        for name, way in zip(self._cast(), self._ways, strict=True):
-            if way != "direct":
-                self.screen.say(_SAID[way].format(name=name))
-            self._join(name, state.invite, way)
+        for name, route in zip(self._cast(), self._routes, strict=True):
+            if route != "direct":
+                self.screen.say(_SAID[route].format(name=name))
+            self._join(name, state.invite, route)
         began = time.monotonic()
         while state.phase != "finished" and self.seconds < self.settings.seconds:
             self.screen.show(state, self.seconds, self.url)
@@ -201,14 +201,14 @@ class Play:
         return [_NAMES[place] if place < len(_NAMES) else f"node-{place + 1}" for place in range(self.settings.nodes)]
 
     @property
-    def _ways(self) -> list[Route]:
+    def _routes(self) -> list[Route]:
         narrow = NARROW if self.settings.ways else ()
         plain: list[Route] = ["direct"] * (self.settings.nodes - len(narrow))
         return [*plain, *narrow]
 
-    def _join(self, name: str, invite: str, way: Route = "direct") -> None:
+    def _join(self, name: str, invite: str, route: Route = "direct") -> None:
         self._nodes.append(name)
-        self.crew.start(name, self.programs.node(invite, self.folder / name, name, way))
+        self.crew.start(name, self.programs.node(invite, self.folder / name, name, route))
 
     def _act(self, state: RunState) -> None:
         """Rule 3, once each, at their share of the steps."""
@@ -219,7 +219,7 @@ class Play:
             self.screen.say(f"step {state.step}: {_LATE} joins late")
             self._join(_LATE, state.invite)
         if share >= self.settings.kill_at and self._victim is None and len(self._nodes) > 1:
-            self._victim = self._nodes[max(0, min(2, self._ways.count("direct")) - 1)]
+            self._victim = self._nodes[max(0, min(2, self._routes.count("direct")) - 1)]
             self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
             self.crew.kill(self._victim)
 
@@ -295,17 +295,17 @@ def _coordinator_argv(home: Path) -> list[str]:
     return [sys.executable, "-m", "coordinator.cli", "run", "--home", str(home), "--port", "0"]
 
 
-def _node_argv(invite: str, home: Path, name: str, way: Route) -> list[str]:
-    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[way]]
+def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
+    chosen = ["--gpu", "cpu", "--home", str(home), "--name", name, *_CHOSEN[route]]
     return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
 
 
-def _tell(console: Console, crew: Crew, fault: Exception) -> None:
+def _tell(console: Console, crew: ProcessGroup, fault: Exception) -> None:
     console.print(Text(f"FAILED    {fault}"), soft_wrap=True)
     for name in getattr(fault, "logs", getattr(fault, "names", ())):
         console.print(Text(f"\nthe last of {name}'s log:"))
-        for line in crew.tail(name):
-            console.print(Text(f"  {line}"), soft_wrap=True)
+        for text_line in crew.tail(name):
+            console.print(Text(f"  {text_line}"), soft_wrap=True)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class _Member:
 
 
 @dataclass
-class Crew:
+class ProcessGroup:
     """`logs`: folder of one log file a process. `env`: of all processes; it has `MARK`."""
 
     logs: Path
@@ -134,12 +134,12 @@ class Crew:
 
     def _marked(self) -> list[psutil.Process]:
         """The living processes of this crew, wherever they hang in the tree."""
-        found = []
+        pids = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
                 if process.environ().get(MARK) == self.env[MARK] and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return [process for process in found if process.pid != os.getpid()]
+                    pids.append(process)
+        return [process for process in pids if process.pid != os.getpid()]
 
     @staticmethod
     def _signal(member: _Member, number: signal.Signals) -> None:

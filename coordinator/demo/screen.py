@@ -23,7 +23,7 @@ QUIET = 30.0
 class Screen(Protocol):
     """`say`: something happened. `show`: the run as it is now; `seconds`: since it began, `url`: of its page."""
 
-    def say(self, line: str) -> None: ...
+    def say(self, text_line: str) -> None: ...
 
     def show(self, state: RunState, seconds: float, url: str) -> None: ...
 
@@ -37,8 +37,8 @@ class PlainScreen:
         self._write, self._clock = write, clock
         self._last: tuple[float, int, int] | None = None
 
-    def say(self, line: str) -> None:
-        self._write(line)
+    def say(self, text_line: str) -> None:
+        self._write(text_line)
 
     def show(self, state: RunState, seconds: float, url: str) -> None:
         now = (self._clock(), state.step, state.accepted)
@@ -58,8 +58,8 @@ class LiveScreen:
         self._console = console
         self._live: Live | None = None
 
-    def say(self, line: str) -> None:
-        (self._live.console if self._live else self._console).print(Text(line), soft_wrap=True)
+    def say(self, text_line: str) -> None:
+        (self._live.console if self._live else self._console).print(Text(text_line), soft_wrap=True)
 
     def show(self, state: RunState, seconds: float, url: str) -> None:
         if self._live is None:
@@ -77,7 +77,7 @@ def screen_for(console: Console) -> Screen:
     return (
         LiveScreen(console)
         if console.is_terminal
-        else PlainScreen(lambda line: console.print(Text(line), soft_wrap=True))
+        else PlainScreen(lambda text_line: console.print(Text(text_line), soft_wrap=True))
     )
 
 

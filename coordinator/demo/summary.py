@@ -41,25 +41,27 @@ def sparkline(values: Sequence[float], low: float, high: float, width: int = _WI
 
 def shortcomings(state: RunState, settings: DemoSettings) -> list[str]:
     """One sentence for each rule that does not hold; none: the demo was good."""
-    found = []
+    missing = []
     if len(state.evaluations) < 2:
-        found.append("there are no two evaluations to compare")
+        missing.append("there are no two evaluations to compare")
     for kind, least in zip(KINDS, (settings.least_rise, settings.least_greedy_rise), strict=True):
         rise = gain(state, kind)
         if rise is not None and least is not None and rise < least:
             rose, wanted = apart(rise, least, decimals=3)
-            found.append(f"held-out {kind} accuracy rose by {rose}, wanted {wanted}")
+            missing.append(f"held-out {kind} accuracy rose by {rose}, wanted {wanted}")
     decided = state.accepted + sum(state.refused.values())
     if state.undecided or state.received != decided:
-        found.append(f"{state.received} groups were received, but {decided} have a final state")
+        missing.append(f"{state.received} groups were received, but {decided} have a final state")
     if settings.whole and state.step < settings.steps:
-        found.append(f"{state.step} of {settings.steps} steps were made")
-    came = {_way(node) for node in state.nodes if node.accepted}
-    found += [
-        f"no work was accepted of a node that comes {_WAYS[way]}" for way in NARROW if settings.ways and way not in came
+        missing.append(f"{state.step} of {settings.steps} steps were made")
+    came = {_route(node) for node in state.nodes if node.accepted}
+    missing += [
+        f"no work was accepted of a node that comes {_WAYS[route]}"
+        for route in NARROW
+        if settings.ways and route not in came
     ]
-    found += [f"a process of the coordinator died: {fault}" for fault in state.faults]
-    return found
+    missing += [f"a process of the coordinator died: {fault}" for fault in state.faults]
+    return missing
 
 
 def gain(state: RunState, kind: Kind = "sampled") -> float | None:
@@ -144,16 +146,16 @@ def _points(state: RunState) -> list[tuple[str, str]]:
 
 def _ways(state: RunState) -> list[tuple[str, str]]:
     """By which way each node came, where it was not the plain one for all."""
-    if not {_way(node) for node in state.nodes} & set(NARROW):
+    if not {_route(node) for node in state.nodes} & set(NARROW):
         return []
-    ways = [("", f"{node.name} {_WAYS[_way(node)]}") for node in state.nodes]
+    ways = [("", f"{node.name} {_WAYS[_route(node)]}") for node in state.nodes]
     relayed = f"the coordinator relayed {state.relayed_bytes / 1e3:.1f} kB between nodes"
     return [("ways", ways[0][1]), *ways[1:], ("", relayed)]
 
 
-def _way(node: NodeRow) -> str | None:
+def _route(node: NodeRow) -> str | None:
     """The narrowest that it goes."""
-    return "relay" if node.way == "direct" and node.reached == "relay" else node.way
+    return "relay" if node.route == "direct" and node.reached == "relay" else node.route
 
 
 def _accuracy(one: Evaluation, kind: Kind) -> float:

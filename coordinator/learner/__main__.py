@@ -10,11 +10,11 @@ def main() -> NoReturn:
     pipe = Pipe()
     from transformers.utils import logging
 
-    from coordinator.learner.call_handlers import Handlers
+    from coordinator.learner.call_handlers import LearnerHandlers
     from coordinator.learner.messages import BEGUN, Begun
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    pipe.serve(Handlers(lambda step: pipe.notify(BEGUN, Begun(step=step))).by_method())
+    pipe.serve(LearnerHandlers(lambda step: pipe.notify(BEGUN, Begun(step=step))).by_method())
 
 
 if __name__ == "__main__":

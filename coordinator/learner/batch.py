@@ -20,7 +20,7 @@ from coordinator.learner import advantages
 from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 
 
-class Row(NamedTuple):
+class TrainRow(NamedTuple):
     """One rollout. `tokens`: prompt and transcript. `targets`: positions that were sampled. `age`: learner/age.py."""
 
     tokens: Tokens
@@ -49,7 +49,7 @@ class MicroBatch(NamedTuple):
 class Rows(NamedTuple):
     """`groups`: the rows of each group that has a signal. `zero_variance`: number of groups that have none."""
 
-    groups: list[list[Row]]
+    groups: list[list[TrainRow]]
     zero_variance: int
 
 
@@ -64,7 +64,7 @@ def rows(batch: TrainBatch, kind: str) -> Rows:
     return Rows(kept, scored.zero_variance)
 
 
-def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> Row:
+def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> TrainRow:
     mask = np.repeat(np.arange(len(sample.turns)) % 2 == 0, sample.turns)
     start = len(group.prompt)
     targets = start + np.flatnonzero(mask)
@@ -74,19 +74,19 @@ def _row(group: TrainGroup, sample: TrainSample, advantage: float, age: int) -> 
         raise BadBatch(f"group {group.id.hex()}: {len(sample.behaviour)} log-probabilities for {len(targets)} tokens")
     if not start:
         raise BadBatch(f"group {group.id.hex()}: the prompt is empty, so nothing predicts the first token")
-    return Row(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age)
+    return TrainRow(np.concatenate([group.prompt, sample.tokens]), targets, sample.behaviour, advantage, age)
 
 
-def split(groups: Sequence[list[Row]], minibatches: int) -> list[list[Row]]:
+def split(groups: Sequence[list[TrainRow]], minibatches: int) -> list[list[TrainRow]]:
     """The rows of each mini-batch, at most `minibatches` of them, none empty. Whole groups are dealt out in turn, so
     that a batch sorted by age gives each mini-batch the same ages."""
     dealt = [list(groups[start::minibatches]) for start in range(minibatches)]
     return [[row for group in part for row in group] for part in dealt if part]
 
 
-def pack(mini: Sequence[Row], budget: int) -> Iterator[MicroBatch]:
+def pack(mini: Sequence[TrainRow], budget: int) -> Iterator[MicroBatch]:
     """Micro-batches of at most `budget` padded tokens: rows sorted by length, so that little is padding."""
-    part: list[Row] = []
+    part: list[TrainRow] = []
     for row in sorted(mini, key=lambda row: len(row.tokens)):
         if part and len(row.tokens) * (len(part) + 1) > budget:
             yield _pad(part)
@@ -96,7 +96,7 @@ def pack(mini: Sequence[Row], budget: int) -> Iterator[MicroBatch]:
         yield _pad(part)
 
 
-def _pad(part: Sequence[Row]) -> MicroBatch:
+def _pad(part: Sequence[TrainRow]) -> MicroBatch:
     width = max(len(row.tokens) for row in part)
     counts = torch.tensor([len(row.targets) for row in part])
     targets = torch.from_numpy(np.concatenate([row.targets for row in part]))

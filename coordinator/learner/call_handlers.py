@@ -21,7 +21,7 @@ class NotOpen(Exception):
     """`step` before `open`, or after a step that failed."""
 
 
-class Handlers:
+class LearnerHandlers:
     """One session at a time. `begun`: called with the step whose batch is about to be computed."""
 
     def __init__(self, begun: Callable[[int], None] = lambda step: None) -> None:

@@ -97,7 +97,7 @@ def save(folder: Path, era: int, step: int, finished: Callable[[], State], tenso
         if target.exists():
             _discard(target)
         move(partial, target)
-    for old in _found(folder)[KEPT:]:
+    for old in _checkpoint_files(folder)[KEPT:]:
         _discard(old)
     return target
 
@@ -106,8 +106,8 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole, or None where there has never been one. `report` gets a sentence for each
     that is not. Raises CheckpointError."""
     _clear_leftovers(folder)
-    found = _found(folder)
-    for path in found:
+    files = _checkpoint_files(folder)
+    for path in files:
         try:
             return _read(path)
         except (_Corrupt, OSError) as fault:
@@ -116,7 +116,7 @@ def load(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
             if aside.exists():
                 shutil.rmtree(aside)
             move(path, aside)
-    if found or list(folder.glob("corrupt-*")):
+    if files or list(folder.glob("corrupt-*")):
         raise CheckpointError(
             f"no checkpoint in {folder} can be read: put one back from a backup, or move the folder away to go on from "
             "the published version in a new era"
@@ -138,7 +138,7 @@ def _read(path: Path) -> Checkpoint:
         raise _Corrupt(str(error)) from error
 
 
-def _found(folder: Path) -> list[Path]:
+def _checkpoint_files(folder: Path) -> list[Path]:
     """Checkpoints, newest first: by era, then step, because a later era may go on from an earlier step."""
     return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
 

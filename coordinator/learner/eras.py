@@ -23,14 +23,14 @@ from typing import NamedTuple
 FIRST_ERA = 1
 
 
-class Known(NamedTuple):
+class KnownVersion(NamedTuple):
     """A version that was made or published, and its content root."""
 
     version: int
     root: bytes
 
 
-def covers(published: Known | None, export: Known | None, before: Known | None) -> bool:
+def covers(published: KnownVersion | None, export: KnownVersion | None, before: KnownVersion | None) -> bool:
     """Return whether a checkpoint covers the last `published` version (rule 1). `export`: what the checkpoint exports.
     `before`: the version published before that one. Without any published version there must not have been one."""
     return before is None if published is None else published in (export, before)
@@ -41,6 +41,6 @@ def next_era(last: int, now: float) -> int:
     return max(last + 1, int(now))
 
 
-def first_version(known: Sequence[Known | None]) -> int:
+def first_version(known: Sequence[KnownVersion | None]) -> int:
     """Return the number with which a new era begins: above all that are `known`, so that none is used twice."""
     return 1 + max((one.version for one in known if one is not None), default=-1)

@@ -81,14 +81,14 @@ def adopt(snapshot: Path, version: int, folder: Path) -> Path:
 
 def _diff(base: Base, new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-from-{base.version:010d}.edge"
-    made = encode(Snapshot(Path(base.snapshot), root=base.root), new, path)
-    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path), hashed=hashed(path, made.hash))
+    payload = encode(Snapshot(Path(base.snapshot), root=base.root), new, path)
+    return ExportedEdge(base=base.version, base_root=base.root, payload=str(path), hashed=hashed(path, payload.hash))
 
 
 def _full(new: Snapshot, version: int, folder: Path) -> ExportedEdge:
     path = folder / f"v{version:010d}-full.edge"
-    made = encode_full(new, path)
-    return ExportedEdge(base=None, base_root=None, payload=str(path), hashed=hashed(path, made.hash))
+    payload = encode_full(new, path)
+    return ExportedEdge(base=None, base_root=None, payload=str(path), hashed=hashed(path, payload.hash))
 
 
 def starts(version: int, published: Sequence[Base], anchor: Base | None) -> list[Base]:

@@ -27,7 +27,7 @@ DPPO_LOG_RATIO = 1e-3
 _LOG_BOUND = 20.0
 
 
-class Terms(NamedTuple):
+class LossInputs(NamedTuple):
     """What an objective sees: float32 [n] each, one value a sampled token. `rollout`: int64 [n], which rollout of
     the micro-batch the token belongs to; a rollout is never split between micro-batches."""
 
@@ -46,7 +46,7 @@ class TokenLoss(NamedTuple):
     truncated: Tensor
 
 
-Objective = Callable[[Terms, Hyper], TokenLoss]
+Objective = Callable[[LossInputs, Hyper], TokenLoss]
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def _clip_surrogate(u: Tensor, advantage: Tensor, low: float, high: float) -> tu
     return surrogate, clipped
 
 
-def decoupled(terms: Terms, hyper: Hyper) -> TokenLoss:
+def decoupled(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- min(q/b, C) * min(u A, clip(u, 1 - eps_low, 1 + eps_high) A), u = p/q, C = `truncation`.
 
     Decoupled PPO (arXiv 2110.00641), as AReaL uses it for staleness (arXiv 2505.24298), its behaviour weight
@@ -77,7 +77,7 @@ def decoupled(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(-weight.clamp(max=hyper.truncation) * surrogate, clipped, truncated)
 
 
-def grpo(terms: Terms, hyper: Hyper) -> TokenLoss:
+def grpo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- min(r A, clip(r, 1 - eps_low, 1 + eps_high) A), r = p/b: the plain objective, clipped against the behaviour.
 
     DeepSeekMath (arXiv 2402.03300), eq. 3. Stale tokens outside the clip teach nothing at all.
@@ -87,7 +87,7 @@ def grpo(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(-surrogate, clipped, torch.zeros_like(clipped))
 
 
-def two_sided(terms: Terms, hyper: Hyper) -> TokenLoss:
+def two_sided(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """As `grpo`, with the ratio of tokens of negative advantage capped at delta = 4: min(r, delta) A is a floor.
 
     - min(min(r, delta) A, clip(r, 1 - eps_low, 1 + eps_high) A). INTELLECT-2 (arXiv 2505.07291), eq. 2; without it
@@ -101,7 +101,7 @@ def two_sided(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(-surrogate, clipped | truncated, truncated)
 
 
-def cispo(terms: Terms, hyper: Hyper) -> TokenLoss:
+def cispo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- sg(min(p/b, cap)) A log p, cap = 5: the weight is clipped, the gradient never lost.
 
     MiniMax-M1 (arXiv 2506.13585), eq. 4-5.
@@ -112,7 +112,7 @@ def cispo(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(value, torch.zeros_like(truncated), truncated)
 
 
-def gspo(terms: Terms, hyper: Hyper) -> TokenLoss:
+def gspo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s = sg(S) p/sg(p), S = exp(mean over the rollout of log p/b).
 
     GSPO-token (arXiv 2507.18071), eq. 14-15; tokens, not rollouts, weigh equally in the mean.
@@ -127,7 +127,7 @@ def gspo(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(-surrogate, clipped, torch.zeros_like(clipped))
 
 
-def dppo(terms: Terms, hyper: Hyper) -> TokenLoss:
+def dppo(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- M r A + 1e-3 log(r)^2, r = p/b; M = 0 where p has already moved by more than 0.2 in the way that A wants.
 
     The mask is on the difference of probabilities, not their ratio: rare tokens are not punished for being rare
@@ -141,7 +141,7 @@ def dppo(terms: Terms, hyper: Hyper) -> TokenLoss:
     return TokenLoss(value, masked, torch.zeros_like(masked))
 
 
-def uncorrected(terms: Terms, hyper: Hyper) -> TokenLoss:
+def uncorrected(terms: LossInputs, hyper: Hyper) -> TokenLoss:
     """- A p/sg(p): the policy gradient as if the rollouts were fresh (REINFORCE, Williams 1992). An anchor for
     measuring what the weights of the others are worth (benchmarks/learning.py), not a recipe for stale rollouts."""
     none = torch.zeros_like(terms.rollout, dtype=torch.bool)

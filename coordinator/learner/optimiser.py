@@ -81,20 +81,20 @@ class Optimiser:
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a restart needs, by name: "master.*", "exp_avg.*", "exp_avg_sq.*", "updates.*" (Adam's count)."""
-        found = {f"master.{name}": master.detach() for name, master in self.masters.items()}
+        tensors = {f"master.{name}": master.detach() for name, master in self.masters.items()}
         for name, master in self.masters.items():
             state = self._adam.state.get(master, {})
-            found |= {f"{moment}.{name}": state[moment] for moment in _MOMENTS if moment in state}
+            tensors |= {f"{moment}.{name}": state[moment] for moment in _MOMENTS if moment in state}
             if "step" in state:
-                found[f"updates.{name}"] = state["step"]
-        return found
+                tensors[f"updates.{name}"] = state["step"]
+        return tensors
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave. Raises BadTensors, before anything has changed."""
         for name, master in self.masters.items():
-            held = tensors.get(f"master.{name}")
-            if held is None or held.shape != master.shape:
+            saved = tensors.get(f"master.{name}")
+            if saved is None or saved.shape != master.shape:
                 raise BadTensors(f"the checkpoint has no {name} of shape {tuple(master.shape)}: it is another model's")
         for name, master in self.masters.items():
             master.copy_(tensors[f"master.{name}"])

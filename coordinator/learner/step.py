@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 from coordinator.learner.batch import MicroBatch, pack, rows, split
 from coordinator.learner.batch_groups import TrainBatch, described
 from coordinator.learner.logprobs import token_logprobs
-from coordinator.learner.loss import Terms, objective, reference_kl
+from coordinator.learner.loss import LossInputs, objective, reference_kl
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser
-from coordinator.learner.step_metrics import Tally
+from coordinator.learner.step_metrics import StepMetrics
 
 
-def take(
+def train_step(
     model: PreTrainedModel,
     optimiser: Optimiser,
     batch: TrainBatch,
@@ -34,12 +34,12 @@ def take(
 ) -> dict[str, float]:
     """Make one step; metrics as in calls.Stepped. `steps`: made with this optimiser before, for the rate's warm-up.
     `reference`: the run's base, needed where `kl_coefficient` > 0. Raises BadBatch before anything has changed."""
-    found = rows(batch, hyper.advantage)
-    parts = split(found.groups, max(1, hyper.minibatches))
+    train_rows = rows(batch, hyper.advantage)
+    parts = split(train_rows.groups, max(1, hyper.minibatches))
     minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens)] for part in parts]
     proximals = [[frozen_logprobs(model, micro) for micro in mini] if len(minis) > 1 else None for mini in minis]
     learning_rate = optimiser.learning_rate(steps)
-    tally, norms = Tally(), []
+    tally, norms = StepMetrics(), []
     for mini, proximal in zip(minis, proximals, strict=True):
         accumulate(model, mini, proximal, hyper, tally, optimiser, reference)
         norms.append(optimiser.update(learning_rate))
@@ -49,7 +49,7 @@ def take(
         "grad_norm": max(norms, default=0.0),
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
         "learning_rate": learning_rate,
-        "zero_variance": found.zero_variance / max(1, len(batch.groups)),
+        "zero_variance": train_rows.zero_variance / max(1, len(batch.groups)),
     }
 
 
@@ -64,7 +64,7 @@ def accumulate(
     mini: Sequence[MicroBatch],
     proximal: Sequence[Tensor] | None,
     hyper: Hyper,
-    tally: Tally,
+    tally: StepMetrics,
     optimiser: Optimiser,
     reference: PreTrainedModel | None,
 ) -> None:
@@ -73,15 +73,15 @@ def accumulate(
     tokens = sum(len(micro.target) for micro in mini)
     for number, micro in enumerate(mini):
         current = token_logprobs(model, micro)
-        terms = Terms(
+        terms = LossInputs(
             current=current,
             proximal=current.detach() if proximal is None else proximal[number],
             behaviour=micro.behaviour,
             advantage=micro.advantage,
             rollout=micro.row,
         )
-        found = of(terms, hyper)
-        value = found.value
+        token_loss = of(terms, hyper)
+        value = token_loss.value
         if reference is not None and hyper.kl_coefficient > 0:
             divergence = reference_kl(current, frozen_logprobs(reference, micro))
             value = value + hyper.kl_coefficient * divergence
@@ -89,4 +89,4 @@ def accumulate(
         loss = value.sum() / tokens
         torch.autograd.backward(loss)
         optimiser.collect()
-        tally.add(terms, found, micro.age, float(loss.detach()))
+        tally.add(terms, token_loss, micro.age, float(loss.detach()))

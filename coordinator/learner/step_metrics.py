@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coordinator.learner.loss import Terms, TokenLoss, ratio
+from coordinator.learner.loss import LossInputs, TokenLoss, ratio
 
 
 class _Sums(NamedTuple):
@@ -35,7 +35,7 @@ class _Sums(NamedTuple):
         }
 
 
-class Tally:
+class StepMetrics:
     """Adds up micro-batches; `metrics` gives the names above, and each with `_age_<n>` appended."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Tally:
         self._loss = 0.0
         self._reference: list[Tensor] = []
 
-    def add(self, terms: Terms, found: TokenLoss, age: Tensor, loss: float) -> None:
+    def add(self, terms: LossInputs, token_loss: TokenLoss, age: Tensor, loss: float) -> None:
         """`loss`: the micro-batch's part of the step's loss."""
-        columns = _columns(terms, found)
+        columns = _columns(terms, token_loss)
         for value in sorted(set(age.tolist())):
             part = columns[age == value].sum(0).cpu()
             self._sums[value] = self._sums[value] + part if value in self._sums else part
@@ -61,16 +61,16 @@ class Tally:
         if not by_age:
             return {"loss": 0.0, "ess": 1.0, "log_ratio2": 0.0, "kl": 0.0, "clipped": 0.0, "truncated": 0.0}
         total = _Sums(*map(sum, zip(*by_age.values(), strict=True)))
-        found = {"loss": self._loss / minibatches, "entropy": total.surprise / total.tokens, **total.shares()}
+        metrics = {"loss": self._loss / minibatches, "entropy": total.surprise / total.tokens, **total.shares()}
         for age, sums in by_age.items():
-            found |= {f"{name}_age_{age}": value for name, value in sums.shares().items()}
+            metrics |= {f"{name}_age_{age}": value for name, value in sums.shares().items()}
         if self._reference:
-            found["kl_reference"] = float(torch.cat(self._reference).mean())
-        return found
+            metrics["kl_reference"] = float(torch.cat(self._reference).mean())
+        return metrics
 
 
 @torch.no_grad()
-def _columns(terms: Terms, found: TokenLoss) -> Tensor:
+def _columns(terms: LossInputs, token_loss: TokenLoss) -> Tensor:
     """float64 [n, 8], in the order of _Sums. `surprise` is -log behaviour: its mean estimates the entropy."""
     weight = ratio(terms.proximal, terms.behaviour).double()
     log_ratio = weight.log()
@@ -81,8 +81,8 @@ def _columns(terms: Terms, found: TokenLoss) -> Tensor:
             weight.square(),
             log_ratio.square(),
             weight - 1 - log_ratio,
-            found.clipped.double(),
-            found.truncated.double(),
+            token_loss.clipped.double(),
+            token_loss.truncated.double(),
             -terms.behaviour.double(),
         ],
         dim=1,

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from coordinator.learner.batch import Row, pack
+from coordinator.learner.batch import TrainRow, pack
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.messages import WarmedUp, WarmUp
 from coordinator.learner.model import evaluating, parameter_count
@@ -82,7 +82,7 @@ def supervise(model: PreTrainedModel, order: WarmUp, text: FileTokenizer) -> flo
     return value
 
 
-def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[Row]]:
+def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[TrainRow]]:
     """`order.steps` batches of questions with noisy answers; the answers are the targets."""
     task = registry.get(order.task, order.task_version)
     size = task.size("train")
@@ -93,7 +93,9 @@ def demonstrations(order: WarmUp, text: FileTokenizer) -> Iterator[list[Row]]:
             prompt = list(task.episode("train", index % size, text).prompt)
             answer = list(task.demonstration("train", index % size, text, seed, order.noise, order.slip))
             targets = np.arange(len(prompt), len(prompt) + len(answer))
-            part.append(Row(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0))
+            part.append(
+                TrainRow(np.array(prompt + answer, np.int32), targets, np.zeros(len(answer), np.float32), 0.0, 0)
+            )
         yield part
 
 

@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from coordinator.metrics.statistics import quantile
-from coordinator.metrics.views import BroadcastView, FeedView, TakeView
+from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from protocol.broadcast_messages import Acknowledgement, TransferSource
 
 VERSIONS = 8
@@ -30,16 +30,16 @@ LEAST_BYTES = 1 << 18
 _Key = tuple[int, int]
 
 
-class Broadcasts:
+class BroadcastStats:
     """The last versions' ways to the nodes. Nodes are peer ids."""
 
     def __init__(self) -> None:
         self._announced: dict[_Key, int] = {}
-        self._takes: dict[_Key, dict[str, TakeView]] = {}
+        self._takes: dict[_Key, dict[str, DeliveryView]] = {}
 
-    def copy(self) -> "Broadcasts":
+    def copy(self) -> "BroadcastStats":
         """Copy the present state for another thread. The takes themselves are never changed."""
-        other = Broadcasts()
+        other = BroadcastStats()
         other._takes = {key: dict(takes) for key, takes in self._takes.items()}
         return other
 
@@ -66,14 +66,14 @@ class Broadcasts:
         def after(ago: int) -> float:
             return max(0, now - sent - ago) / 1000
 
-        self._takes[key][node] = TakeView(
+        self._takes[key][node] = DeliveryView(
             node=node,
             heard=after(message.heard),
             complete=after(message.complete),
             applied=after(message.applied),
             counted=admitted,
             feeds=[
-                FeedView(
+                TransferView(
                     peer=peer,
                     nbytes=sum(sender.nbytes for sender in senders),
                     began=min(after(sender.began) for sender in senders),
@@ -96,7 +96,7 @@ class Broadcasts:
         this reporter's turn); the median over reporters and versions."""
         seen: dict[str, list[float]] = {}
         for takes in self._takes.values():
-            turns: dict[str, list[FeedView]] = {}
+            turns: dict[str, list[TransferView]] = {}
             for take in takes.values():
                 for feed in take.feeds if take.counted else ():
                     if feed.nbytes >= LEAST_BYTES and feed.ended > feed.began:
@@ -123,7 +123,7 @@ class Broadcasts:
             unshown=max(0, len(takes) - MOST_TAKES),
         )
 
-    def _counted(self) -> Iterator[TakeView]:
+    def _counted(self) -> Iterator[DeliveryView]:
         for takes in self._takes.values():
             yield from (take for take in takes.values() if take.counted)
 
@@ -138,7 +138,7 @@ def _by_peer(message: Acknowledgement, node: str) -> dict[str, list[TransferSour
     return senders
 
 
-def _rates(feeds: Iterable[FeedView]) -> Iterator[float]:
+def _rates(feeds: Iterable[TransferView]) -> Iterator[float]:
     """Of one peer in one version: what each reporter makes of the whole uplink, bytes a second."""
     feeds = list(feeds)
     began, ended = sorted(feed.began for feed in feeds), sorted(feed.ended for feed in feeds)
@@ -148,6 +148,6 @@ def _rates(feeds: Iterable[FeedView]) -> Iterator[float]:
         yield feed.nbytes / (feed.ended - feed.began) * together
 
 
-def _place(take: TakeView) -> tuple[bool, float, str]:
+def _place(take: DeliveryView) -> tuple[bool, float, str]:
     """Nodes that count first, then the fastest."""
     return not take.counted, take.complete, take.node

@@ -113,8 +113,8 @@ def _no_room(staleness: int, period: int, step: float, turnaround: float) -> str
         best = best_period(staleness, step, turnaround)
         return f"No supply is enough when publishing every {period} steps: publish every {best}."
     enough = least_staleness(1, step, turnaround)
-    needed, made = apart(turnaround, staleness * step, decimals=1)
+    needed, taken = apart(turnaround, staleness * step, decimals=1)
     return (
         f"S = {staleness} is too small: a version needs {needed} s to come back as groups, and the learner"
-        f" makes {staleness} steps in {made} s. Take S = {enough}, or a faster uplink."
+        f" makes {staleness} steps in {taken} s. Take S = {enough}, or a faster uplink."
     )

@@ -31,7 +31,7 @@ R = TypeVar("R", StepPoint, Evaluation, VersionRow)
 _KINDS: dict[str, type[Record]] = {"step": StepPoint, "evaluation": Evaluation, "version": VersionRow}
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _HistoryRow(msgspec.Struct, frozen=True):
     kind: str
     record: msgspec.Raw
 
@@ -76,9 +76,9 @@ class History:
         """Keep a record and append its line."""
         kind = next(name for name, type_ in _KINDS.items() if isinstance(record, type_))
         self._keep(record)
-        line = msgspec.json.encode({"kind": kind, "record": record}) + b"\n"
-        self._file.write(line)
-        self._length += len(line)
+        record_line = msgspec.json.encode({"kind": kind, "record": record}) + b"\n"
+        self._file.write(record_line)
+        self._length += len(record_line)
         self._unsaved += 1
         if self._length >= MOST_BYTES:
             self._begin_anew()
@@ -114,31 +114,31 @@ class History:
         """Rule 5; the length of the file."""
         with open(self._path, "r+b") as file:
             file.seek(self._restore(file))
-            line = b"\n"
-            for line in file:
+            record_line = b"\n"
+            for record_line in file:
                 self._unsaved += 1
                 try:
-                    entry = msgspec.json.decode(line, type=_Line)
+                    entry = msgspec.json.decode(record_line, type=_HistoryRow)
                     self._keep(msgspec.json.decode(entry.record, type=_KINDS[entry.kind]))
                 except (msgspec.MsgspecError, KeyError):
                     continue  # rule 1: a torn line
-            if not line.endswith(b"\n"):
+            if not record_line.endswith(b"\n"):
                 file.write(b"\n")
             return file.tell()
 
     def _restore(self, file: BinaryIO) -> int:
         """Take what history-thinned.json holds; the place in the file from which lines follow."""
         try:
-            found = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
-            if _end(file, found.length) != found.end:
+            thinned = msgspec.json.decode(self._thinned.read_bytes(), type=_Thinned)
+            if _end(file, thinned.length) != thinned.end:
                 return 0
         except (OSError, msgspec.MsgspecError):
             return 0
-        records: list[Record] = [*found.steps, *found.evaluations, *found.versions]
+        records: list[Record] = [*thinned.steps, *thinned.evaluations, *thinned.versions]
         for record in records:
             self._keep(record)
-        self.diff_bytes, self.full_bytes = found.diff_bytes, found.full_bytes
-        return found.length
+        self.diff_bytes, self.full_bytes = thinned.diff_bytes, thinned.full_bytes
+        return thinned.length
 
     def _begin_anew(self) -> None:
         """Put the file aside. The curve goes on from memory, and at a start from history-thinned.json."""

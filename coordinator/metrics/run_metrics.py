@@ -87,7 +87,7 @@ def work(database: Database) -> int:
     return int(database.value(query))
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
+class GroupCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Groups since the run began, and those on their way now. `too_old`: accepted, but not trainable when decided.
     `unscored`: accepted, but without a finite reward by the task. `refused`: by code. `skipped`: prompts that go out no
     more, by the codes of their leases' ends (coordinator/rollouts/prompt_positions.py)."""
@@ -104,7 +104,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, int]
 
 
-def counts(database: Database, now: int) -> Counts:
+def counts(database: Database, now: int) -> GroupCounts:
     """Where all groups are: from the sums that are kept with each verdict, and from what is on its way."""
     accepted = trainable = unscored = rollouts = expired = 0
     refused: dict[str, int] = {}
@@ -120,7 +120,7 @@ def counts(database: Database, now: int) -> Counts:
             unscored += sums[0] if code == "task-score" else 0
     running, undecided = database.all("SELECT coalesce(sum(open), 0), coalesce(sum(received), 0) FROM on_their_way")[0]
     overdue = database.value("SELECT count(*) FROM leases WHERE state = 'open' AND expires < ?", (now,))
-    return Counts(
+    return GroupCounts(
         received=accepted + sum(refused.values()) + undecided,
         accepted=accepted,
         too_old=accepted - trainable - unscored,

@@ -12,7 +12,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeRow(View, frozen=True, kw_only=True, gc=False):
     """One node. `weight`: accepted work in milli-RE (reference rollouts). `points`: what the ledger's account holds.
-    `way`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
+    `route`: by which its last request came (direct, relay, https); None: none since the coordinator's start. `reached`:
     how others reach it, by what it announced last (direct, relay); None: nobody can. `rank`: new, known or proven.
     `suspended_until`: ms, also of a suspension that is over; None: there was none. `suspended_for`: its refusal code,
     or banned."""
@@ -31,7 +31,7 @@ class NodeRow(View, frozen=True, kw_only=True, gc=False):
     weight: int
     points: int
     last_seen: int
-    way: str | None = None
+    route: str | None = msgspec.field(default=None, name="way")
     reached: str | None = None
     rank: str = "new"
     suspended_until: int | None = None
@@ -72,7 +72,7 @@ class CapacityView(View, frozen=True, kw_only=True):
     advice: str
 
 
-class FeedView(View, frozen=True, kw_only=True):
+class TransferView(View, frozen=True, kw_only=True):
     """What a node says that one peer sent it of a version. `began`, `ended`: seconds after the announcement."""
 
     peer: str
@@ -81,7 +81,7 @@ class FeedView(View, frozen=True, kw_only=True):
     ended: float
 
 
-class TakeView(View, frozen=True, kw_only=True):
+class DeliveryView(View, frozen=True, kw_only=True):
     """A version's way to one node, seconds after its first Head went out. `complete`: the payloads were there;
     `applied`: the engine held it. `counted`: the node's work was accepted before, so its times count for the run."""
 
@@ -90,7 +90,7 @@ class TakeView(View, frozen=True, kw_only=True):
     complete: float
     applied: float
     counted: bool
-    feeds: list[FeedView]
+    feeds: list[TransferView]
 
 
 class BroadcastView(View, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class BroadcastView(View, frozen=True, kw_only=True):
     slowest: float | None = None
     applied: float | None = None
     version: int | None = None
-    takes: list[TakeView] = []
+    takes: list[DeliveryView] = []
     unshown: int = 0
 
 

@@ -34,7 +34,7 @@ RELAY_RETRY = 30.0
 log = structlog.get_logger("coordinator")
 
 
-class Presence:
+class Advertiser:
     """`known`: records of nodes that were here, as of a time. `now`: milliseconds since the Unix epoch."""
 
     def __init__(

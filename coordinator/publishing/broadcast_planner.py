@@ -59,14 +59,14 @@ class _Node:
     ask: PlanRequest
     known: VerifiedRecord | None
     """Its record."""
-    apart: dict[str, float] = field(default_factory=dict)
+    excluded: dict[str, float] = field(default_factory=dict)
     """Parent that does not feed it -> until when to believe it."""
     told: tuple[str, ...] = ()
     """Its parents, as it knows them."""
     telling: bool = False
 
 
-class Feeding:
+class BroadcastPlanner:
     """`uplinks`: bytes per second that peers have shown. `record`: of a peer, None where there is none. `load`: what a
     version brings, None before the first. `uplink`: the coordinator's own limit, bytes per second. `enabled`: False
     gives everybody an empty plan. `clock`: monotonic seconds."""
@@ -125,7 +125,7 @@ class Feeding:
             node = self._nodes[peer] = _Node(ask, None)
         node.ask, node.known = ask, self._record(peer)
         failed = set(ask.failed).intersection(self._planner.plan.parents.get(peer, ()))
-        node.apart |= dict.fromkeys(failed, self._clock() + APART)
+        node.excluded |= dict.fromkeys(failed, self._clock() + APART)
         await self._settled(peer, bool(failed))
         return self._place(peer, node)
 
@@ -159,9 +159,9 @@ class Feeding:
         self._nodes = {peer: node for peer, node in self._nodes.items() if peer in connected}
         self._believe(dict(self._uplinks()))
         for node in self._nodes.values():
-            node.apart = {parent: until for parent, until in node.apart.items() if until > now}
-        lines = {peer: self._line(peer, node) for peer, node in self._nodes.items()}
-        apart = {peer: set(node.apart) for peer, node in self._nodes.items() if node.apart}
+            node.excluded = {parent: until for parent, until in node.excluded.items() if until > now}
+        lines = {peer: self._link(peer, node) for peer, node in self._nodes.items()}
+        apart = {peer: set(node.excluded) for peer, node in self._nodes.items() if node.excluded}
         load = self._load() or PayloadSize(1 << 20, 1 << 14)
         uplink = min(self._believed[self._links.peer_id], self._limit)
         plan = await anyio.to_thread.run_sync(partial(self._planner.update, uplink, lines, load, apart))
@@ -188,7 +188,7 @@ class Feeding:
         self._believed = {peer: rate for peer, rate in self._believed.items() if peer in here or peer in shown}
         self._shown = shown
 
-    def _line(self, peer: str, node: _Node) -> LinkCapacity:
+    def _link(self, peer: str, node: _Node) -> LinkCapacity:
         ask, addresses = node.ask, node.known.addresses if node.known is not None else ()
         return LinkCapacity(
             uplink=min(self._believed[peer], ask.uplink if ask.uplink is not None else math.inf),

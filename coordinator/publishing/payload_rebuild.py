@@ -30,7 +30,7 @@ KEPT: Final = 3600.0
 log = structlog.get_logger("coordinator")
 
 
-class Remaking:
+class PayloadRebuilder:
     """Answers "remake". `edges`: all that were signed."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Remaking:
     ) -> None:
         self._store, self._edges, self._clock = store, edges, clock
         self._wanted: dict[bytes, Edge] = {}
-        self._made: dict[bytes, float] = {}
+        self._rebuilt_at: dict[bytes, float] = {}
         self._asked = asyncio.Event()
         REMAKE.serve(handlers, self._answer)
 
@@ -49,8 +49,8 @@ class Remaking:
 
     def recent(self) -> set[bytes]:
         """Rule 3."""
-        self._made = {digest: at for digest, at in self._made.items() if self._clock() - at < KEPT}
-        return set(self._made)
+        self._rebuilt_at = {digest: at for digest, at in self._rebuilt_at.items() if self._clock() - at < KEPT}
+        return set(self._rebuilt_at)
 
     async def run(self, share: Callable[[list[Edge]], Awaitable[None]]) -> None:
         """Make what is wanted, until cancelled. `share`: serve the payloads of these."""
@@ -58,7 +58,7 @@ class Remaking:
             self._asked.clear()
             for digest, edge in list(self._wanted.items()):
                 if await anyio.to_thread.run_sync(self._make, edge):
-                    self._made[digest] = self._clock()
+                    self._rebuilt_at[digest] = self._clock()
                     log.info("payload made again", version=edge.version, base=edge.base, nbytes=edge.length)
                     await share([edge])
                 del self._wanted[digest]

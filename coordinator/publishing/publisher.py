@@ -32,7 +32,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.learner.messages import Export, ExportedEdge
-from coordinator.publishing.payload_rebuild import Remaking
+from coordinator.publishing.payload_rebuild import PayloadRebuilder
 from p2p.envelope import document_hash, seal, verify_envelope
 from p2p.errors import BadSignature, PeerFault
 from p2p.handlers import Handlers
@@ -131,20 +131,20 @@ class Publisher:
         self.finished = False
         self.sealed_head: bytes | None = None
         self._head = self._restored_head()
-        self.line = self._restored_line()
+        self.versions = self._restored_versions()
         """The first version of the era, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
-        self._remaking = Remaking(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
-        self._edges, self.line = self._sealed_anew()
+        self._remaking = PayloadRebuilder(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
+        self._edges, self.versions = self._sealed_anew()
         HEAD.serve(handlers, self._answer_head, limit=HEAD.at_coordinator)
         DOCUMENTS.serve(handlers, self._answer_documents)
 
     @property
     def latest(self) -> Published | None:
         """The newest version published, None before the first."""
-        return self.line[-1] if self.line else None
+        return self.versions[-1] if self.versions else None
 
-    def load(self) -> PayloadSize | None:
+    def payload_size(self) -> PayloadSize | None:
         """What the newest edge, a diff where there is one, brings to everybody; None before the first version."""
         edges = list(self._edges.values())
         newest = next((edge for edge in reversed(edges) if edge.base is not None), edges[-1] if edges else None)
@@ -154,7 +154,7 @@ class Publisher:
         """Content root -> snapshot, of the versions that lie here whole."""
         return {file.hash: file.path for file in self._store.snapshots()}
 
-    def at_hand(self) -> dict[Edge, Path]:
+    def payloads(self) -> dict[Edge, Path]:
         """The edges whose payloads lie here, and where."""
         payloads = {file.hash: file.path for file in self._store.payloads()}
         return {e: payloads[e.payload_hash] for e in self._edges.values() if e.payload_hash in payloads}
@@ -172,7 +172,7 @@ class Publisher:
         """Go on under the keys of a newer Root, and announce it (rule 2)."""
         async with self._storing:
             self._signing = signing
-            self._edges, self.line = await anyio.to_thread.run_sync(self._sealed_anew)
+            self._edges, self.versions = await anyio.to_thread.run_sync(self._sealed_anew)
         await self.announce()
 
     async def publish(self, era: int, step: int, export: Export) -> Published:
@@ -182,14 +182,14 @@ class Publisher:
             await self.announce()
             return latest
         async with self._storing:
-            made, edges = await anyio.to_thread.run_sync(self._make, era, export)
+            published, edges = await anyio.to_thread.run_sync(self._make, era, export)
             for _, _, manifest in edges:
                 await self._share(manifest)
-            log.info("version stored", era=era, version=made.version)
+            log.info("version stored", era=era, version=published.version)
             self._edges |= {digest: edge for digest, edge, _ in edges}
-            self.line.append(made)
+            self.versions.append(published)
         await self.announce()
-        return made
+        return published
 
     async def announce(self) -> None:
         """Sign a Head for the latest version and gossip it."""
@@ -232,7 +232,7 @@ class Publisher:
             await self.announce()
             await self._sleep_unless_announced(HEAD_LIFE / 3)
 
-    async def remake(self) -> None:
+    async def rebuild(self) -> None:
         """Make dropped payloads again when nodes miss them, until cancelled."""
         await self._remaking.run(self._offer)
 
@@ -240,35 +240,35 @@ class Publisher:
         """Drop all snapshots but those of an era's first and the latest version; then what exceeds `budget` bytes in
         all, or `payloads` bytes of payloads, oldest first: never the latest version's, nor those that lead from the
         first to version `oldest` and on from there, unless they can be made again. What rule 6 does not keep is
-        forgotten. Nothing while a version is being published: its files are in the store before it is in `line`."""
-        if not self.line or self._storing.locked():
+        forgotten. Nothing while a version is being published: its files are in the store before it is in `versions`."""
+        if not self.versions or self._storing.locked():
             return
         async with self._storing:
             window, firsts = self._window(oldest), self._firsts(oldest)
-            way = await anyio.to_thread.run_sync(self._ways, window[0].root, firsts)
-            self._forget(window, firsts, way)
+            path = await anyio.to_thread.run_sync(self._paths, window[0].root, firsts)
+            self._forget(window, firsts, path)
             since, recent = (window[0].era, window[0].version), self._remaking.recent()
-            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, way):
+            for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, path):
                 if file.path.parent.name == "payloads":
                     await self._exchange.unshare(file.hash)
 
     def _window(self, oldest: tuple[int, int]) -> list[Published]:
         """The newest `WINDOW` versions, and those back to `oldest`."""
-        older = self.line[:-WINDOW]
-        return [one for one in older if (one.era, one.version) >= oldest] + self.line[-WINDOW:]
+        older = self.versions[:-WINDOW]
+        return [one for one in older if (one.era, one.version) >= oldest] + self.versions[-WINDOW:]
 
     def _firsts(self, oldest: tuple[int, int]) -> list[Published]:
         """The first version of the era of `oldest`, and that of the newest era: each was published whole, so that diffs
         lead from there to every version of its era."""
-        firsts = {one.era: one for one in reversed(self.line)}
-        asked = max((era for era in firsts if era <= oldest[0]), default=self.line[0].era)
-        return [firsts[era] for era in sorted({asked, self.line[-1].era})]
+        firsts = {one.era: one for one in reversed(self.versions)}
+        asked = max((era for era in firsts if era <= oldest[0]), default=self.versions[0].era)
+        return [firsts[era] for era in sorted({asked, self.versions[-1].era})]
 
-    def _forget(self, window: list[Published], firsts: list[Published], way: list[Edge]) -> None:
+    def _forget(self, window: list[Published], firsts: list[Published], path: list[Edge]) -> None:
         """In memory, before anything leaves the disk: what is gone is not offered to anybody any more (rule 6)."""
         since = (window[0].era, window[0].version)
-        self.line = [one for one in firsts if one not in window] + window
-        starts = {(edge.era, edge.version) for edge in way} | {(one.era, one.version) for one in firsts}
+        self.versions = [one for one in firsts if one not in window] + window
+        starts = {(edge.era, edge.version) for edge in path} | {(one.era, one.version) for one in firsts}
         self._edges = {
             digest: edge
             for digest, edge in self._edges.items()
@@ -282,35 +282,37 @@ class Publisher:
         budget: int,
         payloads: int,
         recent: set[bytes],
-        way: list[Edge],
+        path: list[Edge],
     ) -> list[StoredFile]:
         """Of the disk what is over the budget, and what rule 6 does not keep. `since`: where the window begins."""
-        firsts, latest = self._firsts(oldest), (self.line[-1].era, self.line[-1].version)
+        firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
         whole = {*((one.era, one.version) for one in firsts), latest}
         dropped = self._store.collect(whole, 0, kind="snapshots/")
         spare = recent | (self._needed(oldest) - self._remaking.possible())
-        kept = {(one.era, one.version) for one in self.line}
-        dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in way})
+        kept = {(one.era, one.version) for one in self.versions}
+        dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in path})
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
         dropped += self._store.collect(whole, budget, spare=spare)
         self._store.forget_documents(KINDS, since, whole, self._edges.keys())
         return dropped
 
-    def _ways(self, root: bytes, firsts: list[Published]) -> list[Edge]:
+    def _paths(self, root: bytes, firsts: list[Published]) -> list[Edge]:
         """Edges from before the window that rule 6 keeps. `root`: of the window's first version."""
-        return self._way_to(root, firsts) + [self._edges[digest] for digest in _entrances(self._held(self._edges))]
+        return self._path_to(root, firsts) + [
+            self._edges[digest] for digest in _entrances(self._signed_edges(self._edges))
+        ]
 
-    def _way_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
+    def _path_to(self, root: bytes, firsts: list[Published]) -> list[Edge]:
         """The edges at hand that lead to `root` from the snapshots of `firsts`; none where none do."""
-        return path_to(self.at_hand(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
+        return path_to(self.payloads(), {one.root for one in firsts} & self.snapshots().keys(), root) or []
 
     def _needed(self, oldest: tuple[int, int]) -> set[bytes]:
         """Payloads that lead to `oldest` from an era's first snapshot, and to every version since. The latest version's
         is no start: no edge gives it to a node that joins."""
-        since = [version for version in self.line if (version.era, version.version) >= oldest]
-        way = self._way_to(since[0].root, self._firsts(oldest)) if since else []
-        held = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
-        return held | {edge.payload_hash for edge in way}
+        since = [version for version in self.versions if (version.era, version.version) >= oldest]
+        path = self._path_to(since[0].root, self._firsts(oldest)) if since else []
+        stored = {file.hash for file in self._store.payloads() if (file.era, file.version) >= oldest}
+        return stored | {edge.payload_hash for edge in path}
 
     async def _sleep_unless_announced(self, seconds: float) -> None:
         while True:
@@ -336,30 +338,30 @@ class Publisher:
         sealed = self._seal("version", version.to_bytes())
         version_hash = self._store.put_document("version", era, export.version, sealed)
         # This record is what makes it published: written last, read at restart.
-        made = Published(era, export.version, export.root, version_hash, index_hash)
-        self._store.put_document("published", era, export.version, _record(made))
-        return made, edges
+        published = Published(era, export.version, export.root, version_hash, index_hash)
+        self._store.put_document("published", era, export.version, _record(published))
+        return published, edges
 
     def _sealed_anew(self) -> tuple[dict[bytes, Edge], list[Published]]:
         """Put under today's policy key what a former one signed (rule 2); the edges and the line after that. Blocks."""
         if self._signed_today():
-            return self._edges, self.line
-        edges, made = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
+            return self._edges, self.versions
+        edges, resealed = dict[bytes, Edge](), list[tuple[str, int, int, bytes]]()
         for edge in self._edges.values():
             sealed = self._seal("edge", edge.to_bytes())
             edges[document_hash(sealed)] = edge
-            made.append(("edge", edge.era, edge.version, sealed))
-        old = self.line[-1]
+            resealed.append(("edge", edge.era, edge.version, sealed))
+        old = self.versions[-1]
         stored = self._store.document(old.version_hash) or b""
         version = self._seal("version", verify_envelope(stored, "version", self._signing.run, self._signing.policies))
         index = EdgeIndex(era=old.era, version=old.version, edges=self._index(edges)).to_bytes()
         new = Published(old.era, old.version, old.root, document_hash(version), document_hash(index))
         contents = {"version": version, "edgeindex": index, "published": _record(new)}
-        made += [(kind, old.era, old.version, content) for kind, content in contents.items()]
+        resealed += [(kind, old.era, old.version, content) for kind, content in contents.items()]
         gone = {*self._edges, old.version_hash, old.index_hash, document_hash(_record(old))}
-        self._store.replace_documents(made, gone)
+        self._store.replace_documents(resealed, gone)
         log.info("versions sealed by the new policy key", edges=len(edges), version=old.version)
-        return edges, [*self.line[:-1], new]
+        return edges, [*self.versions[:-1], new]
 
     def _seal(self, kind: str, payload: bytes) -> bytes:
         return seal(kind, self._signing.run, payload, self._signing.policy)
@@ -388,10 +390,10 @@ class Publisher:
     def _index(self, edges: dict[bytes, Edge]) -> list[bytes]:
         """Hashes of those of `edges` that a follower may combine into a way here, as far as their payloads are at hand:
         the newest `REACH`, and before them the newest full one and the newest from its version (the anchor)."""
-        held = self._held(edges)
-        return list(dict.fromkeys([*_entrances(held), *list(held)[-REACH:]]))
+        signed = self._signed_edges(edges)
+        return list(dict.fromkeys([*_entrances(signed), *list(signed)[-REACH:]]))
 
-    def _held(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
+    def _signed_edges(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
         """Those whose payloads are here or can be made again."""
         payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
         return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
@@ -421,11 +423,11 @@ class Publisher:
 
     def _restored_edges(self) -> dict[bytes, Edge]:
         keys = self._signing.policies
-        since = next(((one.era, one.version) for one in self.line[1:]), (0, 0))
-        found = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
+        since = next(((one.era, one.version) for one in self.versions[1:]), (0, 0))
+        documents = [one for one in self._store.oldest("edge", EARLIER) if (one.era, one.version) < since]
         return {
             stored.hash: Edge.from_bytes(verify_envelope(stored.sealed, "edge", self._signing.run, keys))
-            for stored in [*found, *self._store.documents("edge", since)]
+            for stored in [*documents, *self._store.documents("edge", since)]
         }
 
     def _restored_head(self) -> Head | None:
@@ -446,16 +448,16 @@ class Publisher:
     def _signed_today(self) -> bool:
         """Whether today's policy key signed the latest Version, and so all that was sealed with it. True where there is
         none to seal anew."""
-        found = self._store.document(self.line[-1].version_hash) if self.line else None
+        document = self._store.document(self.versions[-1].version_hash) if self.versions else None
         today, run = public_bytes(self._signing.policy), self._signing.run
-        return found is None or _signed(found, "version", run, today)
+        return document is None or _signed(document, "version", run, today)
 
-    def _restored_line(self) -> list[Published]:
-        found = self._store.newest("published", RESTORED)
-        first = [one for one in self._store.oldest("published", 1) if one not in found[:1]]
+    def _restored_versions(self) -> list[Published]:
+        documents = self._store.newest("published", RESTORED)
+        first = [one for one in self._store.oldest("published", 1) if one not in documents[:1]]
         return [
             Published(one.era, one.version, one.sealed[64:96], one.sealed[:32], one.sealed[32:64])
-            for one in [*first, *found]
+            for one in [*first, *documents]
         ]
 
     async def _answer_head(self, peer: str, ask: HeadRequest) -> HeadResponse:
@@ -465,11 +467,11 @@ class Publisher:
         return document_service.documents(ask, self._store.document)
 
 
-def _entrances(held: dict[bytes, Edge]) -> list[bytes]:
+def _entrances(signed: dict[bytes, Edge]) -> list[bytes]:
     """How a node that holds nothing, or something old, comes in: the newest full edge, and the newest from its version
     (the anchor)."""
-    full = [digest for digest, edge in held.items() if edge.base is None][-1:]
-    return full + [digest for digest, edge in held.items() if full and edge.base_root == held[full[0]].root][-1:]
+    full = [digest for digest, edge in signed.items() if edge.base is None][-1:]
+    return full + [digest for digest, edge in signed.items() if full and edge.base_root == signed[full[0]].root][-1:]
 
 
 def _signed(sealed: bytes, kind: str, run: bytes, key: bytes) -> bool:

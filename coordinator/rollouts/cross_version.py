@@ -25,7 +25,7 @@ from engines.messages import PackedSample
 HALF: Final = 0.5
 
 
-class Known(NamedTuple):
+class VerifiedSample(NamedTuple):
     """A sample whose tokens were all right under a version. `tokens`: sampled ones."""
 
     era: int
@@ -40,7 +40,7 @@ class Kinship:
 
     def __init__(self, staleness: int) -> None:
         self._staleness = staleness
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, VerifiedSample] = {}
         """By version: its number alone names it, numbers rise over eras too."""
         self._changed: dict[int, float] = {}
         """By version, the share of tokens that changes in one step from there."""
@@ -50,21 +50,21 @@ class Kinship:
         before = self._known.get(version)
         return tokens >= ENOUGH and (before is None or tokens < before.tokens)
 
-    def remember(self, known: Known) -> None:
+    def remember(self, known: VerifiedSample) -> None:
         """Remember a sample that was right, and forget versions that are out of reach."""
         self._known[known.version] = known
         oldest = max(self._known) - 2 * self._staleness
         self._known = {at: one for at, one in self._known.items() if at >= oldest}
         self._changed = {at: share for at, share in self._changed.items() if at >= oldest}
 
-    def wanted(self, era: int, version: int) -> Known | None:
+    def wanted(self, era: int, version: int) -> VerifiedSample | None:
         """Return the sample to look at under a version (rule 2), None where there is none or one was looked at."""
         if version in self._changed:
             return None
         others = [one for one in self._known.values() if one.era == era and self._steps(one.version, version)]
         return max(others, key=lambda one: abs(one.version - version), default=None)
 
-    def take(self, version: int, known: Known, wrong: int) -> None:
+    def take(self, version: int, known: VerifiedSample, wrong: int) -> None:
         """Note how many tokens of a sample are wrong under a version."""
         self._changed[version] = wrong / known.tokens / abs(known.version - version)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Head(NamedTuple):
+class OldestGroup(NamedTuple):
     """The oldest waiting group of a party. `cost`: its tokens, prompt and rollouts. `at`: when it was received, ms."""
 
     party: str
@@ -35,7 +35,9 @@ class FairOrder:
         """The same of the round before."""
         self._quantum = 0
 
-    def next(self, oldest: Callable[[str], Head | None], after: Callable[[str | None], Head | None]) -> Head | None:
+    def next(
+        self, oldest: Callable[[str], OldestGroup | None], after: Callable[[str | None], OldestGroup | None]
+    ) -> OldestGroup | None:
         """Choose the next group, None where nothing waits. `oldest`: of a party that has groups waiting. `after`: of
         the party whose name follows, None: of the first one; None where there is none. The caller no longer offers a
         group that was chosen."""
@@ -46,7 +48,7 @@ class FairOrder:
             self._left -= head.cost
         return head
 
-    def _next_party(self, waits: bool, after: Callable[[str | None], Head | None]) -> Head | None:
+    def _next_party(self, waits: bool, after: Callable[[str | None], OldestGroup | None]) -> OldestGroup | None:
         """Begin the turn of the party that follows. `waits`: whether the present one has groups left."""
         if waits and self._party is not None:
             self._saved[self._party] = self._left

@@ -13,19 +13,19 @@ import msgspec
 
 from coordinator.accounts.lease_ends import Ends
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.node_registry import Roster
+from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database
-from coordinator.metrics.broadcast_stats import Broadcasts
-from coordinator.rollouts.lease_table import Again, Entropy, Leases, Progress, Seal, Terms
+from coordinator.metrics.broadcast_stats import BroadcastStats
+from coordinator.rollouts.lease_table import Again, Entropy, Leases, LeaseTerms, Progress, Seal
 from coordinator.rollouts.prompts import Prompts
 from coordinator.rollouts.replay_buffer import Buffer, Drawn
-from coordinator.rollouts.scoring_order import Waiting
+from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
-from coordinator.rollouts.submissions import Intake
+from coordinator.rollouts.submissions import SubmissionService
 from coordinator.rollouts.token_storage import WINDOW, Tokens
-from coordinator.rollouts.verdicts import ACCEPTED, Verdicts
+from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
 from p2p.identity import peer_id
@@ -38,7 +38,7 @@ from protocol.requests import Refusal
 from tasks.task import Task, Text
 
 
-class Books:
+class GroupService:
     """`progress`: where the learner stands; None until it has started, and then no lease is given. `paused`: nor is one
     while this holds. `asked`: answers to asks for leases since the last draw, by refusal code; "": a lease."""
 
@@ -47,7 +47,7 @@ class Books:
         database: Database,
         *,
         spec: RunSpec,
-        terms: Terms,
+        terms: LeaseTerms,
         prompts: Prompts,
         tasks: Mapping[tuple[str, int], Task],
         text: Text,
@@ -66,15 +66,17 @@ class Books:
         self.leases = Leases(database, terms, prompts, seal, entropy, self.accounts)
         self.strikes = Strikes(database, self.accounts)
         self.told = Ends(database, self.ledger, self.accounts)
-        self.ends = Verdicts(database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run)
+        self.ends = VerdictService(
+            database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run
+        )
         self._waiting = WaitingGroups(database)
-        self.intake = Intake(
+        self.intake = SubmissionService(
             database, self.leases, self.ends, self.strikes, self._waiting, seal, again, spec, tasks, text
         )
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.tokens = Tokens(database)
-        self.roster = Roster(database)
-        self.broadcasts = Broadcasts()
+        self.roster = NodeRegistry(database)
+        self.broadcasts = BroadcastStats()
         self._entropy, self._again = entropy, again
 
     def start(self, now: int) -> int:
@@ -105,7 +107,7 @@ class Books:
 
     def lease(self, node: bytes, ask: LeaseRequest, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
-        self.roster.saw(node, now, ask.version)
+        self.roster.seen(node, now, ask.version)
         at = self.progress
         if at is not None and self.paused:
             at = msgspec.structs.replace(at, paused=True)
@@ -116,7 +118,7 @@ class Books:
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """A node holds a version."""
         roster = self.roster
-        roster.saw(node, now)
+        roster.seen(node, now)
         self.broadcasts.acknowledged(
             peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
         )
@@ -125,11 +127,11 @@ class Books:
         """Return once everything written so far is committed: before anybody is told of it."""
         await self.database.durable()
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[PendingVersion]:
         """The versions under which the scorer has to look at something, oldest first."""
         return self._waiting.versions()
 
-    def visit(self, under: Waiting) -> Visit:
+    def visit(self, under: PendingVersion) -> Visit:
         """Take the groups that wait under one version, one after the other."""
         return self._waiting.visit(under)
 

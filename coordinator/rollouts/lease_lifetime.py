@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
     most: int
 
     def within(self, life: float) -> int:
-        """Return `life`, or the bound that it is beyond."""
+        """Return `lease_duration`, or the bound that it is beyond."""
         return int(max(self.least, min(life, self.most)))
 
 
@@ -48,7 +48,7 @@ class Life(NamedTuple):
     slow: bool
 
 
-def life(turnarounds: Sequence[int], fleet: int | None, bounds: Bounds) -> Life:
+def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Bounds) -> Life:
     """Return how long a node's next lease lasts. `turnarounds`: of its last groups, from lease sent to group received.
     `fleet`: p90 over the proven nodes; None: too few are proven."""
     longest = fleets_time(fleet, bounds)

@@ -25,10 +25,10 @@ from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
 from coordinator.rollouts.lease_lifetime import Bounds
-from coordinator.rollouts.prompt_positions import NO_PROMPT, Place, Positions
+from coordinator.rollouts.prompt_positions import NO_PROMPT, Positions, PromptPosition
 from coordinator.rollouts.prompts import Prompts
 from coordinator.rollouts.retry_times import Retries
-from coordinator.rollouts.share_facts import Ask, Sharing
+from coordinator.rollouts.share_facts import LeaseDemand, Sharing
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, LeaseRequest
@@ -47,7 +47,7 @@ LATE: Final = 1.25
 """By so much longer than it was told a node may wait, and a second: it spreads its asks itself."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What all leases of a run have in common. Times in milliseconds.
 
     `staleness`: S. `batch_groups`: groups a step of the learner draws. `engines`: classes admitted, prefixes of
@@ -78,7 +78,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
 
 
-class Held(NamedTuple):
+class LeaseRecord(NamedTuple):
     """A lease as the coordinator keeps it. `expires` may be later than the lease says (rule 4)."""
 
     lease: Lease
@@ -87,14 +87,14 @@ class Held(NamedTuple):
     sealed: bytes
 
 
-class Load(NamedTuple):
+class InFlight(NamedTuple):
     """Groups on their way to the learner that may still be drawn: received without a verdict, and still out."""
 
     undecided: int
     running: int
 
 
-def room(progress: Progress, terms: Terms, version: int, buffered: int, load: Load) -> int:
+def free_slots(progress: Progress, terms: LeaseTerms, version: int, buffered: int, load: InFlight) -> int:
     """Groups of `version` that the learner can still draw in time (rule 2)."""
     wanted = (terms.staleness + version + 1 - progress.step) * terms.batch_groups
     return wanted - buffered - load.undecided - load.running
@@ -111,7 +111,7 @@ class Leases:
     def __init__(
         self,
         database: Database,
-        terms: Terms,
+        terms: LeaseTerms,
         prompts: Prompts,
         seal: Seal,
         entropy: Entropy,
@@ -152,7 +152,7 @@ class Leases:
         if (given := self._given(node, ask.nonce)) is not None:
             return given
         rank = self._sharing.rank(node, now)
-        look: Ask | None = None
+        look: LeaseDemand | None = None
         refused = self._unfit(node, ask, progress, now)
         if refused is None and progress is not None:
             look = self._sharing.look(node, rank, origin, now)
@@ -164,28 +164,28 @@ class Leases:
                     refused = refusal("no-prompt", retry_after=NO_PROMPT)
         assert refused is not None
         if refused.retry_after is not None:
-            wait = self._line(rank).after(node, now, refused.retry_after, origin.party)
+            wait = self._retries_of(rank).after(node, now, refused.retry_after, origin.party)
             refused = msgspec.structs.replace(refused, retry_after=wait)
             if look is not None:
                 self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000, now)
         return refused
 
-    def _line(self, rank: Rank) -> Retries:
+    def _retries_of(self, rank: Rank) -> Retries:
         return self._retries["new" if rank == "new" else "known"]
 
-    def _issued(self, look: Ask, ask: LeaseRequest, now: int) -> bytes:
+    def _issued(self, look: LeaseDemand, ask: LeaseRequest, now: int) -> bytes:
         with self._database.transaction():
             sealed = self._write(look, ask, now)
         self._sharing.given(look, now)
-        self._line(look.rank).given(look.asker.node, now)
+        self._retries_of(look.rank).given(look.asker.node, now)
         return sealed
 
     def _given(self, node: bytes, nonce: bytes) -> bytes | None:
         """The sealed Lease that this ask was answered with before."""
-        found: bytes | None = self._database.value(
+        given: bytes | None = self._database.value(
             "SELECT sealed FROM leases WHERE node = ? AND nonce = ?", (node, nonce)
         )
-        return found
+        return given
 
     def _unfit(self, node: bytes, ask: LeaseRequest, at: Progress | None, now: int) -> Refusal | None:
         """Why this ask would get no lease of an empty room either."""
@@ -205,20 +205,22 @@ class Leases:
         if not fresh(at.step, ask.version, terms.staleness):
             facts = {"version": ask.version, "step": at.step, "limit": terms.staleness, "wanted": at.version}
             return refusal("stale-version", retry_after=again, **facts)
-        held = self._count("state = 'open' AND node = ? AND expires >= ?", (node, now))  # index leases_open_of_node
-        if held >= terms.per_node:
-            return refusal("too-many-leases", retry_after=again, held=held, most=terms.per_node)
+        open_leases = self._count(
+            "state = 'open' AND node = ? AND expires >= ?", (node, now)
+        )  # index leases_open_of_node
+        if open_leases >= terms.per_node:
+            return refusal("too-many-leases", retry_after=again, held=open_leases, most=terms.per_node)
         if wait := self.positions.wait(now):
             return refusal("no-prompt", retry_after=wait)
         return None
 
-    def _crowded(self, look: Ask, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
+    def _crowded(self, look: LeaseDemand, version: int, at: Progress, buffered: int, now: int) -> Refusal | None:
         if (halted := self._sharing.halted(look, now)) is not None:
             no, wait = halted
             return refusal(no.code, retry_after=wait, **no.facts)
         terms, load = self.terms, self.load(at, now)
-        left = room(at, terms, version, buffered, load)
-        if left <= 0 < room(at, terms, at.version, buffered, load):
+        left = free_slots(at, terms, version, buffered, load)
+        if left <= 0 < free_slots(at, terms, at.version, buffered, load):
             return refusal("newer-version", retry_after=terms.retry_ms, version=version, wanted=at.version)
         whole = (terms.staleness + 1) * terms.batch_groups
         crowded = self._sharing.crowded(look, whole, left, self._oldest(at), now)
@@ -227,7 +229,7 @@ class Leases:
         facts = {"version": version, "step": at.step} | crowded.facts
         return refusal(crowded.code, retry_after=terms.retry_ms, **facts)
 
-    def _write(self, look: Ask, ask: LeaseRequest, now: int) -> bytes:
+    def _write(self, look: LeaseDemand, ask: LeaseRequest, now: int) -> bytes:
         node, origin = look.asker.node, look.asker.origin
         place = self.positions.take(node, origin, now, relied_on=self._sharing.relied_on(look, now))
         lease = self._lease(place, node, ask, now, now + look.life.lasts)
@@ -240,7 +242,7 @@ class Leases:
         self._sharing.lend(look, lease.id, ask.era, ask.version, place.reasons, now)
         return sealed
 
-    def _lease(self, place: Place, node: bytes, ask: LeaseRequest, now: int, expires: int) -> Lease:
+    def _lease(self, place: PromptPosition, node: bytes, ask: LeaseRequest, now: int, expires: int) -> Lease:
         return Lease(
             id=self._entropy(16),
             node=node,
@@ -258,9 +260,9 @@ class Leases:
             expires=expires,
         )
 
-    def find(self, lease: bytes) -> Held | None:
+    def find(self, lease: bytes) -> LeaseRecord | None:
         row = self._database.one("SELECT document, expires, state, sealed FROM leases WHERE id = ?", (lease,))
-        return None if row is None else Held(decode(row[0], Lease), *row[1:])
+        return None if row is None else LeaseRecord(decode(row[0], Lease), *row[1:])
 
     def move(self, lease: bytes, state: State) -> None:
         """Part of the caller's transaction. A final state cannot be left (trigger)."""
@@ -278,7 +280,7 @@ class Leases:
         if code == "expired":
             self._sharing.expired(lent, now)
 
-    def load(self, progress: Progress, now: int) -> Load:
+    def load(self, progress: Progress, now: int) -> InFlight:
         """What is on its way and not too old already, of the learner's era."""
         oldest = self._oldest(progress)
         running, undecided = self._database.all(
@@ -286,7 +288,7 @@ class Leases:
             " WHERE era = ? AND version >= ?",
             oldest,
         )[0]
-        return Load(undecided, running - self._overdue(now, oldest))
+        return InFlight(undecided, running - self._overdue(now, oldest))
 
     def _oldest(self, at: Progress) -> tuple[int, int]:
         return at.era, oldest_fresh(at.step, self.terms.staleness)

@@ -44,7 +44,7 @@ NO_PROMPT: Final = 60_000
 log = structlog.get_logger("coordinator")
 
 
-class Place(NamedTuple):
+class PromptPosition(NamedTuple):
     """`attempt`: 0 the first time. `reasons`: codes of the ends before, in order, joined by commas."""
 
     position: int
@@ -67,17 +67,17 @@ class Positions:
         left = self._without_prompt[1] - now
         return left if 0 < left <= NO_PROMPT else 0
 
-    def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> Place:
+    def take(self, node: bytes, origin: Origin, now: int, *, relied_on: bool = True) -> PromptPosition:
         """Return what the next lease is for. `relied_on`: it is known, or no known key asks. Raises `TaskFault`."""
-        while (found := self._returned(node, origin, now, relied_on)) is not None:
-            position, attempt, reasons = found
+        while (returned := self._returned(node, origin, now, relied_on)) is not None:
+            position, attempt, reasons = returned
             self._database.do("DELETE FROM again WHERE position = ?", (position,))
             try:
-                return Place(position, attempt, reasons, self.prompts.at(position))
+                return PromptPosition(position, attempt, reasons, self.prompts.at(position))
             except TaskFault:
                 self._skip(f"{reasons},no-prompt")
         position, prompt = self._new(now)
-        return Place(position, 0, "", prompt)
+        return PromptPosition(position, 0, "", prompt)
 
     def ended(self, position: int, attempt: int, reasons: str, code: str, now: int) -> None:
         """A lease for this position earned nothing (rules 1 and 3). `reasons`: of the ends before this one, `code`."""

@@ -45,8 +45,8 @@ class TaskPrompts:
 
     def at(self, position: int) -> Prompt:
         """See `Prompts`."""
-        turn, index = divmod(position, self.size)
-        index = shuffled(index, self.size, b"%d/%d" % (self._seed, turn))
+        pass_number, index = divmod(position, self.size)
+        index = shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
         for task in self._tasks:
             if index < task.size("train"):
                 tokens = prompt_of(task, "train", index, self._text)

@@ -34,9 +34,9 @@ from coordinator.accounts.standing import Standing, minute
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import admitted
-from coordinator.rollouts.request_priority import RequestQueue
+from coordinator.rollouts.request_priority import AdmissionQueue
 from coordinator.rollouts.verification import submission_limit
 from coordinator.run.setup import Run
 from p2p.discovery.peer_records import VerifiedRecord, verify
@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 Decide = Callable[[Asked, bytes], bytes | Refusal]
 
 
-class Answers:
+class ResponseLog:
     """Answers given, by (node, request id): the oldest are forgotten first."""
 
     def __init__(self) -> None:
@@ -88,22 +88,24 @@ class Answers:
     def keep(self, node: bytes, request: bytes, digest: bytes, answer: bytes, expires: int, now: int) -> None:
         self._known[node, request] = (digest, answer, expires)
         self._bytes += len(answer)
-        while self._known and (len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._over(now)):
+        while self._known and (
+            len(self._known) > MOST_ANSWERS or self._bytes > MOST_ANSWER_BYTES or self._oldest_expired(now)
+        ):
             _, (_, given, _) = self._known.popitem(last=False)
             self._bytes -= len(given)
 
-    def _over(self, now: int) -> bool:
+    def _oldest_expired(self, now: int) -> bool:
         return next(iter(self._known.values()))[2] + SKEW < now
 
 
-class Control:
+class RequestHandler:
     """`recipient`: this run's channel key, 32 bytes; `former`: its keys before, which are told the Roots until `told`
     (ms). What `hello`, `lease`, `submit`, `verdicts` and `acknowledge` return is the answer of that method."""
 
     def __init__(
         self,
         run: Run,
-        books: Books,
+        books: GroupService,
         publisher: Publisher,
         history: History,
         arrived: asyncio.Event,
@@ -114,7 +116,7 @@ class Control:
         self._run, self._books, self._publisher, self._history = run, books, publisher, history
         self._arrived, self._absence, self._clock = arrived, absence, clock
         self._spec = run.runspec
-        self._answers = Answers()
+        self._answers = ResponseLog()
         self._decide: dict[str, Decide] = {
             HELLO.name: _decided(HELLO, self.hello),
             LEASE.name: _decided(LEASE, self.lease),
@@ -134,7 +136,7 @@ class Control:
     def serve(self, handlers: Handlers, origin_of: Callable[[str], Origin]) -> None:
         """Answer what nodes ask. `origin_of`: see `p2p.network.Inbound`."""
         names = [method.name for method in SEALED]
-        queue = RequestQueue(self._clock, lambda: handlers.unanswered(names))
+        queue = AdmissionQueue(self._clock, lambda: handlers.unanswered(names))
         for method in SEALED:
 
             async def handle(peer: str, data: bytes, method: str = method.name) -> bytes:
@@ -149,8 +151,8 @@ class Control:
             room = submission_limit(self._spec) if method is SUBMIT else 0
             handlers.serve(method.name, handle, limit=method.limit + room)
 
-    def answer(self, method: str, data: bytes, now: int, way: Route = "direct", origin: Origin = NOWHERE) -> bytes:
-        """An encoded Answer to a sealed Request that came in under `method`, by `way`, from `origin`."""
+    def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = NOWHERE) -> bytes:
+        """An encoded Answer to a sealed Request that came in under `method`, by `route`, from `origin`."""
         self._absence.here(now)
         try:
             node, request = self._opened(data)
@@ -173,7 +175,7 @@ class Control:
                 result = decide(Asked(node, now, origin), request.body)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
-        self._books.roster.sightings.came(node, way, now)
+        self._books.roster.sightings.seen_by(node, route, now)
         verdicts = None if request.verdicts is None else self._books.intake.verdicts(node, request.verdicts)
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
@@ -218,7 +220,7 @@ class Control:
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
         roster = self._books.roster
-        roster.hello(asked.node, hello, record, asked.now)
+        roster.register(asked.node, hello, record, asked.now)
         return Welcome(
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
@@ -268,8 +270,8 @@ def _decided(method: Method[Q, A], decide: Callable[[Asked, Q], A | Refusal]) ->
     """Return `decide`, from the encoded request to the encoded answer. Raises `Malformed`."""
 
     def decided(asked: Asked, body: bytes) -> bytes | Refusal:
-        found = decide(asked, method.request.decode(body))
-        return found if isinstance(found, Refusal) else method.answer.encode(found)
+        answer = decide(asked, method.request.decode(body))
+        return answer if isinstance(answer, Refusal) else method.answer.encode(answer)
 
     return decided
 

@@ -39,14 +39,14 @@ _LAST: Final = LEASE.name
 _RANKS: Final = {method.name: method.rank for method in SEALED}
 
 
-class RequestQueue:
+class AdmissionQueue:
     """Use from the event loop's thread."""
 
     def __init__(self, clock: Callable[[], int], unanswered: Callable[[], int]) -> None:
         """`clock`: milliseconds. `unanswered`: requests for these methods that have come and are not answered, with
         those here. Requests that wait on purpose are none of them."""
         self._clock, self._unanswered = clock, unanswered
-        self._line = 0
+        self._last_place = 0
         """When the last place in the line of all parties is over."""
         self._own: dict[str, int] = {}
         """When the last place of a party is over."""
@@ -92,14 +92,14 @@ class RequestQueue:
         if (own := self._own.get(party, 0)) > now:
             at = own + len(self._own) * STEP
         else:
-            at = self._line = min(max(self._line + STEP, now + SOONEST), now + LATEST)
+            at = self._last_place = min(max(self._last_place + STEP, now + SOONEST), now + LATEST)
         self._own[party] = min(at, now + LATEST)
         return self._own[party] - now
 
     def _sweep(self, now: int) -> None:
         """Forget places that are over, and those of a line from before the clock was set back."""
-        if self._line > now + LATEST:
-            self._line = 0
+        if self._last_place > now + LATEST:
+            self._last_place = 0
         if not self._swept <= now < self._swept + SWEEP:
             self._swept = now
             self._own = {party: at for party, at in self._own.items() if now < at <= now + LATEST}

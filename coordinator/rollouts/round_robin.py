@@ -55,7 +55,7 @@ class Rounds:
                 return
             self._below.popitem(last=False)
 
-    def turn(self, path: Sequence[Hashable], free: int, now: int) -> bool:
+    def is_next(self, path: Sequence[Hashable], free: int, now: int) -> bool:
         """Return whether it is the turn of `path`, where `free` places are given out now."""
         level: Rounds | None = self
         for name in path:

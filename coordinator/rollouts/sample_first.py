@@ -2,9 +2,9 @@
 
 Rules
 1. A group of a key that is known and has no strike is looked at whole, in one pass.
-2. Of a group whose key is new, has a strike or is suspended, one sample is looked at first. `Books.first_look` draws
-   it when the scorer comes to the group, so that a forger cannot know it. A proof against this sample ends the look.
-   Otherwise the other samples are looked at together: no sample twice, the prompt twice.
+2. Of a group whose key is new, has a strike or is suspended, one sample is looked at first. `GroupService.first_look`
+   draws it when the scorer comes to the group, so that a forger cannot know it. A proof against this sample ends the
+   look. Otherwise the other samples are looked at together: no sample twice, the prompt twice.
 3. A group that came before its key was suspended is judged on its own worth, as the rules of verdicts say. Later ones
    are not taken (coordinator/rollouts/request_handler.py).
 4. Where a group is mostly wrong, `kinship` says whether its tokens may be another version's. That takes at most one
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from coordinator.rollouts.cross_version import Kinship, Known
+from coordinator.rollouts.cross_version import Kinship, VerifiedSample
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verification import (
     ENOUGH,
@@ -72,8 +72,8 @@ class Looks:
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
         """Have these samples of a group scored."""
-        found = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
-        for number, score in zip(numbers, found, strict=True):
+        new_scores = await self._scored(self._job(group, numbers), [_sample(group, number) for number in numbers])
+        for number, score in zip(numbers, new_scores, strict=True):
             scores[number] = score
 
     async def _scored(self, job: Job, samples: list[PackedSample]) -> list[SampleScore]:
@@ -81,10 +81,10 @@ class Looks:
         raises `ChildDied` instead of asking that one."""
         if self._scorer.loaded is None:
             raise ChildDied("scorer", 0, "it went while a group was looked at")
-        found = await self._scorer.score(job, samples)
-        if len(found) != len(samples):
-            raise ChildError("EngineError", f"it gave {len(found)} scores for {len(samples)} samples")
-        return found
+        scores = await self._scorer.score(job, samples)
+        if len(scores) != len(samples):
+            raise ChildError("EngineError", f"it gave {len(scores)} scores for {len(samples)} samples")
+        return scores
 
     async def _possible_elsewhere(self, group: Undecided) -> bool:
         """Find out whether tokens that are mostly wrong may be another version's (rule 4)."""
@@ -103,7 +103,7 @@ class Looks:
         if self._kinship.wants(group.lease.version, tokens):
             job, sample = self._job(group, [number]), _sample(group, number)
             sample = msgspec.structs.replace(sample, packed=sample.packed.copy())  # and not the whole submission
-            self._kinship.remember(Known(group.lease.era, group.lease.version, tokens, job, sample))
+            self._kinship.remember(VerifiedSample(group.lease.era, group.lease.version, tokens, job, sample))
 
     def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:
         lease = group.lease

@@ -15,7 +15,7 @@ LONGEST_WAIT: Final = 30_000
 VISIT: Final = 256
 
 
-class Waiting(NamedTuple):
+class PendingVersion(NamedTuple):
     """A version that groups wait for. `since`: when the first of them was received."""
 
     era: int
@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
     since: int
 
 
-def pick(waiting: Iterable[Waiting], present: int | None, now: int) -> Waiting | None:
+def next_version(waiting: Iterable[PendingVersion], present: int | None, now: int) -> PendingVersion | None:
     """The version to look at next, None where nothing waits. `present`: the version held; numbers rise over eras too,
     so that the difference of two tells how many steps lie between them."""
     longest = min(waiting := list(waiting), key=lambda one: (one.since, one), default=None)

@@ -13,7 +13,16 @@ from coordinator.database import Database
 from coordinator.metrics.statistics import quantile
 from coordinator.rollouts.delivery_record import Record, record_of
 from coordinator.rollouts.expiry_budgets import Budgets
-from coordinator.rollouts.lease_lifetime import ENOUGH, REMEMBERED, TRY_AGAIN, Bounds, Fleet, Life, life, too_slow
+from coordinator.rollouts.lease_lifetime import (
+    ENOUGH,
+    REMEMBERED,
+    TRY_AGAIN,
+    Bounds,
+    Fleet,
+    Life,
+    lease_duration,
+    too_slow,
+)
 from coordinator.rollouts.share_rules import WAITS, Asker, No, Room, Share, Shares
 from p2p.limits.origin import Origin
 
@@ -23,7 +32,7 @@ MEASURED_FOR: Final = 1_000
 """Milliseconds for which that measurement holds."""
 
 
-class Ask(NamedTuple):
+class LeaseDemand(NamedTuple):
     """An ask that was looked at. `life`: of its lease, if it gets one."""
 
     asker: Asker
@@ -68,18 +77,18 @@ class Sharing:
         """Return how far a key is trusted."""
         return self._accounts.of(node, now).rank
 
-    def look(self, node: bytes, rank: Rank, origin: Origin, now: int) -> Ask:
+    def look(self, node: bytes, rank: Rank, origin: Origin, now: int) -> LeaseDemand:
         """Return what is known of an ask."""
         record = record_of(self._database, node)
-        lasts = life(record.turnarounds, self._fleet.p90(now), self._bounds)
+        lasts = lease_duration(record.turnarounds, self._fleet.p90(now), self._bounds)
         share: Share = "new" if rank == "new" else "slow" if lasts.slow else "known"
-        held, undecided = self._held(node)
+        open_leases, undecided = self._open_leases(node)
         if rank == "new":
-            held = self._held_over(origin.connection)
+            open_leases = self._open_leases_over(origin.connection)
         holder = origin.connection.encode() if rank == "new" and origin.connection else node
-        return Ask(Asker(node, share, origin, held, undecided, record.rate), rank, lasts, holder, record)
+        return LeaseDemand(Asker(node, share, origin, open_leases, undecided, record.rate), rank, lasts, holder, record)
 
-    def halted(self, ask: Ask, now: int) -> tuple[No, int] | None:
+    def halted(self, ask: LeaseDemand, now: int) -> tuple[No, int] | None:
         """Return why a node gets no lease at all now, and the milliseconds for which that holds."""
         debt = self._budgets.debt(ask.holder, now)
         if debt is not None:
@@ -91,22 +100,22 @@ class Sharing:
             return No("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait
         return None
 
-    def crowded(self, ask: Ask, whole: int, left: int, oldest: tuple[int, int], now: int) -> No | None:
+    def crowded(self, ask: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int) -> No | None:
         """Return why there is no room for an ask. `whole`, `left`: see `Room`. `oldest`: fresh (era, version)."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._verdict_time(now), self._sequential)
         return self._shares.refused(ask.asker, room, now)
 
-    def waits(self, ask: Ask, code: str, until: int, now: int) -> None:
+    def waits(self, ask: LeaseDemand, code: str, until: int, now: int) -> None:
         """An ask was refused by `code`, and told to come again so that it does by `until`."""
         if code in WAITS:
             self._shares.waits(ask.asker, until, now)
 
-    def relied_on(self, ask: Ask, now: int) -> bool:
+    def relied_on(self, ask: LeaseDemand, now: int) -> bool:
         """Return whether a key is known, or none that asks is: keys that were never used before are free."""
         return ask.rank != "new" or not self._shares.known_here(now)
 
-    def lend(self, ask: Ask, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
+    def lend(self, ask: LeaseDemand, lease: bytes, era: int, version: int, reasons: str, now: int) -> None:
         """A lease goes out: in the caller's transaction."""
         asker = ask.asker
         row = (lease, asker.share, asker.node, asker.origin.connection, era, version, reasons)
@@ -116,7 +125,7 @@ class Sharing:
             p90 = int(quantile(turnarounds, 0.9))
             self._database.do("INSERT OR REPLACE INTO paces VALUES (?, ?, ?)", (asker.node, p90, now))
 
-    def given(self, ask: Ask, now: int) -> None:
+    def given(self, ask: LeaseDemand, now: int) -> None:
         """A lease went out: after the transaction."""
         self._shares.served(ask.asker)
         if ask.rank == "proven" and len(ask.record.turnarounds) >= ENOUGH:
@@ -136,16 +145,16 @@ class Sharing:
         else:
             self._budgets.expired(lent.node, lent.node, now)
 
-    def _held(self, node: bytes) -> tuple[int, int]:
+    def _open_leases(self, node: bytes) -> tuple[int, int]:
         """(leases and undecided groups, undecided groups) of a node."""
-        held, running = self._database.all(
+        open_leases, running = self._database.all(
             "SELECT (SELECT count(*) FROM lent WHERE node = ?),"
             " (SELECT count(*) FROM leases WHERE state = 'open' AND node = ?)",
             (node, node),
         )[0]
-        return held, held - running
+        return open_leases, open_leases - running
 
-    def _held_over(self, connection: str) -> int:
+    def _open_leases_over(self, connection: str) -> int:
         return self._database.value("SELECT groups FROM lent_over WHERE connection = ?", (connection,)) or 0
 
     def _in_use(self, share: Share, oldest: tuple[int, int]) -> int:

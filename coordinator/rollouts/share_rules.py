@@ -41,13 +41,13 @@ Share = Literal["new", "known", "slow"]
 
 
 class Asker(NamedTuple):
-    """Of one ask. `held`: the node's leases and undecided groups; those of its connection, if its key is new.
+    """Of one ask. `open_leases`: the node's leases and undecided groups; those of its connection, if its key is new.
     `undecided`: the node's undecided groups. `rate`: groups a millisecond."""
 
     node: bytes
     share: Share
     origin: Origin
-    held: int
+    open_leases: int
     undecided: int
     rate: float
 
@@ -124,9 +124,9 @@ class Shares:
         if free <= 0:
             return No("new-share", {"share": room.tenth, "whole": room.whole})
         most = max(1 + (2 * free > room.whole), free // THRESHOLD)
-        if asker.origin.connection and asker.held >= most:
-            return No("new-connection", {"held": asker.held})
-        if not self._new_wait.turn(_path(asker), free, now):
+        if asker.origin.connection and asker.open_leases >= most:
+            return No("new-connection", {"held": asker.open_leases})
+        if not self._new_wait.is_next(_path(asker), free, now):
             return No("new-share", {"share": room.tenth, "whole": room.whole})
         return None
 
@@ -141,12 +141,12 @@ class Shares:
             return No("no-room", {})
         if asker.share == "slow":
             most = max(room.tenth, left // SLOW_THRESHOLD)
-            held = room.slow >= most and self.known_here(now)
-            return No("slow-share", {"share": room.tenth, "whole": room.whole}) if held else None
+            at_most = room.slow >= most and self.known_here(now)
+            return No("slow-share", {"share": room.tenth, "whole": room.whole}) if at_most else None
         share = max(1, int(room.whole * self._rates.part(asker.node)))
-        if self._known_wait.anyone(now) and asker.held >= share:
-            return No("rate-share", {"held": asker.held, "share": share})
-        return None if self._known_wait.turn(_path(asker), left, now) else No("no-room", {})
+        if self._known_wait.anyone(now) and asker.open_leases >= share:
+            return No("rate-share", {"held": asker.open_leases, "share": share})
+        return None if self._known_wait.is_next(_path(asker), left, now) else No("no-room", {})
 
 
 def _path(asker: Asker) -> tuple[str, str, bytes]:

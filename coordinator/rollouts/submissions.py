@@ -19,10 +19,10 @@ import structlog
 
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
-from coordinator.rollouts.lease_table import Again, Held, Leases, Seal
+from coordinator.rollouts.lease_table import Again, LeaseRecord, Leases, Seal
 from coordinator.rollouts.submitted_group import Group, lease_of, read
 from coordinator.rollouts.token_storage import Tokens
-from coordinator.rollouts.verdicts import Verdicts
+from coordinator.rollouts.verdicts import VerdictService
 from coordinator.rollouts.verification import Fault, check, rewards, submission_limit
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
@@ -37,14 +37,14 @@ from tasks.task import Task, Text
 log = structlog.get_logger("coordinator")
 
 
-class Intake:
+class SubmissionService:
     """`tasks`: by (name, version), those of the RunSpec."""
 
     def __init__(
         self,
         database: Database,
         leases: Leases,
-        verdicts: Verdicts,
+        verdicts: VerdictService,
         strikes: Strikes,
         waiting: WaitingGroups,
         seal: Seal,
@@ -77,36 +77,36 @@ class Intake:
         if len(data) > most:
             return refusal("too-large", size=len(data), most=most)
         try:
-            held = self._leases.find(lease_of(data))
-            if held is None:
+            record = self._leases.find(lease_of(data))
+            if record is None:
                 return refusal("unknown-lease")
-            return self._take(held, data, now) if held.lease.node == node else refusal("not-owner")
+            return self._take(record, data, now) if record.lease.node == node else refusal("not-owner")
         except Malformed as error:
             return refusal("malformed", what="submission", detail=error)
 
-    def _take(self, held: Held, data: bytes, now: int) -> SubmitResponse | Refusal:
+    def _take(self, record: LeaseRecord, data: bytes, now: int) -> SubmitResponse | Refusal:
         """Take a group from the owner of its lease. Raises `Malformed` before anything was written."""
         digest = blake3.blake3(data).digest()
-        lease = held.lease.id
+        lease = record.lease.id
         stored = self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease,))
         if stored is not None:
             return self._answer(lease) if stored == digest else self._conflict(lease, digest, data, now)
-        if self._verdicts.forgotten(held):
+        if self._verdicts.forgotten(record):
             return refusal("unknown-lease")
         submission = read(data)
-        if held.state == "expired" or now > held.expires:
+        if record.state == "expired" or now > record.expires:
             self._store_refused(lease, digest, now, data)
-            self._verdicts.refuse_late(held, sentence("late", late=now - held.expires), now)
+            self._verdicts.refuse_late(record, sentence("late", late=now - record.expires), now)
             return self._answer(lease)
-        found = self._examined(held.lease, submission)
-        if isinstance(found, Fault):
+        examined = self._examined(record.lease, submission)
+        if isinstance(examined, Fault):
             self._store_refused(lease, digest, now, data)
-            self._verdicts.refuse(held, found.code, found.sentence, now)
+            self._verdicts.refuse(record, examined.code, examined.sentence, now)
             return self._answer(lease)
         received = self._seal("received", encode(Received(lease=lease, submission_hash=digest, at=now)))
-        self._store(lease, digest, now, data, found, received)
+        self._store(lease, digest, now, data, examined, received)
         self._leases.move(lease, "received")
-        self._waiting.put(held.lease, submission, now)
+        self._waiting.put(record.lease, submission, now)
         return self._answer(lease)
 
     def _store(

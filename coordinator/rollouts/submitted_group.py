@@ -28,8 +28,8 @@ _HEADS: Final = {0xDC: struct.Struct(">xH"), 0xDD: struct.Struct(">xI")}
 _ids = msgspec.msgpack.Decoder(Tokens).decode
 
 
-class Rollout(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.Rollout`, its token ids unread."""
+class UnreadRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """`protocol.leases.UnreadRollout`, its token ids unread."""
 
     tokens: msgspec.Raw
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -37,18 +37,18 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
     segments: Annotated[list[Segment], Meta(min_length=1, max_length=16)]
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.Submission` of such rollouts."""
+class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
+    """`protocol.leases.UnreadSubmission` of such rollouts."""
 
     lease: Id
     era: Count
     version: Count
     root: Hash
-    rollouts: Annotated[list[Rollout], Meta(max_length=1024)]
+    rollouts: Annotated[list[UnreadRollout], Meta(max_length=1024)]
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """`Submission`, of which nothing but the lease is looked at."""
+    """`UnreadSubmission`, of which nothing but the lease is looked at."""
 
     lease: Id
 
@@ -60,7 +60,7 @@ class Claimed:
     """One rollout as a node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
     for each sampled token."""
 
-    def __init__(self, rollout: Rollout) -> None:
+    def __init__(self, rollout: UnreadRollout) -> None:
         self.packed: msgspec.Raw = rollout.tokens
         self.turns, self.logprobs, self.segments = rollout.turns, rollout.logprobs, rollout.segments
 
@@ -102,8 +102,14 @@ def read(data: bytes) -> Group:
 
 def stored(data: bytes) -> Group:
     """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
-    found = decode(data, Submission)
-    return Group(found.lease, found.era, found.version, found.root, [Claimed(one) for one in found.rollouts])
+    submission = decode(data, UnreadSubmission)
+    return Group(
+        submission.lease,
+        submission.era,
+        submission.version,
+        submission.root,
+        [Claimed(one) for one in submission.rollouts],
+    )
 
 
 def unpacked(packed: bytes) -> Ids:

@@ -100,14 +100,14 @@ class Tokens:
         them only those that the learner may still draw."""
         drawn, oldest = frozenset(covered), oldest_fresh(step, staleness)
 
-        def over(one: _Ended) -> bool:
+        def has_ended(one: _Ended) -> bool:
             if one.at is not None and one.at >= ended_before:
                 return False
             spent = one.era is None or one.era < era or one.version is None or one.version < oldest
             return spent or one.id in drawn or one.aside is not None
 
         with contextlib.closing(self._database.each(_ENDED, (ended_before,))) as rows:
-            gone = list(itertools.islice(filter(over, itertools.starmap(_Ended, rows)), most))
+            gone = list(itertools.islice(filter(has_ended, itertools.starmap(_Ended, rows)), most))
         forgotten = nbytes = 0
         with self._database.transaction():
             for one in gone:
@@ -126,8 +126,8 @@ class Tokens:
         if one.submitted is None:
             self._database.do("DELETE FROM leases WHERE id = ?", (one.id,))
             return
-        held = "SELECT length(payload) FROM evidence WHERE lease = ?"
-        nbytes = self._database.value(held, (one.id,)) or 0
+        length = "SELECT length(payload) FROM evidence WHERE lease = ?"
+        nbytes = self._database.value(length, (one.id,)) or 0
         if one.verdict == "refused":
             nbytes += self._size(one.id)
         if nbytes:

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.lease_ends import Ends, Place
+from coordinator.accounts.lease_ends import Ends, LedgerPosition
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.ledger_facts import RULES
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
-from coordinator.rollouts.lease_table import Held, Leases, Progress, Seal
+from coordinator.rollouts.lease_table import LeaseRecord, Leases, Progress, Seal
 from coordinator.rollouts.submitted_group import Claimed
 from coordinator.rollouts.token_storage import Tokens
 from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
@@ -47,7 +47,7 @@ MOST_REASON = 300
 """Characters of a receipt's reason; a receipt is to stay under 1 KB."""
 
 
-class LeaseEnd(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the ledger says of a lease that ended: all that the market reads. Times in ms, `weight` in milli-RE."""
 
     node: str
@@ -72,7 +72,7 @@ def weight(tokens: int) -> int:
     return (2000 * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
 
 
-class Verdicts:
+class VerdictService:
     """Writes the ends of leases. `run`: the run's id. `recent`: the codes of the groups decided last, in this life."""
 
     def __init__(
@@ -105,17 +105,17 @@ class Verdicts:
             known = self.receipt(lease)
             if known is not None:
                 return known
-            held = self._leases.find(lease)
-            if held is None or held.state != "received":
+            record = self._leases.find(lease)
+            if record is None or record.state != "received":
                 raise LookupError(f"no group was received for lease {lease.hex()}")
             if verdict.behaviour is None:
-                return self.refuse(held, verdict.code, verdict.reason, now)
-            return self._accept(held, rollouts, verdict.behaviour, progress, now)
+                return self.refuse(record, verdict.code, verdict.reason, now)
+            return self._accept(record, rollouts, verdict.behaviour, progress, now)
 
     def _accept(
-        self, held: Held, rollouts: Sequence[Claimed], behaviour: list[bytes], progress: Progress, now: int
+        self, record: LeaseRecord, rollouts: Sequence[Claimed], behaviour: list[bytes], progress: Progress, now: int
     ) -> bytes:
-        lease = held.lease
+        lease = record.lease
         at, packed_scores = self._submission(lease.id, "at, scores")
         scores = msgspec.msgpack.decode(packed_scores, type=list[Score])
         code, reason = ("ok", "") if scored(scores) else ("task-score", sentence("task-score"))
@@ -125,7 +125,7 @@ class Verdicts:
         total = sum(map(weight, lengths))
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
-        end = self._end(held, at, code, len(rollouts), given, sampled, total, trainable)
+        end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
         self._ledger.issue_points(now, total)
         place = self._append(now, "lease.accepted", end, total)
         if trainable:
@@ -137,21 +137,21 @@ class Verdicts:
         self._leases.move(lease.id, "decided")
         return self._receipt(end, lease, place, "accepted", reason, now)
 
-    def refuse(self, held: Held, code: str, reason: str, now: int) -> bytes:
+    def refuse(self, record: LeaseRecord, code: str, reason: str, now: int) -> bytes:
         """The end of an owned lease by a group that is no good: in the caller's transaction, after it was stored."""
-        lease = held.lease
+        lease = record.lease
         (at,) = self._submission(lease.id, "at")
-        end = self._end(held, at, code)
+        end = self._end(record, at, code)
         place = self._append_unpaid(now, "lease.refused", end, lease.node)
         self._leases.fail(lease.id, "decided", code, now)
         sealed = self._receipt(end, lease, place, "refused", reason, now)
         self._strikes.refused(lease.node, code, end.submission_hash or bytes(32), now)
         return sealed
 
-    def refuse_late(self, held: Held, reason: str, now: int) -> bytes:
+    def refuse_late(self, record: LeaseRecord, reason: str, now: int) -> bytes:
         """A receipt for what came after the end (rule 4)."""
-        place = self._expire(held, now)
-        return self._receipt(self._end(held, now, "late"), held.lease, place, "refused", reason, now)
+        place = self._expire(record, now)
+        return self._receipt(self._end(record, now, "late"), record.lease, place, "refused", reason, now)
 
     def expire(self, now: int, most: int = EXPIRED_AT_ONCE) -> int:
         """End at most `most` open leases whose time is over; how many. The others still count as over for room, and a
@@ -159,50 +159,50 @@ class Verdicts:
         due = self._leases.due(now, most)
         with self._database.transaction():
             for lease in due:
-                held = self._leases.find(lease)
-                if held is not None:
-                    self._expire(held, now)
+                record = self._leases.find(lease)
+                if record is not None:
+                    self._expire(record, now)
         return len(due)
 
-    def _expire(self, held: Held, now: int) -> Place:
-        lease = held.lease
-        if held.state == "open":
+    def _expire(self, record: LeaseRecord, now: int) -> LedgerPosition:
+        lease = record.lease
+        if record.state == "open":
             self._leases.fail(lease.id, "expired", "expired", now)
-            return self._append_unpaid(now, "lease.expired", self._end(held, None, "expired"), lease.node)
+            return self._append_unpaid(now, "lease.expired", self._end(record, None, "expired"), lease.node)
         place = self._place(lease.id)
         if place is None:
-            raise LookupError(f"lease {lease.id.hex()} is {held.state}, and nothing is known of its end")
+            raise LookupError(f"lease {lease.id.hex()} is {record.state}, and nothing is known of its end")
         return place
 
-    def forgotten(self, held: Held) -> bool:
+    def forgotten(self, record: LeaseRecord) -> bool:
         """Whether a lease ended so long ago that nothing can be said of it any more
         (coordinator/accounts/lease_ends.py)."""
-        return held.state == "expired" and self._place(held.lease.id) is None
+        return record.state == "expired" and self._place(record.lease.id) is None
 
-    def _place(self, lease: bytes) -> Place | None:
+    def _place(self, lease: bytes) -> LedgerPosition | None:
         entry = self._ledger.find(_key(lease))
-        return self._ends.find(lease) if entry is None else Place(entry.seq, entry.hash)
+        return self._ends.find(lease) if entry is None else LedgerPosition(entry.seq, entry.hash)
 
     def receipt(self, lease: bytes) -> bytes | None:
         """The sealed Receipt, once there is one."""
-        found: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
-        return found
+        receipt: bytes | None = self._database.value("SELECT receipt FROM verdicts WHERE lease = ?", (lease,))
+        return receipt
 
     def confirm(self, node: bytes, leases: Sequence[bytes]) -> None:
         """The node has stored these receipts for good."""
         query = f"UPDATE verdicts SET confirmed = 1 WHERE lease IN ({marks(leases)}) AND node = ? AND confirmed = 0"
         self._database.do(query, (*leases, node))
 
-    def _append_unpaid(self, now: int, kind: str, end: LeaseEnd, node: bytes) -> Place:
+    def _append_unpaid(self, now: int, kind: str, end: LeaseOutcome, node: bytes) -> LedgerPosition:
         if self._accounts.of(node, now).rank == "new":
             return self._ends.put(end.lease, msgspec.msgpack.encode(end), now)
         return self._append(now, kind, end, 0)
 
-    def _append(self, now: int, kind: str, end: LeaseEnd, amount: int) -> Place:
+    def _append(self, now: int, kind: str, end: LeaseOutcome, amount: int) -> LedgerPosition:
         postings = transfer(ESCROW, accrued(end.node), amount)
         entry = self._ledger.append(now, kind, _key(end.lease), end, postings)
         self._accounts.take(entry)
-        return Place(entry.seq, entry.hash)
+        return LedgerPosition(entry.seq, entry.hash)
 
     def _submission(self, lease: bytes, columns: str) -> tuple[Any, ...]:
         row = self._database.one(f"SELECT {columns} FROM submissions WHERE lease = ?", (lease,))
@@ -212,7 +212,7 @@ class Verdicts:
 
     def _end(
         self,
-        held: Held,
+        record: LeaseRecord,
         received: int | None,
         code: str,
         rollouts: int = 0,
@@ -220,15 +220,15 @@ class Verdicts:
         tokens_out: int = 0,
         total: int = 0,
         trainable: bool = False,
-    ) -> LeaseEnd:
-        lease = held.lease
-        return LeaseEnd(
+    ) -> LeaseOutcome:
+        lease = record.lease
+        return LeaseOutcome(
             node=peer_id(lease.node),
             lease=lease.id,
             era=lease.era,
             version=lease.version,
             sent=lease.sent,
-            expires=held.expires,
+            expires=record.expires,
             received=received,
             code=code,
             rollouts=rollouts,
@@ -239,7 +239,9 @@ class Verdicts:
             submission_hash=self._database.value("SELECT hash FROM submissions WHERE lease = ?", (lease.id,)),
         )
 
-    def _receipt(self, end: LeaseEnd, lease: Lease, place: Place, verdict: str, reason: str, now: int) -> bytes:
+    def _receipt(
+        self, end: LeaseOutcome, lease: Lease, place: LedgerPosition, verdict: str, reason: str, now: int
+    ) -> bytes:
         receipt = Receipt(
             run=self._run,
             node=lease.node,

@@ -129,10 +129,10 @@ def _tokens(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | No
 def _end(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     start = sampled = 0
     tokens = np.asarray(rollout.tokens)
-    for turn, length in enumerate(rollout.turns):
+    for number, length in enumerate(rollout.turns):
         part = tokens[start : start + length]
         start += length
-        if turn % 2:
+        if number % 2:
             continue
         sampled += length
         if (part[:-1] == spec.eos).any():

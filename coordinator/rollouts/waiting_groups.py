@@ -14,8 +14,8 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
-from coordinator.rollouts.fair_order import FairOrder, Head
-from coordinator.rollouts.scoring_order import Waiting
+from coordinator.rollouts.fair_order import FairOrder, OldestGroup
+from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.submitted_group import Group, stored
 from p2p.wire_types import decode
 from protocol.leases import Lease
@@ -79,15 +79,15 @@ class WaitingGroups:
             "INSERT INTO undecided SELECT era, version, party, ?, id, ? FROM leases WHERE id = ?", (at, cost, lease.id)
         )
 
-    def versions(self) -> list[Waiting]:
+    def versions(self) -> list[PendingVersion]:
         """Return the versions of groups that wait, oldest first."""
         rows = self._database.all(
             "SELECT era, version, (SELECT min(at) FROM undecided u WHERE u.era = o.era AND u.version = o.version) since"
             " FROM on_their_way o WHERE received > 0 AND since NOT NULL ORDER BY era, version"
         )
-        return [Waiting(*row) for row in rows]
+        return [PendingVersion(*row) for row in rows]
 
-    def visit(self, under: Waiting) -> "Visit":
+    def visit(self, under: PendingVersion) -> "Visit":
         """Begin to take what waits under one version."""
         return Visit(self._database, self._decoded, self._order, under)
 
@@ -100,7 +100,7 @@ class WaitingGroups:
 class Visit:
     """The groups that wait under one version, with those that come meanwhile. None is taken twice."""
 
-    def __init__(self, database: Database, decoded: Decoded, order: FairOrder, under: Waiting) -> None:
+    def __init__(self, database: Database, decoded: Decoded, order: FairOrder, under: PendingVersion) -> None:
         self._database, self._decoded, self._order = database, decoded, order
         self._under = under.era, under.version
         self._taken: dict[str, tuple[int, bytes]] = {}
@@ -114,15 +114,15 @@ class Visit:
         self._taken[head.party] = head.at, head.lease
         return self._decoded.pop(head.lease) or read(self._database, head.lease)
 
-    def _oldest(self, party: str) -> Head | None:
+    def _oldest(self, party: str) -> OldestGroup | None:
         """Return a party's group that follows the last one taken."""
         taken = self._taken.get(party, _FIRST)
         row = self._database.one(
             f"{_UNDER} AND party = ? AND (at, lease) > (?, ?) ORDER BY at, lease LIMIT 1", (*self._under, party, *taken)
         )
-        return None if row is None else Head(*row)
+        return None if row is None else OldestGroup(*row)
 
-    def _after(self, party: str | None) -> Head | None:
+    def _after(self, party: str | None) -> OldestGroup | None:
         """Return the group of the next party that has one left; parties whose groups are all at the scorer have none.
         `party`: None: begin with the first one."""
         while True:
@@ -131,7 +131,7 @@ class Visit:
             if row is None:
                 return None
             party = str(row[0])
-            head = self._oldest(party) if party in self._taken else Head(*row)
+            head = self._oldest(party) if party in self._taken else OldestGroup(*row)
             if head is not None:
                 return head
 

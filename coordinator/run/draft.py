@@ -41,16 +41,16 @@ def left_over(target: Path) -> list[str]:
     """A sentence for each draft that an `init` of `target` left when it was killed."""
     place = target.resolve()
     named = re.compile(rf"\.{re.escape(place.name)}-[a-z0-9_]{{8}}")
-    found = []
+    drafts = []
     with suppress(OSError):  # a parent that is not there, or not to be read
         for path in sorted(place.parent.iterdir()):
             if named.fullmatch(path.name) and path.is_dir() and _is_left_over(path):
                 keys = "private keys of a run that was never made" if RunFolder(path).keys.exists() else "no keys yet"
-                found.append(
+                drafts.append(
                     f"an init of {target} was killed and left {path}, with {keys}: no run needs it, remove it with "
                     f"rm -r '{path}'"
                 )
-    return found
+    return drafts
 
 
 def _is_left_over(path: Path) -> bool:

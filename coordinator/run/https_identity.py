@@ -28,18 +28,18 @@ log = structlog.get_logger("coordinator")
 def prepare(folder: RunFolder, name: str, now: int, secret: str | None) -> None:
     """Make what is missing or near its end. `name`: for people; `now`: milliseconds. Raises `LocalFault`."""
     at = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC)
-    held = folder.https_certificate.read_bytes() if folder.https_certificate.exists() else None
+    current = folder.https_certificate.read_bytes() if folder.https_certificate.exists() else None
     if not folder.https_key.exists():
-        if held is not None:
+        if current is not None:
             raise LocalFault(
                 f"no key file at {folder.https_key}: put it back from your backup; or remove "
                 f"{folder.https_certificate}, then another key is made, and nodes need a new invite for HTTPS"
             )
         certificate.make_key(folder.https_key, secret)
-    if held is None or not certificate.serves(held, folder.https_key, at, secret):
+    if current is None or not certificate.serves(current, folder.https_key, at, secret):
         with writing(folder.https_certificate) as file:
             file.write(certificate.certificate(folder.https_key, name, at, secret))
-        if held is not None:
+        if current is not None:
             log.info("https certificate renewed, under the same key")
 
 
@@ -67,5 +67,5 @@ def reached(config: CoordinatorConfig, peer: str, listening: Sequence[str] = ())
 def _elsewhere(advertised: Sequence[str], ours: str) -> list[str]:
     """The hosts of direct addresses, with the port of `ours`."""
     port = address_of(ours).port
-    hosts = dict.fromkeys((found.kind, found.host) for found in map(address_of, advertised) if found.host)
+    hosts = dict.fromkeys((parsed.kind, parsed.host) for parsed in map(address_of, advertised) if parsed.host)
     return [f"/{kind}/{host}/tcp/{port}/https" for kind, host in hosts]

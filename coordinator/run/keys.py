@@ -89,8 +89,8 @@ def path_in(place: Path, role: str, public: bytes) -> Path:
 
 def path_of(folder: RunFolder, role: str, root: Root) -> Path:
     """Return where the key of a role lies by what this Root says: the first that is there."""
-    found = [path_in(folder.keys, role, public) for public in root.roles[role].keys]
-    return next((path for path in found if path.exists()), found[0])
+    paths = [path_in(folder.keys, role, public) for public in root.roles[role].keys]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def network_path(folder: RunFolder) -> Path:
@@ -168,7 +168,7 @@ def role_keys(keys: dict[str, Ed25519PrivateKey]) -> dict[str, RoleKeys]:
 def shown(folder: RunFolder, chain: Sequence[Root]) -> list[KeyFile]:
     """Return one line per role, first key of each, by what the newest Root says; and the network identity."""
     newest = chain[-1]
-    found = [(role, path_of(folder, role, newest), newest.roles[role].keys[0]) for role in ROLES]
+    newest_keys = [(role, path_of(folder, role, newest), newest.roles[role].keys[0]) for role in ROLES]
     if network_path(folder).exists():
-        found.append((NETWORK, network_path(folder), identity(chain[0])))
-    return [KeyFile(role, path, public, path.exists()) for role, path, public in found]
+        newest_keys.append((NETWORK, network_path(folder), identity(chain[0])))
+    return [KeyFile(role, path, public, path.exists()) for role, path, public in newest_keys]

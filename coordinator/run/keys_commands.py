@@ -89,10 +89,10 @@ def install(home: Path, file: Path, *, secret: str | None) -> list[str]:
 def time_of(text: str, now: int) -> int:
     """Return a past moment in milliseconds. `text`: ISO 8601, UTC where it names no zone. Raises `LocalFault`."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise LocalFault(f"--from should be a time such as 2026-11-22T08:00, not {text!r}") from error
-    at = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    at = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     if not 0 <= at <= now:
         raise LocalFault(f"--from {text} is not in the past: say when the key was last known to be safe")
     return at

@@ -76,14 +76,14 @@ def room_of(folder: Path, limit: int) -> int | None:
     return None if context is None else context - limit
 
 
-def check_task(folder: Path, found: ModelFacts, task: Task, limit: int) -> None:
+def check_task(folder: Path, model_facts: ModelFacts, task: Task, limit: int) -> None:
     """Check that the first prompt can be written with the model's tokenizer, and that `limit` tokens after it stay
     within the model's context. Raises `LocalFault`."""
     try:
-        prompt = task.episode("train", 0, tokenizer(folder, found.eos)).prompt
+        prompt = task.episode("train", 0, tokenizer(folder, model_facts.eos)).prompt
     except Exception as error:  # the tokenizers library raises bare Exception for a character that it does not know
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: {error}") from error
-    if not prompt or max(prompt) >= found.vocabulary:
+    if not prompt or max(prompt) >= model_facts.vocabulary:
         raise LocalFault(f"task {task.name} cannot be written with the tokenizer of {folder}: choose another model")
     room = room_of(folder, limit)
     if room is not None and len(prompt) > room:

@@ -26,7 +26,7 @@ from runtime.errors import LocalFault
 from runtime.lock import AlreadyLocked, lock_file
 
 
-class Busy(LocalFault):
+class FolderInUse(LocalFault):
     """Another coordinator holds the run."""
 
 
@@ -101,12 +101,13 @@ class RunFolder:
 def locked(folder: RunFolder) -> Iterator[None]:
     """Hold the run for this process. The kernel lets go when the process ends, however it ends.
 
-    Raises `Busy` where another coordinator holds it, `LocalFault` where the folder cannot be written, `DiskFull`.
+    Raises `FolderInUse` where another coordinator holds it, `LocalFault` where the folder cannot be written,
+    `DiskFull`.
     """
     try:
         lock = lock_file(folder.lock, name_holder=True)
     except AlreadyLocked as error:
-        raise Busy(
+        raise FolderInUse(
             f"another coordinator (process {error.holder or 'unknown'}) runs in {folder.path}: stop it first, or name "
             "another folder"
         ) from error

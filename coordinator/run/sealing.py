@@ -21,8 +21,8 @@ class Sealer:
 
     def __call__(self, kind: str, payload: bytes) -> bytes:
         """Rule 1."""
-        held = self._run.keys
-        by_role = {"policy": held.policy, "channel": held.channel, "ledger": held.ledger}
+        keys = self._run.keys
+        by_role = {"policy": keys.policy, "channel": keys.channel, "ledger": keys.ledger}
         return seal(kind, self._run.id, payload, by_role[ROLES[kind]])
 
     def again(self, kind: str, sealed: bytes) -> bytes:

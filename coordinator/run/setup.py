@@ -123,7 +123,7 @@ def init(
     now: int,
     warm_up: WarmUp | None = None,
     secret: str | None = None,
-    report: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda text_line: None,
 ) -> Run:
     """Make the run folder. `model`: tiny, smollm2 or the path of a model folder. `warm_up`: how `tiny` is made; its
     folder and task are filled in here. `now`: milliseconds. `secret`: passphrase of the keys. `report`: gets a line
@@ -168,10 +168,10 @@ def load_run(
     check_sizes(config, model_folder.task_named(spec.tasks[0].name, spec.tasks[0].version))
     check_model(place, spec)
     check_context(place, spec)
-    held = keys.load(place, chain, secret)
+    run_keys = keys.load(place, chain, secret)
     if config.https.listen:
         https_identity.prepare(place, peer_id(keys.identity(chain[0])), now, secret)
-    return Run(place, config, held, roots, chain, sealed, spec, https_identity.pin(place, config))
+    return Run(place, config, run_keys, roots, chain, sealed, spec, https_identity.pin(place, config))
 
 
 def read_again(run: Run, secret: str | None) -> Run:
@@ -280,14 +280,14 @@ def _make_model(out: Path, model: str, warm_up: WarmUp, task: Task) -> None:
 
 
 def _make_documents(draft: RunFolder, config: CoordinatorConfig, task: Task, now: int, secret: str | None) -> None:
-    found = model_folder.facts(draft.model)
-    model_folder.check_task(draft.model, found, task, config.run.limit)
+    model_facts = model_folder.facts(draft.model)
+    model_folder.check_task(draft.model, model_facts, task, config.run.limit)
     run = secrets.token_bytes(32)
     private = keys.make(draft, secret)
     https_identity.prepare(draft, peer_id(public_bytes(private["channel"])), now, secret)
     draft.roots.mkdir()
     _write(draft.roots / "1.root", signing.sign_root(run, private, now))
-    _write(draft.runspec, signing.sign_runspec(run, config.run, task, found, private[keys.ROOT]))
+    _write(draft.runspec, signing.sign_runspec(run, config.run, task, model_facts, private[keys.ROOT]))
 
 
 def _settle(draft: RunFolder, target: RunFolder) -> None:

@@ -24,50 +24,50 @@ D = TypeVar("D", Version, Edge)
 
 class EdgeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A way to a version. `base`: the version it starts from, None for a full edge. `nbytes`: of its payload. `rho`:
-    share of elements that it changes, where the payload tells. `held`: the payload is on this disk."""
+    share of elements that it changes, where the payload tells. `stored`: the payload is on this disk."""
 
     base: int | None
     nbytes: int
     rho: float | None
-    held: bool
+    stored: bool = msgspec.field(name="held")
 
 
-class VersionRow(msgspec.Struct, frozen=True, kw_only=True):
+class VersionReport(msgspec.Struct, frozen=True, kw_only=True):
     """A version and the edges that lead to it. `root`: content root, hex. `nbytes`: of its weights, uncompressed.
-    `held`: its snapshot is on this disk."""
+    `stored`: its snapshot is on this disk."""
 
     era: int
     version: int
     root: str
     nbytes: int
-    held: bool
+    stored: bool = msgspec.field(name="held")
     edges: list[EdgeRow]
 
 
-def versions(place: RunFolder, now: int) -> list[VersionRow]:
+def versions(place: RunFolder, now: int) -> list[VersionReport]:
     """All that were published, oldest first. `now`: milliseconds. Raises `Untrusted`, `BadSignature`, `LocalFault`."""
     _, chain, _, _ = setup.read_documents(place)
     root, keys = chain[-1], {key for one in chain for key in one.roles["policy"].keys}
     with _reading(place) as store:
         known = _opened(store, "version", Version, root.run, keys)
         ways = edges.lines(store, _opened(store, "edge", Edge, root.run, keys), known)
-        held = {file.hash for file in store.snapshots()}
+        snapshots = {file.hash for file in store.snapshots()}
     rows: dict[tuple[int, int], list[EdgeRow]] = {(one.era, one.version): [] for one in known}
     # An edge whose Version is not there yet belongs to a publication that is under way, or was cut off.
-    for way in sorted(ways, key=lambda way: -1 if way.base is None else way.base):
-        if (way.era, way.version) in rows:
-            row = EdgeRow(base=way.base, nbytes=way.nbytes, rho=way.rho, held=way.stored)
-            rows[way.era, way.version].append(row)
+    for edge_row in sorted(ways, key=lambda edge_row: -1 if edge_row.base is None else edge_row.base):
+        if (edge_row.era, edge_row.version) in rows:
+            row = EdgeRow(base=edge_row.base, nbytes=edge_row.nbytes, rho=edge_row.rho, stored=edge_row.stored)
+            rows[edge_row.era, edge_row.version].append(row)
     return [
-        VersionRow(
+        VersionReport(
             era=one.era, version=one.version, root=one.root.hex(), nbytes=sum(entry.nbytes for entry in one.tensors),
-            held=one.root in held, edges=rows[one.era, one.version],
+            stored=one.root in snapshots, edges=rows[one.era, one.version],
         )
         for one in known
     ]  # fmt: skip
 
 
-def lines(rows: list[VersionRow]) -> list[str]:
+def lines(rows: list[VersionReport]) -> list[str]:
     """The versions as a table, a line an edge."""
     if not rows:
         return ["no version is published yet"]
@@ -75,12 +75,12 @@ def lines(rows: list[VersionRow]) -> list[str]:
         ("era", "version", "from", "bytes", "of weights", "rho", "payload", "snapshot", "content root")
     ]
     for row in rows:
-        ends = ("held" if row.held else "-", row.root[:16])
+        ends = ("held" if row.stored else "-", row.root[:16])
         table += [(str(row.era), str(row.version), *_cells(edge, row.nbytes), *ends) for edge in row.edges]
         if not row.edges:
             table.append((str(row.era), str(row.version), "-", "-", "-", "-", "-", *ends))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
 
 
 def verify(place: RunFolder) -> list[Finding]:
@@ -108,4 +108,4 @@ def _cells(edge: EdgeRow, weights: int) -> tuple[str, ...]:
     base = "full" if edge.base is None else str(edge.base)
     rho = "-" if edge.rho is None else f"{edge.rho:.3%}"
     share = f"{edge.nbytes / weights:.2%}" if weights else "-"
-    return base, f"{edge.nbytes:,}", share, rho, "held" if edge.held else "dropped"
+    return base, f"{edge.nbytes:,}", share, rho, "held" if edge.stored else "dropped"

@@ -25,7 +25,7 @@ SLICE = 128
 
 
 @dataclass(frozen=True)
-class Exam:
+class EvaluationSet:
     """`limit`: most sampled tokens an answer. `prompts`: how many, at most the size of the held-out split."""
 
     task: Task
@@ -35,13 +35,13 @@ class Exam:
 
     def jobs(self) -> list[Job]:
         """One answer a prompt; a prompt that the task cannot give is left out."""
-        found = []
+        jobs = []
         for index in range(min(self.prompts, self.task.size("heldout"))):
             try:
-                found.append(self._job(index))
+                jobs.append(self._job(index))
             except TaskFault as fault:
                 log.warning("held-out prompt left out", task=self.task.name, index=index, reason=str(fault))
-        return found
+        return jobs
 
     def _job(self, index: int) -> Job:
         prompt = prompt_of(self.task, "heldout", index, self.text)
@@ -73,7 +73,7 @@ class Exam:
 
 
 async def evaluate(
-    exam: Exam,
+    exam: EvaluationSet,
     scorer: Scorer,
     *,
     hold: Callable[[], Awaitable[None]],

@@ -13,16 +13,16 @@ from coordinator.config import LearnerSection
 from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.sample_first import Looks
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
-from coordinator.training.evaluation import Exam
+from coordinator.training.evaluation import EvaluationSet
 from coordinator.training.model_processes import Learner
 from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
-from coordinator.training.training_loop import Course, Training
+from coordinator.training.training_loop import Training, TrainingConfig
 from tasks.task import Text
 
 
@@ -34,7 +34,7 @@ class Learning:
         self,
         run: Run,
         text: Text,
-        books: Books,
+        books: GroupService,
         publisher: Publisher,
         history: History,
         learner: Learner,
@@ -59,7 +59,7 @@ class Learning:
             books=books,
             publisher=publisher,
             history=history,
-            exam=Exam(run.task, text, run.runspec.limit, run.config.run.heldout),
+            exam=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
             weights=ScorerWeights(
                 scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
             ),
@@ -81,20 +81,20 @@ class Learning:
         await self.scoring.run()
 
 
-def looks_of(run: Run, scorer: Scorer, books: Books, publisher: Publisher) -> Looks:
+def looks_of(run: Run, scorer: Scorer, books: GroupService, publisher: Publisher) -> Looks:
     """How groups of a run are looked at."""
 
     def published(era: int) -> list[int]:
-        return [one.version for one in publisher.line if one.era == era]
+        return [one.version for one in publisher.versions if one.era == era]
 
     return Looks(scorer, eos=run.runspec.eos, staleness=books.terms.staleness, published=published)
 
 
-def course_of(run: Run) -> Course:
+def course_of(run: Run) -> TrainingConfig:
     """What the learner is told."""
     config = run.config
     section: LearnerSection = config.learner
     names = [name for name in Hyper.__struct_fields__ if hasattr(section, name)]
     hyper = Hyper(**{name: getattr(section, name) for name in names})
     folder, database = run.folder.learner, run.folder.database
-    return Course(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps)
+    return TrainingConfig(run.folder.model, folder, database, section.device, section.threads, hyper, config.run.steps)

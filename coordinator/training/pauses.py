@@ -39,7 +39,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class PauseState(msgspec.Struct, kw_only=True):
     """The durable state of the pauses. `times`: troubles of a kind in a row, without a success between."""
 
     pause: Pause | None = None
@@ -54,8 +54,8 @@ def wait(times: int) -> int:
 class Pauses:
     """The state of all pauses of a run."""
 
-    def __init__(self, standing: Standing | None = None) -> None:
-        self.standing = standing or Standing()
+    def __init__(self, standing: PauseState | None = None) -> None:
+        self.standing = standing or PauseState()
 
     @property
     def pause(self) -> Pause | None:
@@ -120,6 +120,6 @@ class Pauses:
         return self.standing.times[kind]
 
     def _begin(self, kind: Kind, why: str, now: int, times: int) -> None:
-        until, held = now + wait(times), self.standing.pause
-        if held is None or (held.until is not None and held.until < until):
+        until, current = now + wait(times), self.standing.pause
+        if current is None or (current.until is not None and current.until < until):
             self.standing.pause = Pause(kind=kind, why=why, since=now, until=until)

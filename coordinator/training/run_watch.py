@@ -3,7 +3,7 @@
 Rules
 1. The groups that are set aside stand in run.sqlite (table `set_aside`), and so does the pause (fact `supervision`):
    a restart changes neither.
-2. `Books.paused` follows the pause: that is what stops leases. `changed` wakes the learner's loop when one ends.
+2. `GroupService.paused` follows the pause: that is what stops leases. `changed` wakes the learner's loop when one ends.
 """
 
 from collections import Counter
@@ -14,9 +14,9 @@ import msgspec
 import structlog
 
 from coordinator.metrics.views import PauseView, SetAsideView, TroubleView
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.training.batch_faults import BatchFaults
-from coordinator.training.pauses import Pause, Pauses, Standing
+from coordinator.training.pauses import Pause, Pauses, PauseState
 from coordinator.training.wait_reason import Wait, sentence
 
 FACT: Final = "supervision"
@@ -34,10 +34,10 @@ log = structlog.get_logger("coordinator")
 class Watch:
     """`clock`: seconds since the Unix epoch. `changed`: called when a pause has ended."""
 
-    def __init__(self, books: Books, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+    def __init__(self, books: GroupService, clock: Callable[[], float], changed: Callable[[], None]) -> None:
         self._books, self._clock, self._changed = books, clock, changed
         stored = books.database.fact(FACT)
-        self._pauses = Pauses(msgspec.json.decode(stored, type=Standing) if stored else None)
+        self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
         self._wait = Wait()
         self._reasons: Counter[str] = Counter()
@@ -65,8 +65,8 @@ class Watch:
 
     def stop(self, why: str = "") -> None:
         """The operator pauses the run. Paused again without a reason, it keeps the one that was given."""
-        held = self._pauses.pause
-        given = held.why if held is not None and held.kind == "operator" else "by its operator"
+        current = self._pauses.pause
+        given = current.why if current is not None and current.kind == "operator" else "by its operator"
         self._pauses.stop(why or given, self._now())
         self._begun()
 
@@ -119,7 +119,7 @@ class Watch:
 
     def drawn(self) -> None:
         """There is a batch."""
-        self._wait.over()
+        self._wait.ended()
         self._books.asked.clear()
 
     async def durable(self) -> None:
@@ -161,7 +161,7 @@ class Watch:
     def _ended(self, ended: Pause, why: str) -> None:
         log.info("the run goes on", paused_seconds=round((self._now() - ended.since) / 1000), because=why)
         self._books.ends.recent.clear()
-        self._wait.over()
+        self._wait.ended()
         self._follow()
         self._save()
         self._changed()
@@ -171,7 +171,7 @@ class Watch:
 
     def _save(self) -> None:
         stored, now = self._books.database.fact(FACT), msgspec.json.encode(self._pauses.standing)
-        if stored != now and (stored is not None or self._pauses.standing != Standing()):
+        if stored != now and (stored is not None or self._pauses.standing != PauseState()):
             self._books.database.set_fact(FACT, now)
 
     def _now(self) -> int:

@@ -48,21 +48,22 @@ class StepBy(NamedTuple):
 
 
 def next_move(
-    held: Loaded, line: Sequence[bytes], oldest: bytes, edges: Iterable[Edge], wanted: bytes
+    loaded: Loaded, published: Sequence[bytes], oldest: bytes, edges: Iterable[Edge], wanted: bytes
 ) -> StepTo | StepBy | None:
-    """What brings the scorer nearer to root `wanted`, which it does not hold; None where nothing does. `line`: roots of
-    the versions published, in order; `oldest`: of the oldest that may still be asked for. `edges`: payloads at hand."""
-    if wanted in (*held.behind, *held.ahead):
+    """What brings the scorer nearer to root `wanted`, which it does not hold; None where nothing does. `published`:
+    roots of the versions published, in order; `oldest`: of the oldest that may still be asked for. `edges`: payloads at
+    hand."""
+    if wanted in (*loaded.behind, *loaded.ahead):
         return StepTo(wanted)
-    tip = held.ahead[-1] if held.ahead else held.root
-    places = {root: place for place, root in enumerate(line)}
-    if not places.get(tip, len(line)) < places.get(wanted, -1):
+    tip = loaded.ahead[-1] if loaded.ahead else loaded.root
+    places = {root: place for place, root in enumerate(published)}
+    if not places.get(tip, len(published)) < places.get(wanted, -1):
         return None
-    following = line[places[tip] + 1]
+    following = published[places[tip] + 1]
     steps = [edge for edge in edges if (edge.base_root, edge.root) == (tip, following)]
     if not steps:
         return None
-    if held.root != tip:
+    if loaded.root != tip:
         return StepTo(tip)
     return StepBy(min(steps, key=lambda edge: edge.length), max(0, places[following] - places.get(oldest, 0)))
 
@@ -80,7 +81,7 @@ class ScorerWeights:
         oldest: Callable[[], tuple[int, int]],
     ) -> None:
         self._scorer, self._publisher, self._model, self._oldest = scorer, publisher, model, oldest
-        self._path, self._made = folder / "held", folder / "made"
+        self._path, self._unpacked = folder / "held", folder / "made"
 
     async def hold(self, root: bytes) -> bool:
         """Have the scorer under the weights of `root`; False where they cannot be come by any more. Raises `ChildDied`,
@@ -88,10 +89,10 @@ class ScorerWeights:
         anew, faults = iter((self._oldest_root(root), root)), 0
         while True:
             try:
-                held = self._scorer.loaded or await self._load()
-                if held is not None and held.root == root:
+                loaded = self._scorer.loaded or await self._load()
+                if loaded is not None and loaded.root == root:
                     return True
-                if held is not None and (move := self._next_move(held, root)) is not None:
+                if loaded is not None and (move := self._next_move(loaded, root)) is not None:
                     await self._make(move)
                 elif not await self._remade(target := next(anew, None)) and target in (root, None):
                     return False
@@ -99,9 +100,9 @@ class ScorerWeights:
                 faults += 1
                 await self._mend(error, faults)
 
-    def _next_move(self, held: Loaded, root: bytes) -> StepTo | StepBy | None:
-        edges = self._publisher.steps_from(held.ahead[-1] if held.ahead else held.root)
-        return next_move(held, self._line(), self._oldest_root(root), edges, root)
+    def _next_move(self, loaded: Loaded, root: bytes) -> StepTo | StepBy | None:
+        edges = self._publisher.steps_from(loaded.ahead[-1] if loaded.ahead else loaded.root)
+        return next_move(loaded, self._published_roots(), self._oldest_root(root), edges, root)
 
     async def _make(self, move: StepTo | StepBy) -> None:
         if isinstance(move, StepTo):
@@ -118,7 +119,7 @@ class ScorerWeights:
         return None
 
     def _is_there(self) -> bool:
-        remove(self._made)
+        remove(self._unpacked)
         finish_replace(self._path)
         return (self._path / "origin").exists()
 
@@ -132,7 +133,7 @@ class ScorerWeights:
 
     async def _remade(self, root: bytes | None) -> bool:
         """Rule 2; False where nothing leads to `root`."""
-        snapshots, edges = self._publisher.snapshots(), self._publisher.at_hand()
+        snapshots, edges = self._publisher.snapshots(), self._publisher.payloads()
         chain = None if root is None else path_to(edges, snapshots, root)
         if root is None or chain is None:
             return False
@@ -150,23 +151,23 @@ class ScorerWeights:
     ) -> None:
         start = chain[0].base_root if chain else root
         if start is None:
-            made = Rolling.unpack(self._made, payloads[chain[0]], chain[0].root)
+            unpacked = Rolling.unpack(self._unpacked, payloads[chain[0]], chain[0].root)
             chain = chain[1:]
         else:
-            made = Rolling.create(self._made, Snapshot(snapshots[start], root=start))
+            unpacked = Rolling.create(self._unpacked, Snapshot(snapshots[start], root=start))
         for edge in chain:
-            made.apply(payloads[edge], edge.root)
-        replace_folder(self._made, self._path)
+            unpacked.apply(payloads[edge], edge.root)
+        replace_folder(self._unpacked, self._path)
 
-    def _line(self) -> list[bytes]:
+    def _published_roots(self) -> list[bytes]:
         """Roots in the order of publication; a version that changes nothing is no step."""
-        roots = [version.root for version in self._publisher.line]
+        roots = [version.root for version in self._publisher.versions]
         return [root for root, before in zip(roots, [None, *roots], strict=False) if root != before]
 
     def _oldest_root(self, root: bytes) -> bytes:
         """Of the oldest version that may be asked for, or `root` where that is older."""
         oldest = self._oldest()
-        for version in self._publisher.line:
+        for version in self._publisher.versions:
             if version.root == root or (version.era, version.version) >= oldest:
                 return version.root
         return root

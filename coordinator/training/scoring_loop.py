@@ -28,13 +28,13 @@ import structlog
 
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.group_service import Books
-from coordinator.rollouts.lease_table import Terms
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.lease_table import LeaseTerms
 from coordinator.rollouts.sample_first import Looks
 from coordinator.rollouts.scorer import Scorer
-from coordinator.rollouts.scoring_order import VISIT, Waiting, pick
+from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
 from coordinator.rollouts.waiting_groups import Undecided, Visit
-from coordinator.training.evaluation import Exam, evaluate
+from coordinator.training.evaluation import EvaluationSet, evaluate
 from coordinator.training.scorer_weights import ScorerWeights
 from runtime.child import ChildDied, ChildError
 
@@ -49,7 +49,7 @@ MOST_TOKENS = 1 << 19
 log = structlog.get_logger("coordinator")
 
 
-def at_once(terms: Terms) -> int:
+def at_once(terms: LeaseTerms) -> int:
     """Groups that are at the scorer together (rule 3): at least two, so that it finds the next when one is done."""
     return max(2, min(MOST_AT_ONCE, MOST_TOKENS // (terms.group_size * terms.limit)))
 
@@ -59,10 +59,10 @@ class Scoring:
     """`evaluate_every`: versions from one evaluation to the next; the first and the last are always evaluated."""
 
     scorer: Scorer
-    books: Books
+    books: GroupService
     publisher: Publisher
     history: History
-    exam: Exam
+    exam: EvaluationSet
     weights: ScorerWeights
     looks: Looks
     evaluate_every: int
@@ -109,10 +109,10 @@ class Scoring:
         return bool(waiting) or version is not None
 
     async def _judge_waiting(self) -> None:
-        while (under := pick(self.books.waiting(), self._version, self._now())) is not None:
+        while (under := next_version(self.books.waiting(), self._version, self._now())) is not None:
             await self._visit(under)
 
-    async def _visit(self, under: Waiting) -> None:
+    async def _visit(self, under: PendingVersion) -> None:
         """Judge what waits under one version, `VISIT` groups at most: together first, then alone what failed."""
         groups = _taken(self.books.visit(under))
         first = next(groups)
@@ -217,7 +217,7 @@ class Scoring:
 
         self._wanted_since = None
         try:
-            found = await evaluate(
+            success = await evaluate(
                 self.exam, self.scorer, hold=hold, version=version, clock=self.clock, between=between
             )
         except ChildDied as death:
@@ -231,8 +231,8 @@ class Scoring:
             log.error("scorer failed at an evaluation", version=version, reason=str(error))
             await self.scorer.renew()
             return
-        self.history.add(found)
-        log.info("evaluated", version=version, sampled=round(found.sampled, 3), greedy=round(found.greedy, 3))
+        self.history.add(success)
+        log.info("evaluated", version=version, sampled=round(success.sampled, 3), greedy=round(success.greedy, 3))
 
     def _now(self) -> int:
         return int(self.clock() * 1000)

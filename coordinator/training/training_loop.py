@@ -26,7 +26,7 @@ from coordinator.metrics.history import History
 from coordinator.metrics.statistics import smoothed
 from coordinator.metrics.views import StepPoint, VersionRow
 from coordinator.publishing.publisher import Published, Publisher
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.replay_buffer import Drawn
 from coordinator.training.model_processes import DiedComputing, Learner
@@ -41,7 +41,7 @@ log = structlog.get_logger("coordinator")
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingConfig:
     """The settings of a course. `steps`: after which the run is over, None: endless."""
 
     model: Path
@@ -54,7 +54,7 @@ class Course:
 
 
 @dataclass
-class Meter:
+class Utilisation:
     """The learner's wall time, in seconds: at work, and waiting for groups (rule 5)."""
 
     busy: float = 0.0
@@ -75,9 +75,9 @@ class Meter:
 class Training:
     """The learner's life. `parameters`: of the policy, 0 until it has been opened. `watch`: judges its failures."""
 
-    course: Course
+    course: TrainingConfig
     learner: Learner
-    books: Books
+    books: GroupService
     publisher: Publisher
     history: History
     clock: Callable[[], float]
@@ -86,7 +86,7 @@ class Training:
     moved: asyncio.Event
     """Set here when a version is out or the course is over."""
     watch: Watch
-    meter: Meter = field(default_factory=Meter)
+    meter: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
@@ -169,7 +169,7 @@ class Training:
         log.info("the learner is open", step=opened.step, version=published.version, drawn=len(opened.drawn))
 
     async def _learn(self) -> None:
-        while not self._over():
+        while not self._is_finished():
             batch = await self._next_batch()
             await self._step(batch)
         self._stand(self._at().step, self._latest(), finished=True)
@@ -268,7 +268,7 @@ class Training:
             raise RuntimeError(f"the snapshot of published version {latest.version} is gone from the store")
         return path
 
-    def _over(self) -> bool:
+    def _is_finished(self) -> bool:
         return self.course.steps is not None and self._at().step >= self.course.steps
 
     def _at(self) -> Progress:

@@ -59,7 +59,7 @@ class Wait:
         self._since: int | None = None
         self._looked = self._warned = 0
 
-    def over(self) -> None:
+    def ended(self) -> None:
         """There is a batch."""
         self.words, self._since = "", None
 

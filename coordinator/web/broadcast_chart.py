@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from coordinator.metrics.views import BroadcastView, FeedView, TakeView
+from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from coordinator.web import charts, formatting
 from coordinator.web.charts import Tick
 
@@ -29,7 +29,7 @@ _SPOKEN = 8
 
 
 @dataclass(frozen=True)
-class Segment:
+class BarSegment:
     """A part of a bar: bytes of one peer, or of several small ones."""
 
     left: float
@@ -39,7 +39,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Row:
+class SpreadRow:
     """`y`: its middle. `style`: the colour that the node has as a sender. `wait`, `load`: left and width of the time
     before the first chunk was asked for, and of that from complete to in use."""
 
@@ -48,14 +48,14 @@ class Row:
     short: str
     style: str
     wait: tuple[float, float]
-    segments: tuple[Segment, ...]
+    segments: tuple[BarSegment, ...]
     load: tuple[float, float]
     end: float
     hint: str
 
 
 @dataclass(frozen=True)
-class Flow:
+class Ribbon:
     """From a sender's row to a receiver's, whose end has an arrow of its own. `width`: pixels, by bytes."""
 
     path: str
@@ -75,8 +75,8 @@ class Spread:
     bar: float
     source_y: float
     ticks: tuple[Tick, ...]
-    rows: tuple[Row, ...]
-    flows: tuple[Flow, ...]
+    rows: tuple[SpreadRow, ...]
+    flows: tuple[Ribbon, ...]
     key: tuple[tuple[str, str], ...]
     passed: float | None
     summary: str
@@ -139,10 +139,10 @@ class _Sketch:
     def colour(self, peer: str) -> str:
         return self.colours.get(peer, OTHERS)
 
-    def row(self, take: TakeView) -> Row:
+    def row(self, take: DeliveryView) -> SpreadRow:
         began = min([feed.began for feed in take.feeds], default=take.complete)
         name = self.name(take.node)
-        return Row(
+        return SpreadRow(
             y=self.place[take.node],
             name=_cut(name, _NAME),
             short=_cut(name, _SHORT),
@@ -156,7 +156,7 @@ class _Sketch:
             f" used it after {formatting.moment(take.applied)}",
         )
 
-    def segments(self, take: TakeView, began: float) -> Iterator[Segment]:
+    def segments(self, take: DeliveryView, began: float) -> Iterator[BarSegment]:
         """The bar from the first ask to complete, shared out by bytes, in the order in which the senders began."""
         total = sum(feed.nbytes for feed in take.feeds)
         if not total:
@@ -171,11 +171,11 @@ class _Sketch:
             start, end = (began + (take.complete - began) * share / total for share in (done, done + nbytes))
             done += nbytes
             left, width = self.span(start, end)
-            yield Segment(
+            yield BarSegment(
                 left, width, style, f"{formatting.size(nbytes)} from {name}, {charts.percent(nbytes / total)}"
             )
 
-    def flows(self) -> Iterator[Flow]:
+    def flows(self) -> Iterator[Ribbon]:
         """The greatest, the least first, so that the greatest lie on top."""
         fed = [(feed, take) for take in self.view.takes for feed in take.feeds if feed.peer in self.place]
         drawn = [(self.shares[take.node].get(feed.peer, 0.0), feed, take) for feed, take in fed]
@@ -186,7 +186,7 @@ class _Sketch:
             out = round(ARCS / 0.75 * (0.12 + 0.88 * math.sqrt(abs(y1 - y0) / self.height)), 1)
             width = round(max(_THIN, _THICK * share), 1)
             head = 3 + width / 2
-            yield Flow(
+            yield Ribbon(
                 path=f"M0 {y0:g}C{out:g} {y0:g} {out:g} {y1:g} {head:g} {y1:g}",
                 arrow=f"M0 {y1:g}l{2 * head:g} {-head:g}v{2 * head:g}z",
                 width=width,
@@ -201,7 +201,7 @@ class _Sketch:
             yield OTHERS, "other volunteers"
 
 
-def _shares(take: TakeView) -> dict[str, float]:
+def _shares(take: DeliveryView) -> dict[str, float]:
     """Of all bytes that a node says it got, by peer."""
     total = sum(feed.nbytes for feed in take.feeds)
     return {feed.peer: feed.nbytes / total for feed in take.feeds} if total else {}
@@ -225,7 +225,7 @@ def _summary(view: BroadcastView, sketch: _Sketch, passed: float | None) -> str:
     return " ".join(parts)
 
 
-def _by_begin(feed: FeedView) -> tuple[float, str]:
+def _by_begin(feed: TransferView) -> tuple[float, str]:
     return feed.began, feed.peer
 
 

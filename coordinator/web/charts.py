@@ -36,7 +36,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Line:
+class PlottedLine:
     """A line on the plot. `path`: an SVG path. `end`: its last point, `label_y`: where its name fits beside it."""
 
     name: str
@@ -66,7 +66,7 @@ class Chart:
     x_name: str
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[PlottedLine, ...]
     hints: tuple[Hint, ...]
 
 
@@ -151,7 +151,7 @@ def line_chart(
 
     shown = [(one, [place(point) for point in one.points]) for one in series if one.points]
     ends = _apart([places[-1][1] for one, places in shown if not one.faint])
-    lines = tuple(_line(one, places, ends, form) for one, places in shown)
+    lines = tuple(_plotted_line(one, places, ends, form) for one, places in shown)
     spoken = [f"{one.name} {_value(one.points[-1][1], form)}" for one in series if one.points and not one.faint]
     return Chart(
         id=id,
@@ -165,8 +165,8 @@ def line_chart(
     )
 
 
-def _line(one: Series, places: list[Point], ends: dict[float, float], form: str) -> Line:
-    return Line(
+def _plotted_line(one: Series, places: list[Point], ends: dict[float, float], form: str) -> PlottedLine:
+    return PlottedLine(
         name=one.name,
         style=one.style,
         path="M" + "L".join(f"{x:g} {y:g}" for x, y in places),

@@ -36,7 +36,7 @@ class WebLimits:
     head: int = 16 << 10
 
 
-class Visitors:
+class ClientConnections:
     """The open connections. A connection is any hashable object."""
 
     def __init__(self, limits: WebLimits) -> None:
@@ -98,12 +98,12 @@ class Visitors:
 
     def overdue(self, now: float) -> list[object]:
         """Return the connections that are to be cut by rule 3."""
-        found = []
+        overdue_connections = []
         for connection, since in self._quiet.items():
             if now - since < self._limits.quiet:
                 break
-            found.append(connection)
-        return found
+            overdue_connections.append(connection)
+        return overdue_connections
 
     def _victim(self) -> object:
         """The connection that makes way by rule 1."""

@@ -44,7 +44,7 @@ class Ranking:
 
     def __init__(self, source: Source, picture: Callable[[], Awaitable[RunState]], clock: Callable[[], float]) -> None:
         self._source, self._picture, self._clock = source, picture, clock
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._due = 0.0
 
@@ -86,11 +86,11 @@ class Ranking:
     ) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
 
-        def made(shown: Page) -> tuple[bytes, Cursor | None]:
+        def rendered(shown: Page) -> tuple[bytes, Cursor | None]:
             body = render(shown)
             return gzip.compress(body, 6, mtime=0) if packed else body, shown.after
 
-        body, following = await self._read(after, most, made)
+        body, following = await self._read(after, most, rendered)
         headers = {"Content-Type": kind, **_NO_STORE}
         if packed:
             headers["Content-Encoding"] = "gzip"
@@ -104,7 +104,7 @@ class Ranking:
             raise web.HTTPServiceUnavailable(text="too many ask for the list of nodes", headers={"Retry-After": "5"})
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._one_at_a_time:
                 await asyncio.sleep(max(0.0, self._due - self._clock()))
                 began = self._clock()
                 try:

@@ -63,10 +63,10 @@ def page(
     node's last request came, as far as it is known."""
     where, values = ("", ()) if after is None else (" WHERE (weight, key) < (?, ?)", (after.weight, after.key))
     query = f"SELECT {_COLUMNS} FROM nodes{where} ORDER BY weight DESC, key DESC LIMIT ?"
-    found = database.all(query, (*values, most))
+    rows = database.all(query, (*values, most))
     rank = 0 if after is None else after.rank
-    last = Cursor(rank + len(found), found[-1][-1], found[-1][0]) if len(found) == most else None
-    return Page([_row(database, row, connected, ways) for row in found], rank + 1, last)
+    last = Cursor(rank + len(rows), rows[-1][-1], rows[-1][0]) if len(rows) == most else None
+    return Page([_row(database, row, connected, ways) for row in rows], rank + 1, last)
 
 
 def rows_of(
@@ -74,17 +74,17 @@ def rows_of(
 ) -> list[NodeRow]:
     """The rows of these nodes, by peer id, as far as the run knows them."""
     query = f"SELECT {_COLUMNS} FROM nodes WHERE key = ?"
-    found = (database.one(query, (key,)) for key in _keys(nodes))
-    return [_row(database, row, connected, ways) for row in found if row is not None]
+    rows = (database.one(query, (key,)) for key in _keys(nodes))
+    return [_row(database, row, connected, ways) for row in rows if row is not None]
 
 
 def known(database: Database, peers: Iterable[str]) -> int:
     """How many of these peers are nodes of the run."""
-    keys, found = list(_keys(peers)), 0
+    keys, count = list(_keys(peers)), 0
     for start in range(0, len(keys), _AT_ONCE):
         some = tuple(keys[start : start + _AT_ONCE])
-        found += database.value(f"SELECT count(*) FROM nodes WHERE key IN ({', '.join('?' * len(some))})", some)
-    return found
+        count += database.value(f"SELECT count(*) FROM nodes WHERE key IN ({', '.join('?' * len(some))})", some)
+    return count
 
 
 def _keys(peers: Iterable[str]) -> Iterator[bytes]:
@@ -124,7 +124,7 @@ def _row(
         weight=weight,
         points=database.value("SELECT amount FROM balances WHERE account = ?", (accrued(node),)) or 0,
         last_seen=last_seen,
-        way=ways.get(key),
+        route=ways.get(key),
         reached=_reached(sealed),
         rank=standing.rank,
         suspended_until=standing.suspended_until,

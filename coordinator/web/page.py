@@ -153,8 +153,8 @@ def asset(name: str) -> bytes:
 
 def _last_x(state: RunState) -> float:
     """Both charts run over the same steps: those made, or those wanted once it is known how many."""
-    made = max([state.step, *(one.version for one in state.evaluations[-1:])])
-    return float(max(made, state.steps_wanted or 0, 1))
+    steps_done = max([state.step, *(one.version for one in state.evaluations[-1:])])
+    return float(max(steps_done, state.steps_wanted or 0, 1))
 
 
 def _volunteer(state: RunState, rank: int, node: NodeRow, total: int) -> Volunteer:

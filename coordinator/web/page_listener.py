@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from coordinator.web.connection_limits import MOST_HEADERS, Visitors, WebLimits
+from coordinator.web.connection_limits import MOST_HEADERS, ClientConnections, WebLimits
 from p2p.limits.subnets import RefusalCounter
 from runtime.descriptors import SHORTAGES, is_shortage
 from runtime.errors import LocalFault
@@ -78,7 +78,7 @@ class Listener:
 
     def __init__(self, app: web.Application, limits: WebLimits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
-        self.visitors = Visitors(limits)
+        self.visitors = ClientConnections(limits)
         self.turned_away = RefusalCounter(clock)
         app.middlewares.append(self._counted)
         self._runner = web.AppRunner(

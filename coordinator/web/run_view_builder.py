@@ -17,11 +17,11 @@ import msgspec
 
 from coordinator.database import Database
 from coordinator.metrics import run_metrics
-from coordinator.metrics.broadcast_stats import Broadcasts
+from coordinator.metrics.broadcast_stats import BroadcastStats
 from coordinator.metrics.capacity import Measured, view
 from coordinator.metrics.views import BroadcastView, CapacityView, LinksView, NodeRow, RunState
 from coordinator.publishing.publisher import Publisher
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from coordinator.run.setup import Run
 from coordinator.run.signing import ends_soon
 from coordinator.training.scoring_loop import Scoring
@@ -47,19 +47,19 @@ class Sketch(NamedTuple):
     """The live objects' part of a picture. `state`: without what the other fields and run.sqlite tell."""
 
     state: RunState
-    broadcasts: Broadcasts
+    broadcasts: BroadcastStats
     measured: Measured
     connected: set[str]
     ways: dict[bytes, Route]
 
 
 @dataclass
-class Painter:
+class RunViewBuilder:
     """`connected`, `invite`, `relayed`, `links`: kept fresh by the daemon. `faults`: what went wrong in this process's
     life. `clock`: seconds since the Unix epoch; `started`: milliseconds."""
 
     run: Run
-    books: Books
+    books: GroupService
     training: Training
     scoring: Scoring
     publisher: Publisher
@@ -77,7 +77,7 @@ class Painter:
         """The picture of this moment, made beside the loop. One at a time."""
         return await anyio.to_thread.run_sync(self._finished, self._sketch())
 
-    def paint(self) -> RunState:
+    def build(self) -> RunState:
         """The same, made here and now."""
         return self._finished(self._sketch())
 
@@ -139,7 +139,7 @@ class Painter:
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
         )
-        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.sightings.ways())
+        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.sightings.routes())
 
     def _finished(self, sketch: Sketch) -> RunState:
         """Rules 1 to 3: what the file tells, in any thread."""

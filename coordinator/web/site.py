@@ -60,7 +60,7 @@ class Shown(Source, Protocol):
         """The run as it is now. Awaited on the event loop."""
 
 
-class Gallery:
+class ResponseCache:
     """The picture and its bodies, kept as long as rule 1 says. `clock`: monotonic seconds."""
 
     def __init__(
@@ -106,7 +106,7 @@ def application(
 ) -> web.Application:
     """The site of a run. `host`: what is listened on. `names`: the public names of the page."""
     page.compile_templates()
-    gallery = Gallery(run.picture, clock)
+    gallery = ResponseCache(run.picture, clock)
     ranking = Ranking(run, gallery.picture, clock)
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[_named(public | {host.lower()})])
@@ -148,7 +148,7 @@ async def serve_web(app: web.Application, host: str, port: int, limits: WebLimit
     return Site(listener, host, await listener.start(host, port))
 
 
-def _shown(gallery: Gallery, path: str) -> Handler:
+def _shown(gallery: ResponseCache, path: str) -> Handler:
     async def show(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         body = await gallery.body(path, packed)

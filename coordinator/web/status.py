@@ -81,11 +81,16 @@ def lines(state: RunState) -> list[str]:
         rows.append(("reward", f"{last.reward:.3f}, success {last.success:.3f} at step {last.step}"))
     spread = state.broadcast
     if spread.median is not None and spread.p95 is not None and spread.slowest is not None:
-        found = f"{spread.median:.2f} s after the announcement (median), {spread.p95:.2f} s (p95)"
-        rows.append(("weights", f"with a node {found}, {spread.slowest:.2f} s (slowest of {spread.samples})"))
+        spread_text = f"{spread.median:.2f} s after the announcement (median), {spread.p95:.2f} s (p95)"
+        rows.append(("weights", f"with a node {spread_text}, {spread.slowest:.2f} s (slowest of {spread.samples})"))
     if state.evaluations:
-        held = state.evaluations[-1]
-        rows.append(("held out", f"sampled {held.sampled:.3f}, greedy {held.greedy:.3f} at version {held.version}"))
+        evaluation = state.evaluations[-1]
+        rows.append(
+            (
+                "held out",
+                f"sampled {evaluation.sampled:.3f}, greedy {evaluation.greedy:.3f} at version {evaluation.version}",
+            )
+        )
     if state.refused:
         rows.append(("refused", ", ".join(f"{count} {code}" for code, count in sorted(state.refused.items()))))
     if state.links.refused:

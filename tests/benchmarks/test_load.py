@@ -7,7 +7,7 @@ import pytest
 from benchmarks.load import cost, goodput
 from benchmarks.load.large import make_large, shape_of
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.node_registry import Roster
+from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.database import Database
 from p2p.wire_types import decode
 from protocol.leases import Lease, Submission
@@ -27,7 +27,7 @@ def test_a_made_up_run_has_a_true_ledger_and_documents_that_decode(tmp_path: Pat
         assert database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 9, (
             "the last undrawn ones never are"
         )
-        assert all(known.addresses for known in Roster(database).records(NOW))
+        assert all(known.addresses for known in NodeRegistry(database).records(NOW))
         for document, payload in database.all(
             "SELECT l.document, s.payload FROM leases l JOIN submissions s ON s.lease = l.id"
         ):

@@ -18,7 +18,7 @@ import msgspec
 
 from coordinator.accounts.ledger import Ledger, accrued
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import ACCEPTED, LeaseEnd
+from coordinator.rollouts.verdicts import ACCEPTED, LeaseOutcome
 from p2p.identity import load_key, peer_id, public_bytes
 from tests.faults.processes import Coordinator, Run, Volunteer
 
@@ -51,7 +51,7 @@ def check_ledger(database: Database) -> None:
     ledger.verify()
     told = [(entry.seq, entry.facts) for entry in ledger.entries() if entry.kind.startswith("lease.")]
     told += [(None, document) for (document,) in database.all("SELECT document FROM ends")]
-    ends = [(entry, msgspec.msgpack.decode(facts, type=LeaseEnd)) for entry, facts in told]
+    ends = [(entry, msgspec.msgpack.decode(facts, type=LeaseOutcome)) for entry, facts in told]
     by_lease = {end.lease: (entry, end) for entry, end in ends}
     assert len(by_lease) == len(ends), "a lease ended twice"
     earned = Counter[bytes]()

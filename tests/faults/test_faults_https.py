@@ -24,7 +24,7 @@ def test_a_node_on_https_alone_works_and_outlives_a_kill_of_the_coordinator(
         said = ann.ask("status")
         assert (said["way"], said["coordinator"] is not None, said["sent_bytes"]) == ("https", True, 0)
         row = run.coordinator.row(ann)
-        assert (row.way, row.connected) == ("https", True)
+        assert (row.route, row.connected) == ("https", True)
 
         run.coordinator.kill()
         run.coordinator.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.metrics.views import BroadcastView, TakeView
+from coordinator.metrics.views import BroadcastView, DeliveryView
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import FetchReport
 from protocol.requests import Refusal
@@ -61,10 +61,10 @@ class Witness:
 
 def view(swarm: Swarm) -> BroadcastView:
     assert swarm.coordinator is not None
-    return swarm.coordinator.painter.paint().broadcast
+    return swarm.coordinator.painter.build().broadcast
 
 
-def takes(swarm: Swarm, version: int) -> dict[str, TakeView]:
+def takes(swarm: Swarm, version: int) -> dict[str, DeliveryView]:
     assert swarm.coordinator is not None
     return swarm.coordinator.books.broadcasts._takes[1, version]
 
@@ -130,13 +130,13 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)
         assert swarm.coordinator is not None
-        books, picture = swarm.coordinator.books, swarm.coordinator.painter.paint()
+        books, picture = swarm.coordinator.books, swarm.coordinator.painter.build()
         reach = books.broadcasts.reach()
         assert reach is not None
         assert picture.broadcast.applied == reach
         with_it = picture.capacity.turnaround_seconds
         books.broadcasts._takes = {key: {} for key in books.broadcasts._takes}
-        without = swarm.coordinator.painter.paint().capacity.turnaround_seconds
+        without = swarm.coordinator.painter.build().capacity.turnaround_seconds
         assert with_it is not None
         assert without is not None
         assert with_it == pytest.approx(without + reach)

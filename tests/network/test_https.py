@@ -95,10 +95,10 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
             tasks.start_soon(node.daemon.run)
             await until(lambda: accepted(node) >= 6 and node.daemon.follower.current.version >= 2)
             said = await status(node)
-            (row,) = coordinator.painter.paint().nodes
+            (row,) = coordinator.painter.build().nodes
             tasks.cancel_scope.cancel()
     assert (said["way"], said["ways_failed"], said["coordinator"]) == ("https", [], swarm.run.peer_id)
-    assert (row.id, row.way) == (node.peer_id, "https")
+    assert (row.id, row.route) == (node.peer_id, "https")
     assert row.accepted >= 6
     assert said["received_bytes"] > 0
     assert said["sent_bytes"] == 0
@@ -140,14 +140,14 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
             said = await when_by(node, "https")
             assert [one["way"] for one in said["ways_failed"]] == ["direct"]
             assert "is not connected" in said["ways_failed"][0]["reason"]
-            await until(lambda: coordinator.painter.paint().nodes[0].way == "https")
+            await until(lambda: coordinator.painter.build().nodes[0].route == "https")
 
             swarm.network.heal()
             await until(lambda: not node.daemon.contacts.link.failures)
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 2)
             await when_by(node, "direct")
-            assert coordinator.painter.paint().nodes[0].way == "direct"
+            assert coordinator.painter.build().nodes[0].route == "direct"
             tasks.cancel_scope.cancel()
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from coordinator.daemon import Coordinator
-from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_handler import RequestHandler
 from engines.engine import Job, SampleScore
 from engines.messages import PackedSample
 from p2p.discovery.peer_records import RecordIssuer
@@ -58,9 +58,9 @@ def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> Non
         swarm.scorer = scorer = WatchedScorer()
         nodes = [swarm.node(f"node{number}") for number in range(6)]
         async with swarm.coordinating() as coordinator, working(*nodes):
-            await until(lambda: coordinator.painter.paint().accepted >= 24, 600)
+            await until(lambda: coordinator.painter.build().accepted >= 24, 600)
             assert scorer.most >= 6
-            assert coordinator.painter.paint().refused == {}
+            assert coordinator.painter.build().refused == {}
 
     run_fake(main)
 
@@ -176,13 +176,13 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
 def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row A8. On 439044d verdicts and confirmations have requests of their own, and are asked for again and again."""
     asked: Counter[str] = Counter()
-    answer = Control.answer
+    answer = RequestHandler.answer
 
-    def counting(self: Control, method: str, *rest: Any) -> bytes:
+    def counting(self: RequestHandler, method: str, *rest: Any) -> bytes:
         asked[method] += 1
         return answer(self, method, *rest)
 
-    monkeypatch.setattr(Control, "answer", counting)
+    monkeypatch.setattr(RequestHandler, "answer", counting)
 
     async def main() -> None:
         swarm = make_swarm(tmp_path, batch_groups=64)

@@ -164,7 +164,7 @@ def test_the_home_of_an_old_node_goes_on_from_its_weights_and_loses_no_receipt(t
     async def main() -> None:
         await anyio.sleep(LATER)
         async with swarm.coordinating() as coordinator:
-            published = {version.root for version in coordinator.publisher.line}
+            published = {version.root for version in coordinator.publisher.versions}
             assert root in published, "the weights of the old home are a version of the run"
             alice = swarm.node("alice", key=load_key(home / "node.key"))
             done = accepted(alice)

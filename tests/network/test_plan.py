@@ -92,7 +92,7 @@ def test_a_run_finishes_with_and_without_a_plan(tmp_path: Path, enabled: bool) -
             coordinator.feeding._enabled = enabled
             nodes = [swarm.node(name) for name in ("alice", "bob")]
             async with working(*nodes):
-                await until(lambda: coordinator.painter.paint().phase == "finished", 600)
+                await until(lambda: coordinator.painter.build().phase == "finished", 600)
                 assert all(bool(node.daemon.contacts.parents.parents) == enabled for node in nodes)
                 assert all(node.daemon.rollouts.done > 0 for node in nodes)
 

@@ -26,7 +26,7 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
             await _at_version(swarm, 6)
             weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
             await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
-            versions = [one for one in publisher.line if (one.era, one.version) >= coordinator.books.oldest()]
+            versions = [one for one in publisher.versions if (one.era, one.version) >= coordinator.books.oldest()]
             assert len(versions) >= 5
             for version in [versions[-1], versions[0], versions[2], versions[-1], *reversed(versions)]:
                 assert await weights.hold(version.root)
@@ -49,7 +49,7 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
             weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
             await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
             folder = swarm.run.folder.scorer / "held"
-            oldest = next(v for v in publisher.line if (v.era, v.version) >= coordinator.books.oldest())
+            oldest = next(v for v in publisher.versions if (v.era, v.version) >= coordinator.books.oldest())
 
             def rotten() -> None:
                 path = Rolling(folder).path
@@ -64,12 +64,12 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
 
             def from_elsewhere() -> None:
                 shutil.rmtree(folder)
-                Rolling.create(folder, Snapshot(publisher.snapshots()[publisher.line[-1].root]))
+                Rolling.create(folder, Snapshot(publisher.snapshots()[publisher.versions[-1].root]))
 
             for harm in (rotten, without_journals, gone, from_elsewhere):
                 harm()
                 swarm.scorer._loaded = None
-                for version in (oldest, publisher.line[-1]):
+                for version in (oldest, publisher.versions[-1]):
                     assert await weights.hold(version.root), harm.__name__
                     assert Snapshot(Rolling(folder).path).root == version.root
 

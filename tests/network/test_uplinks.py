@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from coordinator.metrics.broadcast_stats import Broadcasts
+from coordinator.metrics.broadcast_stats import BroadcastStats
 from node.versions.acknowledgements import Acknowledger
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
@@ -22,7 +22,7 @@ def now() -> int:
     return int(1000 * anyio.current_time())
 
 
-async def take(peer: Peer, manifest: Manifest, path: Path, books: Broadcasts, *, last: str | None = None) -> None:
+async def take(peer: Peer, manifest: Manifest, path: Path, books: BroadcastStats, *, last: str | None = None) -> None:
     """Fetch as a node does, and acknowledge."""
     told = anyio.Event()
 
@@ -45,7 +45,7 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
     manifest = payload_file(tmp_path / "payload", 3 * MB)
 
     async def main() -> dict[str, float]:
-        network, books = MemoryNetwork(1), Broadcasts()
+        network, books = MemoryNetwork(1), BroadcastStats()
         network.set_uplink("source", 2 * MB)
         async with peers(network, "source", *[f"n{n}" for n in range(readers)], connect=False) as (source, *nodes):
             await source.share(manifest, tmp_path / "payload")
@@ -64,8 +64,8 @@ def test_a_swarm_finds_out_who_is_strong_and_who_is_weak(tmp_path: Path) -> None
     manifest = payload_file(tmp_path / "payload", 8 * MB)
     lines = {"source": 2 * MB, "strong": 8 * MB, "weak": MB // 4, "other": MB}
 
-    async def main() -> tuple[dict[str, float], Broadcasts]:
-        network, books = MemoryNetwork(1), Broadcasts()
+    async def main() -> tuple[dict[str, float], BroadcastStats]:
+        network, books = MemoryNetwork(1), BroadcastStats()
         for name, uplink in lines.items():
             network.set_uplink(name, uplink)
         async with peers(network, *lines) as (source, *nodes):

@@ -91,10 +91,10 @@ def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_p
             nodes = [life_of(swarm, name, keys[name]) for name in here]
             async with swarm.coordinating() as coordinator, working(*nodes):
                 await at_work(*nodes)
-                assert "ends on" in coordinator.painter.paint().root_ends
+                assert "ends on" in coordinator.painter.build().root_ends
                 await changed(swarm, role, coordinator)
                 await changed(swarm, "ledger", coordinator)
-                assert coordinator.painter.paint().root_ends == ""
+                assert coordinator.painter.build().root_ends == ""
                 await until(lambda n=nodes, r=renewal: all(serial(node) == 2 * r - 1 for node in n), 120)
                 await at_work(*nodes)
             for node in nodes:
@@ -305,7 +305,7 @@ def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renew
             done = node.daemon.rollouts.done
             await anyio.sleep(60)
             assert (told, node.daemon.rollouts.done) == (EXPIRED, done)
-            assert "ended on" in coordinator.painter.paint().root_ends
+            assert "ended on" in coordinator.painter.build().root_ends
             await changed(swarm, None, coordinator)
             await at_work(node)
 
@@ -320,12 +320,12 @@ def test_from_day_335_page_status_and_log_say_that_the_root_ends(
         await anyio.sleep(334 * DAY)
         async with swarm.coordinating() as coordinator:
             await anyio.sleep(5)
-            assert coordinator.painter.paint().root_ends == ""
+            assert coordinator.painter.build().root_ends == ""
         await anyio.sleep(DAY)
         capsys.readouterr()
         async with swarm.coordinating() as coordinator:
             await anyio.sleep(5)
-            state = coordinator.painter.paint()
+            state = coordinator.painter.build()
             told = "renew it with the root key, by `echo2-coord keys renew`"
             assert told in state.root_ends
             assert f"The run's keys</b>: {state.root_ends}" in page.page(state).replace("&#39;", "'")

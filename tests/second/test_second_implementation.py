@@ -27,7 +27,7 @@ from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from coordinator.learner.messages import WarmUp
-from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseOutcome
 from coordinator.run import setup
 from coordinator.run.model_folder import TINY
 from tests.faults.processes import PATIENCE, Coordinator, until
@@ -221,8 +221,8 @@ def ledger_of(path: Path) -> None:
             assert ends.tell(100_000) == 3
 
 
-def end_of(lease: bytes, code: str, weight: int) -> LeaseEnd:
-    return LeaseEnd(
+def end_of(lease: bytes, code: str, weight: int) -> LeaseOutcome:
+    return LeaseOutcome(
         node=NODE, lease=lease, era=1, version=2, sent=3, expires=4, received=None, code=code, rollouts=1,
         tokens_in=5, tokens_out=9, weight=weight, trainable=True, submission_hash=None,
     )  # fmt: skip

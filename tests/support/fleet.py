@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.rollouts.group_service import Books
+from coordinator.rollouts.group_service import GroupService
 from p2p.wire_types import encode
 from protocol.leases import Lease
 from protocol.requests import Refusal
 from tests.support.group_world import World, group, opened
 
-TAKES_ORIGIN = "origin" in inspect.signature(Books.lease).parameters
+TAKES_ORIGIN = "origin" in inspect.signature(GroupService.lease).parameters
 TICK = 250
 """Milliseconds between two looks of scorer and learner."""
 

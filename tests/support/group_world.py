@@ -20,10 +20,10 @@ from coordinator.metrics import run_metrics
 from coordinator.metrics.capacity import Measured, view
 from coordinator.metrics.views import CapacityView, NodeRow
 from coordinator.rollouts.absence import Absence
-from coordinator.rollouts.group_service import Books
-from coordinator.rollouts.lease_table import Entropy, Progress, Terms
+from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Progress
 from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.verification import judge
 from coordinator.rollouts.waiting_groups import Undecided
 from coordinator.web import node_rows
@@ -122,16 +122,16 @@ class World:
         self.books.rebuild([], self.at(0))
         self.publish(0)
 
-    def _open(self) -> Books:
+    def _open(self) -> GroupService:
         fixed = {"staleness": self.spec.staleness, "group_size": self.spec.group_size, "limit": self.spec.limit}
         given = {"batch_groups": 2, "engines": list(self.spec.engines), "per_node": 100} | fixed | self._terms
         database = Database.open(self.path)
         # No story here loses power; test_coordinator_database.py holds the setting itself to what it promises.
         database.do("PRAGMA synchronous = OFF")
-        return Books(
+        return GroupService(
             database,
             spec=self.spec,
-            terms=msgspec.convert(given, Terms),
+            terms=msgspec.convert(given, LeaseTerms),
             prompts=TaskPrompts(self._tasks, TEXT, seed=7),
             tasks=TASKS,
             text=TEXT,
@@ -231,7 +231,7 @@ class World:
         self.books.database.close()
 
 
-Kind = TypeVar("Kind", bound=Control)
+Kind = TypeVar("Kind", bound=RequestHandler)
 
 
 def control_of(world: World, kind: type[Kind]) -> Kind:

@@ -8,12 +8,12 @@ import msgspec
 from coordinator.metrics.views import (
     BroadcastView,
     CapacityView,
+    DeliveryView,
     Evaluation,
-    FeedView,
     NodeRow,
     RunState,
     StepPoint,
-    TakeView,
+    TransferView,
     VersionRow,
 )
 
@@ -134,14 +134,14 @@ NODES = [
 def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, seed: int = 3) -> BroadcastView:
     """A made-up broadcast: the coordinator feeds the first few most, everybody feeds those that come after."""
     chance = random.Random(seed)
-    takes: list[TakeView] = []
+    takes: list[DeliveryView] = []
     for number, name in enumerate(nodes):
         heard = 0.02 + 0.08 * chance.random()
         complete = 3.2 + 0.05 * number + 0.6 * chance.random()
         fed_by = [COORDINATOR, *chance.sample(nodes[:number], min(number, senders))]
         shares = [0.05 if number > 3 and peer == COORDINATOR else chance.random() for peer in fed_by]
         feeds = [
-            FeedView(
+            TransferView(
                 peer=peer,
                 nbytes=round(nbytes * share / sum(shares)),
                 began=round(heard + 0.3 * chance.random(), 3),
@@ -151,7 +151,7 @@ def broadcast(nodes: list[str], *, nbytes: int = 40_000_000, senders: int = 4, s
         ]
         applied = complete + 0.2 + (2.5 if number % 7 == 3 else 0.3) * chance.random()
         takes.append(
-            TakeView(
+            DeliveryView(
                 node=name, heard=round(heard, 3), complete=round(complete, 3), applied=round(applied, 3),
                 counted=True, feeds=feeds,
             )

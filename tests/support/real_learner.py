@@ -16,7 +16,7 @@ import numpy as np
 
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
-from coordinator.learner.call_handlers import Handlers
+from coordinator.learner.call_handlers import LearnerHandlers
 from coordinator.learner.messages import Batch, Open, Opened, Stepped
 from coordinator.run import setup
 from coordinator.run.setup import Run
@@ -45,7 +45,7 @@ class OwnLearner:
     """coordinator.training.model_processes.Learner in this process: a real session, without the pipe."""
 
     def __init__(self) -> None:
-        self.handlers = Handlers()
+        self.handlers = LearnerHandlers()
         self.asked: list[bytes] = []
         """Every group that a step was made with."""
 
@@ -62,7 +62,7 @@ class OwnLearner:
         return stepped
 
     async def renew(self) -> None:
-        self.handlers = Handlers()
+        self.handlers = LearnerHandlers()
 
 
 class Believer:

@@ -18,7 +18,7 @@ import numpy as np
 from coordinator.daemon import Coordinator
 from coordinator.database import Database
 from coordinator.learner.batch_groups import TrainBatch, described, read
-from coordinator.learner.eras import FIRST_ERA, Known, covers, first_version
+from coordinator.learner.eras import FIRST_ERA, KnownVersion, covers, first_version
 from coordinator.learner.messages import Batch, Export, ExportedEdge, Open, Opened, Stepped
 from coordinator.run import setup
 from coordinator.run.setup import Run
@@ -64,11 +64,11 @@ class Kept(NamedTuple):
     step: int
     drawn: list[bytes]
     export: Export
-    before: Known | None
+    before: KnownVersion | None
 
     @property
-    def record(self) -> Known:
-        return Known(self.export.version, self.export.root)
+    def record(self) -> KnownVersion:
+        return KnownVersion(self.export.version, self.export.root)
 
 
 class BigramLearner:
@@ -108,7 +108,7 @@ class BigramLearner:
 
     async def open(self, order: Open) -> Opened:
         self._database = Path(order.database)
-        last = Known(order.published_version, order.published_root) if order.published else None
+        last = KnownVersion(order.published_version, order.published_root) if order.published else None
         at = self.kept[-1] if self.kept else None
         undone = ""
         if at is None and last is None:

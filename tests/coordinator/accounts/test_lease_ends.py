@@ -8,8 +8,8 @@ import msgspec
 
 from coordinator.accounts.lease_ends import KEPT, MOST, TOGETHER, sha256
 from coordinator.accounts.ledger import Entry
-from coordinator.accounts.ledger_facts import Ended
-from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.accounts.ledger_facts import LeasesEnded
+from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from p2p.swarm import merkle
 from p2p.wire_types import encode
@@ -22,8 +22,8 @@ def key(number: int) -> bytes:
     return hashlib.sha256(b"stranger %d" % number).digest()
 
 
-def facts(entry: Entry) -> Ended:
-    return msgspec.msgpack.decode(entry.facts, type=Ended)
+def facts(entry: Entry) -> LeasesEnded:
+    return msgspec.msgpack.decode(entry.facts, type=LeasesEnded)
 
 
 def rows(world: World) -> list[tuple[Any, ...]]:
@@ -84,7 +84,7 @@ def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None
         assert receipt.entry_hash == merkle.leaf_hash(leaves[index], sha256)
         proof = merkle.proof(leaves, index, sha256)
         assert merkle.verify(facts(entry).root, leaves[index], index, len(leaves), proof, sha256)
-        end = msgspec.msgpack.decode(leaves[index], type=LeaseEnd)
+        end = msgspec.msgpack.decode(leaves[index], type=LeaseOutcome)
         assert (end.lease, end.code, end.submission_hash) == (receipt.lease, receipt.code, receipt.submission_hash)
 
 
@@ -123,7 +123,7 @@ def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
 def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
     with world.books.database.transaction():
         for number in range(MOST + 1):
-            end = LeaseEnd(
+            end = LeaseOutcome(
                 node=peer_id(key(number)), lease=number.to_bytes(16, "big"), era=1, version=0, sent=0, expires=0,
                 received=None, code="expired", rollouts=0, tokens_in=0, tokens_out=0, weight=0, trainable=False,
                 submission_hash=None,

@@ -17,8 +17,8 @@ HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device
 
 def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
     roster = world.books.roster
-    roster.hello(ALICE, HELLO, None, T0)
-    roster.hello(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
+    roster.register(ALICE, HELLO, None, T0)
+    roster.register(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
     (row,) = world.rows([peer_id(ALICE)])
     assert (row.id, row.name, row.last_seen, row.connected, row.version) == (peer_id(ALICE), "b", T0 + 5, True, None)
     world.reopen()
@@ -28,7 +28,7 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
 def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: World) -> None:
     roster = world.books.roster
     for node in (ALICE, BOB):
-        roster.hello(node, HELLO, None, T0)
+        roster.register(node, HELLO, None, T0)
     world.accepted(BOB)
     for _ in range(2):
         world.refused(group(world.lease(ALICE), rollouts=[]))
@@ -40,20 +40,20 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
 
 def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
     roster = world.books.roster
-    roster.hello(ALICE, HELLO, None, T0)
-    roster.saw(ALICE, T0 + 500)
+    roster.register(ALICE, HELLO, None, T0)
+    roster.seen(ALICE, T0 + 500)
     assert world.rows()[0].last_seen == T0
     world.now = T0 + 600
     world.publish(4)
-    roster.saw(ALICE, T0 + 700, 4)
+    roster.seen(ALICE, T0 + 700, 4)
     assert (world.rows()[0].last_seen, world.rows()[0].version) == (T0 + 700, 4)
     roster.save(T0)
-    roster.saw(ALICE, T0 + 2000, 4)
+    roster.seen(ALICE, T0 + 2000, 4)
     roster.save(T0 + 3000)
     assert world.rows()[0].last_seen == T0 + 700
     roster.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 2000
-    roster.saw(ALICE, T0 - 5000, 4)  # the clock was set back
+    roster.seen(ALICE, T0 - 5000, 4)  # the clock was set back
     roster.save(T0 - 5000)
     assert world.rows()[0].last_seen == T0 - 5000
 
@@ -63,8 +63,8 @@ def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, m
     monkeypatch.setattr("coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
     roster, nodes = world.books.roster, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
-        roster.hello(node, HELLO, None, T0)
-        roster.saw(node, T0 + 500)
+        roster.register(node, HELLO, None, T0)
+        roster.seen(node, T0 + 500)
     saved = []
     for second in range(5):
         roster.save(T0 + SAVE + second)
@@ -75,11 +75,11 @@ def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, m
 def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
     roster = world.books.roster
     assert roster.here_since(ALICE) is None
-    roster.hello(ALICE, HELLO, None, T0)
-    roster.hello(ALICE, HELLO, None, T0 + AWAY)
+    roster.register(ALICE, HELLO, None, T0)
+    roster.register(ALICE, HELLO, None, T0 + AWAY)
     assert roster.here_since(ALICE) == T0
-    roster.saw(ALICE, T0 + 2 * AWAY)
-    roster.hello(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
+    roster.seen(ALICE, T0 + 2 * AWAY)
+    roster.register(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
     assert roster.here_since(ALICE) == T0 + 3 * AWAY + 1
     world.reopen()
     assert world.books.roster.here_since(ALICE) is None
@@ -99,8 +99,8 @@ def record(seed: int, host: str, now: int) -> VerifiedRecord:
 
 def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
     roster, alice, bob = world.books.roster, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
-    roster.hello(ALICE, HELLO, alice, T0)
-    roster.hello(BOB, HELLO, bob, T0 + 1)
+    roster.register(ALICE, HELLO, alice, T0)
+    roster.register(BOB, HELLO, bob, T0 + 1)
     assert roster.records(T0 + 1) == [bob, alice]
     world.books.accounts.remark(BOB, "node.banned", "poison", T0 + 2)
     assert roster.records(T0 + 2) == [alice]
@@ -113,7 +113,7 @@ def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspende
 def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restart(world: World) -> None:
     old, new = record(1, "1.2.3.4", T0), record(1, "2.3.4.5", T0 + 1)
     for given in (old, new, old, None):
-        world.books.roster.hello(ALICE, HELLO, given, T0 + 1)
+        world.books.roster.register(ALICE, HELLO, given, T0 + 1)
     world.reopen()
     assert world.books.roster.record(ALICE, T0 + LIFE) == new
     assert world.books.roster.record(ALICE, T0 + LIFE + 1) is None
@@ -127,7 +127,7 @@ def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecor
     records = []
     for number in seeds:
         peer_record = record(number, host.format(number), T0)
-        world.books.roster.hello(public_key(peer_record.peer), HELLO, peer_record, now + number)
+        world.books.roster.register(public_key(peer_record.peer), HELLO, peer_record, now + number)
         records.append(peer_record)
     return records
 
@@ -150,13 +150,13 @@ def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_m
     so does one without that shows signs of life."""
     monkeypatch.setattr(roster_module, "MOST_WITHOUT_GROUPS", 50)
     roster, database = world.books.roster, world.books.database
-    roster.hello(ALICE, HELLO, None, T0)
-    roster.hello(BOB, HELLO, None, T0)
+    roster.register(ALICE, HELLO, None, T0)
+    roster.register(BOB, HELLO, None, T0)
     world.accepted(BOB)
     for number in range(300):
         now = T0 + 1_000 * number
-        roster.hello(number.to_bytes(32, "big"), HELLO, None, now)
-        roster.saw(ALICE, now)
+        roster.register(number.to_bytes(32, "big"), HELLO, None, now)
+        roster.seen(ALICE, now)
         roster.save(now)
     assert database.value("SELECT count(*) FROM nodes") == 51
     assert all(roster.introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
@@ -184,7 +184,7 @@ def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> Non
         key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
         node = public_bytes(key)
         through = f"/ip4/8.8.8.8/tcp/4310/p2p/{peer_id(ALICE)}/p2p-circuit/p2p/{peer_id(node)}"
-        world.books.roster.hello(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
+        world.books.roster.register(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
     assert len(world.books.roster.records(T0 + 10)) == 5
 
 

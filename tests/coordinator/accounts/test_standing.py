@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from coordinator.accounts import standing as rules
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import Account, Counts, Ended
+from coordinator.accounts.ledger_facts import Account, LeaseCounts, LeasesEnded
 from coordinator.accounts.standing import FOREVER, STRANGER, Accounts, Standing, in_words, standing
 from coordinator.accounts.strikes import LONGEST, MEMORY, TERM, suspended_until
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from tests.support.group_world import ALICE, BOB
 
@@ -34,7 +34,7 @@ class Register:
 
     def end(self, node: bytes, code: str) -> None:
         lease = self.ledger.tip().entries.to_bytes(16, "big")
-        end = LeaseEnd(
+        end = LeaseOutcome(
             node=peer_id(node), lease=lease, era=1, version=0, sent=0, expires=0, received=None, code=code, rollouts=0,
             tokens_in=0, tokens_out=0, weight=0, trainable=False, submission_hash=None,
         )  # fmt: skip
@@ -45,8 +45,8 @@ class Register:
             self.groups[node].append(code)
 
     def ended(self, node: bytes, refused: int, wrong: int) -> None:
-        count = Counts(node=peer_id(node), expired=2, refused=refused, wrong=wrong)
-        facts = Ended(ends=refused + 2, root=bytes(32), counts=[count])
+        count = LeaseCounts(node=peer_id(node), expired=2, refused=refused, wrong=wrong)
+        facts = LeasesEnded(ends=refused + 2, root=bytes(32), counts=[count])
         with self.database.transaction():
             self.accounts.take(self.ledger.append(self.now, "leases.ended", f"ends:{self.ledger.tip().entries}", facts))
         self.groups[node] += ["tokens"] * (refused - wrong) + ["seeded-choice"] * wrong

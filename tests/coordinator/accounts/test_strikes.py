@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.accounts.ledger_facts import Suspended
 from coordinator.accounts.strikes import AT_ONCE, STRIKES, TERM, WINDOW
-from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.verification import Verdict
 from engines.engine import SampleScore
 from p2p.discovery.peer_records import RecordIssuer
@@ -41,10 +41,10 @@ CHANNEL = public_bytes(KEYS["channel"])
 class Node:
     """A key that speaks with the coordinator as the network brings it."""
 
-    def __init__(self, world: World, seed: int, control: Control | None = None) -> None:
+    def __init__(self, world: World, seed: int, control: RequestHandler | None = None) -> None:
         self.world = world
         self.key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
-        self.control = control or control_of(world, Control)
+        self.control = control or control_of(world, RequestHandler)
         tasks = [TaskReference(name="reverse", version=1)]
         record = RecordIssuer(self.key, RUN).issue([], world.now)
         hello = Hello(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coordinator.learner.batch import Row, pack, rows, split
+from coordinator.learner.batch import TrainRow, pack, rows, split
 from coordinator.learner.batch_groups import BadBatch, Floats, Tokens, TrainBatch, TrainGroup, TrainSample
 from tests.support.tiny_learner import batch, group, sample
 
@@ -17,8 +17,8 @@ def logs(*values: float) -> Floats:
     return np.array(values, np.float32)
 
 
-def row(length: int) -> Row:
-    return Row(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0)
+def row(length: int) -> TrainRow:
+    return TrainRow(np.ones(length, np.int32), np.array([length - 1]), logs(-1.0), 1.0, 0)
 
 
 def turns_batch() -> TrainBatch:

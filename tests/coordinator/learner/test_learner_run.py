@@ -25,8 +25,8 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
 
     async def main() -> None:
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
-            steps, histogram = coordinator.painter.paint().steps, coordinator.books.buffer.histogram
+            await until(lambda: coordinator.painter.build().phase == "finished", 300)
+            steps, histogram = coordinator.painter.build().steps, coordinator.books.buffer.histogram
         assert len(steps) == 4
         assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
         assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
@@ -43,21 +43,21 @@ def test_the_last_step_is_published_and_evaluated_where_versions_are_further_apa
 
     async def main() -> None:
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
-            state = coordinator.painter.paint()
+            await until(lambda: coordinator.painter.build().phase == "finished", 300)
+            state = coordinator.painter.build()
         assert (state.step, state.version) == (5, 5)
         assert [row.version for row in state.versions] == [0, 3, 5]
         assert state.evaluations[-1].version == 5
         # The next life finds the course over, and the learner where it ended.
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
-            assert (coordinator.painter.paint().step, coordinator.painter.paint().version) == (5, 5)
+            await until(lambda: coordinator.painter.build().phase == "finished", 300)
+            assert (coordinator.painter.build().step, coordinator.painter.build().version) == (5, 5)
 
     run_fake(main)
 
 
 async def until_step(coordinator: Coordinator, step: int) -> None:
-    await until(lambda: coordinator.painter.paint().step >= step, 300)
+    await until(lambda: coordinator.painter.build().step >= step, 300)
 
 
 def tear_newest_checkpoint(run: Run) -> None:
@@ -83,12 +83,12 @@ def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
     async def main() -> None:
         async with coordinating(run, learner) as coordinator:
             await until_step(coordinator, 3)
-            told["old"] = coordinator.painter.paint().version
+            told["old"] = coordinator.painter.build().version
         DAMAGES[damage](run)
         try:
             async with coordinating(run, learner) as coordinator:
                 await until_step(coordinator, int(str(told["old"])) + 4)
-                state = coordinator.painter.paint()
+                state = coordinator.painter.build()
                 told["state"] = (state.era, state.version - int(str(told["old"])))
                 database = coordinator.books.database
                 told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
@@ -116,7 +116,7 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
     learner = LearnerChild(child)
     try:
         async with coordinating(run, learner) as coordinator:
-            await until(lambda: coordinator.painter.paint().phase == "finished", 300)
+            await until(lambda: coordinator.painter.build().phase == "finished", 300)
         await child.stop()
         tear_newest_checkpoint(run)
         settings = run.folder.config.read_text()
@@ -132,7 +132,7 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
                 await until(lambda: child.pid is None, 60)
             await until_step(coordinator, last.version + 4)
             versions = coordinator.books.database.all("SELECT era, version FROM versions ORDER BY era, version")
-            published = [(one.era, one.version) for one in coordinator.publisher.line]
+            published = [(one.era, one.version) for one in coordinator.publisher.versions]
         assert published == sorted(set(published)), "no version twice"
         assert [version for _, version in published] == [*range(published[-1][1] + 1)], "and none left out"
         new = [era for era, version in published if version > last.version]

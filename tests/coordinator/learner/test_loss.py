@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coordinator.learner.loss import OBJECTIVES, Terms, TokenLoss, objective, reference_kl
+from coordinator.learner.loss import OBJECTIVES, LossInputs, TokenLoss, objective, reference_kl
 from coordinator.learner.messages import Hyper
 
 HYPER = Hyper(eps_low=0.2, eps_high=0.28, truncation=2.0)
@@ -50,8 +50,8 @@ def logs(*probabilities: float) -> torch.Tensor:
     return torch.tensor(probabilities).log()
 
 
-def one(case: Case) -> tuple[Terms, TokenLoss]:
-    terms = Terms(
+def one(case: Case) -> tuple[LossInputs, TokenLoss]:
+    terms = LossInputs(
         current=logs(case.current).requires_grad_(),
         proximal=logs(case.proximal),
         behaviour=logs(case.behaviour),
@@ -78,13 +78,13 @@ def test_a_token_is_reported_clipped_exactly_when_its_advantage_has_no_gradient(
     assert (abs(float(gradient) - penalty) < 1e-6) == case.clipped
 
 
-def random_terms(count: int, *, proximal_is_current: bool) -> Terms:
+def random_terms(count: int, *, proximal_is_current: bool) -> LossInputs:
     chance = torch.Generator().manual_seed(3)
     current = (-torch.rand(count, generator=chance) * 3).requires_grad_()
     proximal = current.detach() if proximal_is_current else -torch.rand(count, generator=chance) * 3
     behaviour = proximal + torch.randn(count, generator=chance) * 0.7
     advantage = torch.randn(count, generator=chance)
-    return Terms(current, proximal, behaviour, advantage, torch.arange(count) // 4)
+    return LossInputs(current, proximal, behaviour, advantage, torch.arange(count) // 4)
 
 
 def test_with_one_minibatch_the_decoupled_gradient_is_truncated_importance_sampling() -> None:
@@ -98,7 +98,9 @@ def test_with_one_minibatch_the_decoupled_gradient_is_truncated_importance_sampl
 def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
     behaviour = logs(0.5, 0.5, 0.5)
     shift = torch.tensor([2e-4, 0.0, 1e-4])
-    terms = Terms((behaviour + shift).requires_grad_(), behaviour, behaviour, torch.ones(3), torch.tensor([0, 0, 1]))
+    terms = LossInputs(
+        (behaviour + shift).requires_grad_(), behaviour, behaviour, torch.ones(3), torch.tensor([0, 0, 1])
+    )
     token_loss = objective("gspo")(terms, HYPER)
     torch.testing.assert_close(token_loss.value, -torch.exp(torch.tensor([1e-4, 1e-4, 1e-4])))
     (gradient,) = torch.autograd.grad(token_loss.value.sum(), terms.current)
@@ -108,7 +110,7 @@ def test_gspo_uses_the_geometric_mean_ratio_of_the_whole_rollout() -> None:
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_absurd_ratio_leaves_loss_and_gradient_finite(name: str) -> None:
     current = torch.tensor([-1e-3, -300.0], requires_grad=True)
-    terms = Terms(
+    terms = LossInputs(
         current, current.detach(), torch.tensor([-400.0, -1e-3]), torch.tensor([1.0, -1.0]), torch.tensor([0, 1])
     )
     value = objective(name)(terms, HYPER).value.sum()

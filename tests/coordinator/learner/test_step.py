@@ -12,7 +12,7 @@ from coordinator.learner.batch_groups import TrainBatch
 from coordinator.learner.logprobs import token_logprobs
 from coordinator.learner.messages import Hyper
 from coordinator.learner.optimiser import Optimiser, publishable
-from coordinator.learner.step_metrics import Tally
+from coordinator.learner.step_metrics import StepMetrics
 from tests.support.tiny_learner import batch, group
 
 
@@ -39,7 +39,7 @@ def gradients(policy: PreTrainedModel, train_batch: TrainBatch, hyper: Hyper) ->
     mini = list(
         pack([row for part in rows(train_batch, hyper.advantage).groups for row in part], hyper.microbatch_tokens)
     )
-    step.accumulate(policy, mini, None, hyper, Tally(), optimiser, None)
+    step.accumulate(policy, mini, None, hyper, StepMetrics(), optimiser, None)
     return {name: master.grad for name, master in optimiser.masters.items() if master.grad is not None}
 
 
@@ -87,12 +87,12 @@ def test_given_tokens_carry_no_loss(policy: PreTrainedModel) -> None:
 def test_one_minibatch_never_clips_and_four_do(policy: PreTrainedModel) -> None:
     train_batch = on_policy(policy, batch(1, groups=8))
     quick = Hyper(learning_rate=0.02, warmup_steps=0)
-    one = step.take(policy, Optimiser(policy, quick), train_batch, quick, steps=0)
+    one = step.train_step(policy, Optimiser(policy, quick), train_batch, quick, steps=0)
     assert one["clipped"] == 0.0
     assert one["ess"] == pytest.approx(1.0, abs=1e-6)
     again = model.load(Path(policy.name_or_path), "cpu")
     hyper = msgspec.structs.replace(quick, minibatches=4)
-    four = step.take(again, Optimiser(again, hyper), train_batch, hyper, steps=0)
+    four = step.train_step(again, Optimiser(again, hyper), train_batch, hyper, steps=0)
     assert four["clipped"] > 0.05
     assert four["ess"] == pytest.approx(1.0, abs=1e-6), "the proximal policy is the one at the start of the step"
 
@@ -100,9 +100,9 @@ def test_one_minibatch_never_clips_and_four_do(policy: PreTrainedModel) -> None:
 def test_on_policy_the_learner_agrees_with_the_published_weights_to_rounding(policy: PreTrainedModel) -> None:
     train_batch, hyper = on_policy(policy, batch(1)), Hyper(warmup_steps=0, learning_rate=3e-3)
     optimiser = Optimiser(policy, hyper)
-    assert step.take(policy, optimiser, train_batch, hyper, steps=0)["kl"] < 1e-10
+    assert step.train_step(policy, optimiser, train_batch, hyper, steps=0)["kl"] < 1e-10
     moved = on_policy(policy, batch(2))
-    assert step.take(policy, optimiser, moved, hyper, steps=1)["kl"] < 1e-10
+    assert step.train_step(policy, optimiser, moved, hyper, steps=1)["kl"] < 1e-10
 
 
 def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: PreTrainedModel) -> None:
@@ -110,7 +110,7 @@ def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: Pr
     optimiser = Optimiser(policy, hyper)
     start = {name: master.detach().clone() for name, master in optimiser.masters.items()}
     for number in (1, 2, 3):
-        step.take(policy, optimiser, batch(number), hyper, steps=number - 1)
+        step.train_step(policy, optimiser, batch(number), hyper, steps=number - 1)
     name = "model.layers.0.mlp.down_proj.weight"
     assert torch.equal(policy.get_parameter(name), publishable(optimiser.masters[name]).float())
     assert (optimiser.masters[name] - start[name]).abs().mean() > 1.5e-6
@@ -119,10 +119,10 @@ def test_the_model_holds_the_masters_rounded_and_small_updates_add_up(policy: Pr
 def test_a_batch_without_signal_changes_no_weight_even_with_momentum(policy: PreTrainedModel) -> None:
     hyper = Hyper(warmup_steps=0)
     optimiser = Optimiser(policy, hyper)
-    step.take(policy, optimiser, batch(1), hyper, steps=0)
+    step.train_step(policy, optimiser, batch(1), hyper, steps=0)
     before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
     flat = TrainBatch(step=2, groups=[group(random.Random(1), "flat", 1, reward=0.2)])
-    metrics = step.take(policy, optimiser, flat, hyper, steps=1)
+    metrics = step.train_step(policy, optimiser, flat, hyper, steps=1)
     assert (metrics["zero_variance"], metrics["grad_norm"], metrics["reward"]) == (1.0, 0.0, pytest.approx(0.2))
     for name, tensor in optimiser.tensors().items():
         assert torch.equal(tensor, before[name]), name
@@ -134,7 +134,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_reported(policy: P
     before = {name: tensor.clone() for name, tensor in optimiser.tensors().items()}
     train_batch = batch(1)
     train_batch.groups[0].samples[0].behaviour[0] = float("nan")
-    assert step.take(policy, optimiser, train_batch, hyper, steps=0)["skipped_updates"] == 1.0
+    assert step.train_step(policy, optimiser, train_batch, hyper, steps=0)["skipped_updates"] == 1.0
     assert optimiser.tensors().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in optimiser.tensors().items())
 
@@ -150,7 +150,7 @@ def test_a_pull_to_the_reference_keeps_the_policy_nearer_to_it(policy: PreTraine
         hyper = Hyper(learning_rate=3e-3, warmup_steps=0, kl_coefficient=coefficient)
         optimiser = Optimiser(trained, hyper)
         for steps in range(8):
-            metrics = step.take(trained, optimiser, batch(1), hyper, steps=steps, reference=reference)
+            metrics = step.train_step(trained, optimiser, batch(1), hyper, steps=steps, reference=reference)
         return metrics["kl_reference"]
 
     assert 0 < drift(2.0) < 0.5 * drift(1e-6)
@@ -161,7 +161,7 @@ def test_metrics_are_told_apart_by_age(policy: PreTrainedModel) -> None:
     train_batch = on_policy(policy, TrainBatch(step=9, groups=[group(chance, "new", 8), group(chance, "old", 5)]))
     for one in train_batch.groups[1].samples:
         one.behaviour[:] -= 1.0
-    metrics = step.take(policy, Optimiser(policy, Hyper()), train_batch, Hyper(), steps=0)
+    metrics = step.train_step(policy, Optimiser(policy, Hyper()), train_batch, Hyper(), steps=0)
     assert (metrics["truncated_age_0"], metrics["truncated_age_3"], metrics["truncated"]) == (0.0, 1.0, 0.5)
     assert metrics["log_ratio2_age_3"] == pytest.approx(1.0, rel=1e-4)
     assert metrics["kl_age_3"] == pytest.approx(2.718281828 - 2, rel=1e-4)

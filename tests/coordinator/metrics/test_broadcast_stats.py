@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.accounts.node_registry import SAVE
-from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, Broadcasts
+from coordinator.metrics.broadcast_stats import LEAST_BYTES, MOST_STRANGERS, MOST_TAKES, VERSIONS, BroadcastStats
 from coordinator.metrics.views import BroadcastView
 from p2p.identity import peer_id
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
@@ -32,9 +32,9 @@ def acknowledgement(version: int = 1, *, heard: int = 0, complete: int = 0, appl
     return Acknowledgement(**fields, taken=taken)
 
 
-def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> Broadcasts:
+def told(*acknowledgements: tuple[str, Acknowledgement, int]) -> BroadcastStats:
     """Version 1, announced at T0; then (node, message, milliseconds later)."""
-    broadcasts = Broadcasts()
+    broadcasts = BroadcastStats()
     broadcasts.announced(1, 1, T0)
     for node, message, later in acknowledgements:
         broadcasts.acknowledged(node, message, T0 + later, here_since=T0 - 1, admitted=True)
@@ -111,7 +111,7 @@ def test_strangers_without_end_take_bounded_room_and_keep_nobody_out() -> None:
 
 
 def test_only_the_last_versions_are_kept() -> None:
-    broadcasts = Broadcasts()
+    broadcasts = BroadcastStats()
     for version in range(30):
         broadcasts.announced(1, version, T0 + 1000 * version)
         broadcasts.acknowledged(
@@ -216,7 +216,7 @@ def test_a_liar_changes_the_figures_of_no_other_node() -> None:
 def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(world: World) -> None:
     books = world.books
     for node in (ALICE, BOB):
-        books.roster.hello(node, HELLO, None, world.now - 1000)
+        books.roster.register(node, HELLO, None, world.now - 1000)
     lease = world.lease(ALICE)
     world.now += 500
     world.submit(group(lease))
@@ -232,7 +232,7 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
 
 
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
-    world.books.roster.hello(ALICE, HELLO, None, T0)
+    world.books.roster.register(ALICE, HELLO, None, T0)
     world.books.acknowledge(ALICE, acknowledgement(), T0 + 5000)
     world.books.roster.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 5000

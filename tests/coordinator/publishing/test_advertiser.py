@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.load.folder import make_run
-from coordinator.publishing.advertiser import Presence
+from coordinator.publishing.advertiser import Advertiser
 from coordinator.run.setup import Run
 from p2p.discovery.invite import Invite
 from p2p.memory.transport import MemoryNetwork
@@ -39,7 +39,7 @@ def test_the_invite_follows_the_addresses_and_is_not_spelled_again_while_they_st
 
     async def main() -> None:
         network = Moving(MemoryNetwork(1).transport(run.peer_id), seed=0)
-        presence = Presence(run, network, network, lambda now: [], lambda: 0)
+        presence = Advertiser(run, network, network, lambda now: [], lambda: 0)
         for _ in range(3):
             first = await presence.invite()
         network.at = "192.0.2.2"

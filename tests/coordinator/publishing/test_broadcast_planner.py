@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, Feeding
+from coordinator.publishing.broadcast_planner import APART, FADE, LOOK, SETTLE, BroadcastPlanner
 from p2p.discovery.peer_records import VerifiedRecord
 from p2p.errors import Unreachable
 from p2p.memory.transport import MemoryNetwork
@@ -25,7 +25,7 @@ MB = 1_000_000
 
 
 @asynccontextmanager
-async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Feeding, list[Peer]]]:
+async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, BroadcastPlanner, list[Peer]]]:
     """A coordinator "c" with its plan, and so many connected nodes."""
     network = MemoryNetwork(1)
     coordinator = Peer(network.transport("c"), seed=0)
@@ -36,7 +36,7 @@ async def world(number: int, **options) -> AsyncIterator[tuple[MemoryNetwork, Fe
         "uplink": 10.0 * MB,
         "enabled": True,
     }
-    feeding = Feeding(
+    feeding = BroadcastPlanner(
         coordinator.handlers,
         coordinator,
         coordinator,
@@ -191,10 +191,10 @@ def test_a_parent_that_one_node_cannot_reach_is_replaced_for_that_node_alone_and
             child = next(node for node in nodes if parent in answers[node.peer_id].parents)
             assert parent not in (await ask(child, failed=[parent, "n99"])).parents
             assert any(parent in ups for ups in feeding._planner.plan.parents.values())
-            assert set(feeding._nodes[child.peer_id].apart) == {parent}
+            assert set(feeding._nodes[child.peer_id].excluded) == {parent}
             await anyio.sleep(APART + 1)
             await ask(child)
-            assert not feeding._nodes[child.peer_id].apart
+            assert not feeding._nodes[child.peer_id].excluded
 
     run_fake(main)
 

@@ -56,7 +56,7 @@ def head_of(publisher: Publisher, key: Ed25519PrivateKey = KEY) -> Head | None:
 
 def check(publisher: Publisher, exports: list[Export], key: Ed25519PrivateKey = KEY) -> None:
     """That the versions are those of `exports`, and the last can be come to by what its Head names."""
-    assert [(one.version, one.root) for one in publisher.line] == [(one.version, one.root) for one in exports]
+    assert [(one.version, one.root) for one in publisher.versions] == [(one.version, one.root) for one in exports]
     for one in exports:
         assert Snapshot(Path(one.snapshot)).root == one.root, "the learner's own file"
     latest, head, store = publisher.latest, head_of(publisher, key), publisher._store
@@ -86,15 +86,15 @@ def test_cut_at_any_moment_what_was_published_stays_and_the_rest_is_published_on
             with publishing(folder) as publisher:
                 for one in exports:
                     anyio.run(publisher.publish, 1, one.version, one)
-                    yield len(publisher.line)
+                    yield len(publisher.versions)
                 anyio.run(publisher.retain, (1, 2), 1 << 30, 0)
-                yield len(publisher.line)
+                yield len(publisher.versions)
 
         for cut in cuts(life(), folder):
             with publishing(folder) as publisher:
-                assert cut.before <= len(publisher.line) <= cut.after, cut.where
+                assert cut.before <= len(publisher.versions) <= cut.after, cut.where
                 before = head_of(publisher)
-                assert before is None or before.version < len(publisher.line), cut.where
+                assert before is None or before.version < len(publisher.versions), cut.where
                 for one in exports[max(0, cut.before - 1) :]:
                     anyio.run(publisher.publish, 1, one.version, one)
                 head = head_of(publisher)

@@ -58,7 +58,7 @@ async def test_what_the_learner_has_hashed_is_read_no_more(
     with publishing(tmp_path) as (publisher, _):
         await publisher.publish(1, 0, made)
         assert read == []
-        (edge,) = publisher.at_hand()
+        (edge,) = publisher.payloads()
     found = chunks.manifest_of(Path(made.edges[0].payload))
     assert (edge.payload_hash, edge.length, edge.chunk_root) == (found.hash, found.length, found.chunk_root)
     assert [payload.read(0) for payload in shared] != [None]
@@ -70,7 +70,7 @@ async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
     made = export(tmp_path, 0, None)
     with publishing(tmp_path) as (publisher, _):
         await publisher.publish(1, 0, made)
-        assert read == [edge.length for edge in publisher.at_hand()]
+        assert read == [edge.length for edge in publisher.payloads()]
         assert [payload.read(0) is not None for payload in shared] == [True]
 
 

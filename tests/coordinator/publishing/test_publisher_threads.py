@@ -103,11 +103,11 @@ async def test_nobody_sees_the_edges_of_a_version_before_it_is_out(tmp_path: Pat
         monkeypatch.setattr(publisher, "_index", gate.before(publisher._index))  # its edges are signed and stored
         task = asyncio.create_task(publisher.publish(1, 1, second))
         await gate.until_reached()
-        seen = [edge.version for edge in publisher.at_hand()]
+        seen = [edge.version for edge in publisher.payloads()]
         gate.opened.set()
         await task
         assert seen == [0], "the scorer looks at these while the thread is at work"
-        assert [edge.version for edge in publisher.at_hand()] == [0, 1]
+        assert [edge.version for edge in publisher.payloads()] == [0, 1]
         assert len(store.documents("edge")) == 2
 
 

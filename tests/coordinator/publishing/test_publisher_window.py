@@ -74,7 +74,7 @@ async def test_documents_and_payloads_of_old_versions_go(tmp_path: Path) -> None
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         counts = {kind: len(store.documents(kind)) for kind in ("version", "edgeindex", "published")}
         assert max(counts.values()) <= WINDOW + 1, f"{counts} after {VERSIONS} versions"
-        assert len(publisher.line) <= WINDOW + 1
+        assert len(publisher.versions) <= WINDOW + 1
         assert len(store.payloads()) <= 2 * WINDOW + 4
         assert len(store.documents("edge")) <= 2 * WINDOW + 4
 
@@ -92,8 +92,8 @@ async def test_whoever_joins_comes_in_and_the_scorer_reaches_every_version_kept(
         assert path_to(edges, [], latest.root), "a node that holds nothing"
         assert path_to(edges, [exported[1].root], latest.root), "a node that was away for long"
         assert all(store.document(digest) for digest in EdgeIndex.from_bytes(index).edges)
-        for one in publisher.line:
-            assert path_to(publisher.at_hand(), publisher.snapshots(), one.root) is not None
+        for one in publisher.versions:
+            assert path_to(publisher.payloads(), publisher.snapshots(), one.root) is not None
 
 
 async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ async def test_versions_in_use_stay_however_old(tmp_path: Path) -> None:
     with publishing(tmp_path) as (publisher, _):
         await published(publisher, exported)
         await publisher.retain((1, 10), ROOMY, ROOMY)
-        assert [one.version for one in publisher.line] == [0, *range(10, VERSIONS)]
-        assert path_to(publisher.at_hand(), publisher.snapshots(), exported[10].root) is not None
+        assert [one.version for one in publisher.versions] == [0, *range(10, VERSIONS)]
+        assert path_to(publisher.payloads(), publisher.snapshots(), exported[10].root) is not None
         await publisher.retain((1, VERSIONS), ROOMY, ROOMY)
-        assert [one.version for one in publisher.line] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
+        assert [one.version for one in publisher.versions] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
 
 
 async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
@@ -113,7 +113,7 @@ async def test_a_start_knows_what_was_kept_and_goes_on(tmp_path: Path, monkeypat
         await published(publisher, exported[:-1])
         await publisher.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         again = started_again(publisher, store, tmp_path)
-        assert again.line == publisher.line
+        assert again.versions == publisher.versions
         assert again._edges == publisher._edges
         await published(again, exported[-1:])
         assert again.latest is not None
@@ -129,8 +129,8 @@ async def test_a_start_over_the_store_of_an_earlier_program_reads_the_newest_ver
         monkeypatch.setattr(module, "RESTORED", 2 * WINDOW)
         monkeypatch.setattr(module, "EARLIER", 3)
         again = started_again(publisher, store, tmp_path)
-        assert [one.version for one in again.line] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
+        assert [one.version for one in again.versions] == [0, *range(VERSIONS - 2 * WINDOW, VERSIONS)]
         await again.retain((1, VERSIONS - 2), ROOMY, ROOMY)
         assert [one.version for one in store.documents("version")] == [0, *range(VERSIONS - WINDOW, VERSIONS)]
-        for one in again.line:
-            assert path_to(again.at_hand(), again.snapshots(), one.root) is not None
+        for one in again.versions:
+            assert path_to(again.payloads(), again.snapshots(), one.root) is not None

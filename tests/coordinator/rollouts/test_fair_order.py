@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.fair_order import FairOrder, Head
+from coordinator.rollouts.fair_order import FairOrder, OldestGroup
 
 
 class Queues:
@@ -19,11 +19,11 @@ class Queues:
         self.order = FairOrder()
         self.served: list[tuple[str, int]] = []
 
-    def oldest(self, party: str) -> Head | None:
+    def oldest(self, party: str) -> OldestGroup | None:
         queue = self.waiting.get(party)
-        return Head(party, 0, b"", queue[0]) if queue else None
+        return OldestGroup(party, 0, b"", queue[0]) if queue else None
 
-    def after(self, party: str | None) -> Head | None:
+    def after(self, party: str | None) -> OldestGroup | None:
         names = sorted(name for name, queue in self.waiting.items() if queue and (party is None or name > party))
         return self.oldest(names[0]) if names else None
 

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.accounts.ledger import Ledger
 from coordinator.database import Database
-from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseOutcome
 from tests.support.children import child
 from tests.support.ledger_sums import check_sums
 
@@ -49,7 +49,7 @@ def check(folder: Path, acknowledged: list[list[str]]) -> None:
         }
         told = [entry.facts for entry in Ledger(database).entries() if entry.kind.startswith("lease.")]
         told += [document for (document,) in database.all("SELECT document FROM ends")]
-        ends = [msgspec.msgpack.decode(facts, type=LeaseEnd) for facts in told]
+        ends = [msgspec.msgpack.decode(facts, type=LeaseOutcome) for facts in told]
         balances = Ledger(database).balances()
     for word, *facts in acknowledged:
         if word == "received":

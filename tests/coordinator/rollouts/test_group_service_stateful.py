@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from coordinator.accounts.ledger import FUND
 from coordinator.accounts.standing import standing
-from coordinator.rollouts.verdicts import LeaseEnd
+from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import public_key
 from p2p.limits.origin import Origin
 from p2p.wire_types import encode
@@ -177,7 +177,7 @@ class BooksMachine(RuleBasedStateMachine):
         entries = self.world.books.ledger.entries()
         own = [one.facts for one in entries if one.kind.startswith("lease.")]
         together = [document for (document,) in database.all("SELECT document FROM ends")]
-        ends = [msgspec.msgpack.decode(end, type=LeaseEnd) for end in own + together]
+        ends = [msgspec.msgpack.decode(end, type=LeaseOutcome) for end in own + together]
         assert sorted(end.lease for end in ends) == sorted(self.final)
         paid = sum(a for name, a in self.world.books.ledger.balances().items() if name.startswith("node:"))
         assert paid == sum(end.weight for end in ends)

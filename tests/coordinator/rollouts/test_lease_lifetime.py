@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause
-from coordinator.rollouts.lease_lifetime import REMEMBERED, Bounds, Fleet, Life, life, too_slow
+from coordinator.rollouts.lease_lifetime import REMEMBERED, Bounds, Fleet, Life, lease_duration, too_slow
 from coordinator.rollouts.node_rates import KEPT, Rates
 from coordinator.rollouts.round_robin import Rounds
 
@@ -32,14 +32,14 @@ BOUNDS = Bounds(first=300_000, least=20_000, most=900_000)
     }.values(),
 )
 def test_a_lease_lasts(turnarounds: list[int], fleet: int | None, lasts: int, slow: bool) -> None:
-    assert life(turnarounds, fleet, BOUNDS) == Life(lasts, slow)
+    assert lease_duration(turnarounds, fleet, BOUNDS) == Life(lasts, slow)
 
 
 @given(st.lists(st.integers(1, 800_000), min_size=1, max_size=20), st.none() | st.integers(1, 900_000))
 def test_no_node_gets_a_lease_that_its_own_p90_does_not_fit_into(turnarounds: list[int], fleet: int | None) -> None:
     ordered = sorted(turnarounds)
     p90 = ordered[math.ceil(0.9 * len(ordered)) - 1]
-    assert life(turnarounds, fleet, BOUNDS).lasts >= min(1.5 * p90, BOUNDS.most)
+    assert lease_duration(turnarounds, fleet, BOUNDS).lasts >= min(1.5 * p90, BOUNDS.most)
 
 
 def test_only_what_is_always_too_late_is_too_slow() -> None:
@@ -80,8 +80,8 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
     for path in waiting:
         rounds.wait(path, until=10, now=0)
     for _ in range(6):
-        (first, *_) = [path for path in waiting if rounds.turn(path, 1, 0)]
-        assert [path for path in waiting if rounds.turn(path, 1, 0)] == [first]
+        (first, *_) = [path for path in waiting if rounds.is_next(path, 1, 0)]
+        assert [path for path in waiting if rounds.is_next(path, 1, 0)] == [first]
         rounds.served(first)
         waiting.remove(first)
         served.append(first[1])
@@ -91,9 +91,9 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
 def test_nobody_waits_for_one_that_does_not_come_back() -> None:
     rounds = Rounds()
     rounds.wait(("gone", "a"), until=10, now=0)
-    assert not rounds.turn(("here", "b"), 1, 10)
-    assert rounds.turn(("here", "b"), 2, 10)
-    assert rounds.turn(("here", "b"), 1, 11)
+    assert not rounds.is_next(("here", "b"), 1, 10)
+    assert rounds.is_next(("here", "b"), 2, 10)
+    assert rounds.is_next(("here", "b"), 1, 11)
     assert not rounds.anyone(11)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.metrics import run_metrics
-from coordinator.rollouts.lease_table import Load, Progress, Terms, admitted, room
+from coordinator.rollouts.lease_table import InFlight, LeaseTerms, Progress, admitted, free_slots
 from coordinator.rollouts.prompts import TaskPrompts, shuffled
 from protocol.leases import Lease
 from tasks.arithmetic import REVERSE, SINGLE_SUM
@@ -17,7 +17,7 @@ from tasks.guess import Guess
 from tasks.task import TaskFault
 from tests.support.group_world import ALICE, BOB, SPEC, World, group, opened
 
-TERMS = Terms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])
+TERMS = LeaseTerms(staleness=2, batch_groups=4, group_size=2, limit=8, engines=["transformers/float32"])
 
 
 def test_a_lease_binds_the_version_that_the_node_holds(world: World) -> None:
@@ -195,16 +195,16 @@ def test_an_expired_lease_makes_room(world: World) -> None:
 @pytest.mark.parametrize(
     ("step", "version", "buffered", "load", "left"),
     [
-        (5, 5, 0, Load(0, 0), 12),
-        (5, 4, 0, Load(0, 0), 8),
-        (5, 3, 0, Load(0, 0), 4),
-        (5, 5, 4, Load(3, 2), 3),
-        (5, 3, 4, Load(3, 2), -5),
+        (5, 5, 0, InFlight(0, 0), 12),
+        (5, 4, 0, InFlight(0, 0), 8),
+        (5, 3, 0, InFlight(0, 0), 4),
+        (5, 5, 4, InFlight(3, 2), 3),
+        (5, 3, 4, InFlight(3, 2), -5),
     ],
 )
-def test_room_is_what_the_formula_says(step: int, version: int, buffered: int, load: Load, left: int) -> None:
+def test_room_is_what_the_formula_says(step: int, version: int, buffered: int, load: InFlight, left: int) -> None:
     progress = Progress(era=1, step=step, version=step, root=bytes(32))
-    assert room(progress, TERMS, version, buffered, load) == left
+    assert free_slots(progress, TERMS, version, buffered, load) == left
 
 
 def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(tmp_path: Path) -> None:

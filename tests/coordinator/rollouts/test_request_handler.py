@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.metrics import run_metrics
-from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, Answers, Control
+from coordinator.rollouts.request_handler import MOST_ANSWERS, SKEW, RequestHandler, ResponseLog
 from coordinator.rollouts.verification import submission_limit
 from p2p.discovery.peer_records import LIFE, RecordIssuer
 from p2p.envelope import seal
@@ -41,7 +41,7 @@ class Desk:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.control = control_of(world, Control)
+        self.control = control_of(world, RequestHandler)
 
     def request(self, method: str, body: bytes, **changes: Any) -> bytes:
         fields = {"recipient": COORDINATOR, "id": secrets.token_bytes(16), "expires": self.world.now + 60_000}
@@ -213,7 +213,7 @@ def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) 
 
 
 def test_the_memory_of_answers_is_bounded() -> None:
-    answers = Answers()
+    answers = ResponseLog()
     for number in range(MOST_ANSWERS + 10):
         answers.keep(ALICE, number.to_bytes(16, "big"), b"h", b"answer", 10**9, 0)
     assert answers.find(ALICE, bytes(16)) is None

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from coordinator.rollouts.request_handler import Control
+from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.request_priority import (
     BURST,
     LATEST,
@@ -15,7 +15,7 @@ from coordinator.rollouts.request_priority import (
     STANDING,
     STEP,
     UNSEEN,
-    RequestQueue,
+    AdmissionQueue,
 )
 from p2p.handlers import Handlers
 from p2p.limits.origin import Origin
@@ -26,7 +26,7 @@ from tests.support.group_world import World, control_of
 
 def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_too_many() -> None:
     async def main() -> None:
-        queue, served = RequestQueue(lambda: 0, lambda: 0), list[str]()
+        queue, served = AdmissionQueue(lambda: 0, lambda: 0), list[str]()
 
         async def request(method: str) -> None:
             assert await queue.enter(method, "node") is None
@@ -47,7 +47,7 @@ def test_submissions_go_before_asks_that_came_earlier_and_no_iteration_answers_t
 
 def test_an_asker_that_goes_away_holds_up_nobody() -> None:
     async def main() -> None:
-        queue = RequestQueue(lambda: 0, lambda: 0)
+        queue = AdmissionQueue(lambda: 0, lambda: 0)
         tasks = [asyncio.create_task(queue.enter("lease", "node")) for _ in range(2 * PER_ITERATION)]
         await asyncio.sleep(0)
         for task in tasks[PER_ITERATION:-1]:
@@ -74,7 +74,7 @@ def at_home(peer: str) -> Origin:
 
 def test_an_ask_beyond_the_bound_is_refused_unread_and_may_come_again(world: World) -> None:
     connection = Connection()
-    control_of(world, Control).serve(connection, at_home)
+    control_of(world, RequestHandler).serve(connection, at_home)
 
     async def main() -> None:
         for unanswered, code, again in ((BURST, "malformed", None), (BURST + 1, "busy", SOONEST)):
@@ -90,7 +90,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
     """An ask for the plan waits on purpose, for a second and more, and costs its asker nothing: whoever has a few
     hundred of them wait would else keep everybody from a lease."""
     connection = Connection()
-    control_of(world, Control).serve(connection, at_home)
+    control_of(world, RequestHandler).serve(connection, at_home)
     connection.waiting["plan"] = 10 * BURST
 
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_nodes_that_wait_for_their_place_in_the_plan_are_no_crowd(world: World) 
 
 def test_a_submission_is_read_however_many_requests_are_unanswered(world: World) -> None:
     connection = Connection()
-    control_of(world, Control).serve(connection, at_home)
+    control_of(world, RequestHandler).serve(connection, at_home)
     connection.waiting["submit"] = 10 * BURST
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_a_crowd_that_is_refused_comes_back_one_after_the_other() -> None:
 
     async def main() -> None:
         nonlocal now
-        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
         due = [await queue.enter("lease", "node") for _ in range(1_000)]
         assert due == [SOONEST + number * 1000 // RETRIES for number in range(1_000)]
         assert [await queue.enter("lease", "node") for _ in range(1_000)][-1] == LATEST
@@ -136,7 +136,7 @@ def test_however_much_one_party_asks_the_line_of_the_others_grows_by_one_place()
 
     async def main() -> None:
         nonlocal now
-        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
         flood = [await queue.enter("lease", "eve") for _ in range(1_200)]
         assert flood[0] == SOONEST
         assert flood[-1] == LATEST
@@ -157,7 +157,7 @@ def test_a_burst_is_answered_and_only_what_stands_is_refused() -> None:
 
     async def main() -> None:
         nonlocal now, unanswered
-        queue = RequestQueue(lambda: now, lambda: unanswered)
+        queue = AdmissionQueue(lambda: now, lambda: unanswered)
         for at, count, refused in (
             (0, 0, False),
             (60_000, MOST_UNANSWERED + 1, False),
@@ -179,7 +179,7 @@ def test_a_burst_that_was_the_last_to_be_seen_makes_no_overload_of_the_next() ->
 
     async def main() -> None:
         nonlocal now
-        queue = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
+        queue = AdmissionQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
         assert await queue.enter("lease", "node") is None
         await asyncio.sleep(0)
         now += UNSEEN + 1
@@ -193,12 +193,12 @@ def test_a_clock_that_is_set_back_neither_hides_a_crowd_nor_lengthens_the_line()
 
     async def main() -> None:
         nonlocal now
-        queue = RequestQueue(lambda: now, lambda: BURST + 1)
+        queue = AdmissionQueue(lambda: now, lambda: BURST + 1)
         assert await queue.enter("lease", "node") == SOONEST
         now -= 3_600_000
         assert await queue.enter("lease", "node") == SOONEST
 
-        standing = RequestQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
+        standing = AdmissionQueue(lambda: now, lambda: MOST_UNANSWERED + 1)
         assert await standing.enter("lease", "node") is None
         await asyncio.sleep(0)
         now -= 1_800_000

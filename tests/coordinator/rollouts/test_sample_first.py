@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.rollouts.cross_version import Kinship, Known
+from coordinator.rollouts.cross_version import Kinship, VerifiedSample
 from coordinator.rollouts.sample_first import Looks
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
@@ -239,10 +239,10 @@ def test_a_scorer_that_goes_between_two_passes_is_not_asked_for_the_second(
     assert [len(asked) for asked in engine.asked] == [1]
 
 
-def known(version: int, tokens: int = 40, era: int = 1) -> Known:
+def known(version: int, tokens: int = 40, era: int = 1) -> VerifiedSample:
     job = Job(prompt=[1], seeds=[bytes(16)], limit=99, eos=1, task="t", task_version=1, split="train", index=version)
     (sample,) = packed([Sample(tokens=[2] * tokens, turns=[tokens], logprobs=[-1.0] * tokens)])
-    return Known(era, version, tokens, job, sample)
+    return VerifiedSample(era, version, tokens, job, sample)
 
 
 def test_the_shortest_sample_of_each_version_within_reach_is_remembered() -> None:

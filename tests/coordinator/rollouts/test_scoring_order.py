@@ -2,24 +2,24 @@
 
 import random
 
-from coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, Waiting, pick
+from coordinator.rollouts.scoring_order import LONGEST_WAIT, VISIT, PendingVersion, next_version
 
 
 def test_where_nothing_waits_nothing_is_next() -> None:
-    assert pick([], 3, 0) is None
+    assert next_version([], 3, 0) is None
 
 
 def test_the_version_held_is_first_then_the_nearest_then_the_older() -> None:
-    waiting = [Waiting(1, version, since=0) for version in (2, 4, 5, 7)]
+    waiting = [PendingVersion(1, version, since=0) for version in (2, 4, 5, 7)]
     for present, chosen in ((5, 5), (3, 2), (6, 5), (9, 7), (None, 2)):
-        assert pick(waiting, present, 1) == Waiting(1, chosen, 0)
+        assert next_version(waiting, present, 1) == PendingVersion(1, chosen, 0)
 
 
 def test_what_has_waited_too_long_is_next_wherever_it_is() -> None:
-    near, far = Waiting(1, 7, since=1_000), Waiting(1, 2, since=0)
-    assert pick([far, near], 7, LONGEST_WAIT - 1) == near
-    assert pick([far, near], 7, LONGEST_WAIT) == far
-    assert pick([far, Waiting(1, 9, since=-5)], 7, LONGEST_WAIT) == Waiting(1, 9, -5)
+    near, far = PendingVersion(1, 7, since=1_000), PendingVersion(1, 2, since=0)
+    assert next_version([far, near], 7, LONGEST_WAIT - 1) == near
+    assert next_version([far, near], 7, LONGEST_WAIT) == far
+    assert next_version([far, PendingVersion(1, 9, since=-5)], 7, LONGEST_WAIT) == PendingVersion(1, 9, -5)
 
 
 def serve(every: int) -> tuple[int, int, int]:
@@ -34,7 +34,7 @@ def serve(every: int) -> tuple[int, int, int]:
         first: dict[int, int] = {}
         for at, version in queue:
             first.setdefault(version, at)
-        chosen = pick([Waiting(1, version, at) for version, at in first.items()], present, now)
+        chosen = next_version([PendingVersion(1, version, at) for version, at in first.items()], present, now)
         if chosen is None:
             now = coming[0][0]
             continue

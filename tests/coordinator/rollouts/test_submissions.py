@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.rollouts.verdicts import LeaseEnd, weight
+from coordinator.rollouts.verdicts import LeaseOutcome, weight
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.leases import Receipt, Submission, VerdictsRequest
@@ -131,7 +131,7 @@ def test_a_lease_that_never_came_back_has_one_entry(world: World) -> None:
     world.now = lease.expires + 1
     assert [world.books.tick(world.now) for _ in range(3)] == [1, 0, 0]
     (entry,) = world.books.ledger.entries(after=1)
-    end = msgspec.msgpack.decode(entry.facts, type=LeaseEnd)
+    end = msgspec.msgpack.decode(entry.facts, type=LeaseOutcome)
     assert (entry.kind, end.code, end.received, end.expires) == ("lease.expired", "expired", None, lease.expires)
     assert world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).unknown == [lease.id]
 
@@ -150,7 +150,7 @@ def test_a_receipt_says_all_that_the_node_needs_offline(world: World) -> None:
     assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
     assert dict(entry.postings) == {ESCROW: -receipt.weight, accrued(peer_id(ALICE)): receipt.weight}
-    end = msgspec.msgpack.decode(entry.facts, type=LeaseEnd)
+    end = msgspec.msgpack.decode(entry.facts, type=LeaseOutcome)
     assert (end.rollouts, end.tokens_in, end.tokens_out, end.weight) == (2, 2 * 5, 2 * 4, receipt.weight)
 
 

@@ -180,7 +180,7 @@ def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None
     roster = world.books.roster
     free = [bytes([number]) * 32 for number in range(100, 150)]
     for node in (ALICE, BOB, *free):
-        roster.hello(node, HELLO, None, T0)
+        roster.register(node, HELLO, None, T0)
     world.accepted(ALICE)
     world.lease(BOB)
     for _ in range(9):
@@ -223,16 +223,16 @@ def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_
 def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
     """Row h. On 439044d every key that speaks stays in memory, also one that never said hello."""
     roster = world.books.roster
-    roster.hello(ALICE, HELLO, None, T0)
+    roster.register(ALICE, HELLO, None, T0)
     world.accepted(ALICE)
-    roster.saw(ALICE, T0 + 1)
+    roster.seen(ALICE, T0 + 1)
     for number in range(12_000):
         stranger = number.to_bytes(32, "big")
-        roster.saw(stranger, T0 + 2)
+        roster.seen(stranger, T0 + 2)
     assert sum(map(len, remembered(roster))) <= 20, "a key that never said hello leaves nothing"
     with world.books.database.transaction():
         for number in range(6_000):
-            roster.hello(number.to_bytes(32, "big"), HELLO, None, T0 + 3)
+            roster.register(number.to_bytes(32, "big"), HELLO, None, T0 + 3)
     assert max(map(len, remembered(roster))) <= 5_000
     assert roster.here_since(ALICE) == T0
 

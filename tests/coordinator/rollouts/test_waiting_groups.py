@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.rollouts import submitted_group
-from coordinator.rollouts.scoring_order import Waiting
+from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.waiting_groups import Decoded, Undecided, Visit
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
@@ -73,7 +73,7 @@ def test_versions_are_told_with_the_group_that_has_waited_longest(world: World) 
     world.learner_at(1)
     for version, party in ((1, "b"), (0, "z"), (1, "a")):
         received(world, party, version)
-    assert world.books.waiting() == [Waiting(1, 0, T0 + 20), Waiting(1, 1, T0 + 10)]
+    assert world.books.waiting() == [PendingVersion(1, 0, T0 + 20), PendingVersion(1, 1, T0 + 10)]
     assert [one.lease.version for one in world.books.undecided()] == [0, 1, 1]
     assert world.books.database.all("SELECT DISTINCT tokens FROM undecided") == [(len(first_prompt(world)) + 8,)]
 

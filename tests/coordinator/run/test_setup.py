@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from coordinator import cli
 from coordinator.run import keys, model_folder, setup, signing
-from coordinator.run.run_folder import Busy, RunFolder, locked
+from coordinator.run.run_folder import FolderInUse, RunFolder, locked
 from coordinator.run.signing import ROOT_LIFE, Untrusted
 from p2p.discovery.invite import Invite
 from p2p.envelope import seal
@@ -312,7 +312,7 @@ def test_encrypted_keys_need_their_passphrase(secret: str | None, sentence: str,
 def test_a_run_folder_is_held_by_one_coordinator_at_a_time(home: Path) -> None:
     with locked(RunFolder(home)):
         with (
-            pytest.raises(Busy, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),
+            pytest.raises(FolderInUse, match=f"another coordinator \\(process {os.getpid()}\\) runs in"),
             locked(RunFolder(home)),
         ):
             pass

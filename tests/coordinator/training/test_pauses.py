@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, Standing, wait
+from coordinator.training.pauses import MOST_UNSCORED, WINDOW, Pause, Pauses, PauseState, wait
 
 MINUTE = 60_000
 
@@ -133,7 +133,7 @@ def test_a_standing_survives_its_file() -> None:
     pauses = Pauses()
     for _ in range(4):
         pauses.set_aside("E", at(0))
-    kept = msgspec.json.decode(msgspec.json.encode(pauses.standing), type=Standing)
+    kept = msgspec.json.decode(msgspec.json.encode(pauses.standing), type=PauseState)
     again = Pauses(kept)
     assert again.pause == pauses.pause
     again.resume()

@@ -52,6 +52,6 @@ def test_a_wait_is_silent_for_a_minute_then_said_and_after_each_hour_a_warning()
     assert (asked[0], asked[1] - asked[0]) == (SILENT, LOOK)
     assert warned == [LONG, 2 * LONG]
     assert wait.words == "nobody came"
-    wait.over()
+    wait.ended()
     assert wait.words == ""
     assert not wait.due(2 * LONG + LOOK)

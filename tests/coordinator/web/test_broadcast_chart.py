@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.metrics.broadcast_stats import MOST_TAKES
-from coordinator.metrics.views import BroadcastView, FeedView, TakeView
+from coordinator.metrics.views import BroadcastView, DeliveryView, TransferView
 from coordinator.web import formatting, page
 from coordinator.web.broadcast_chart import ARCS, COLOURS, MOST_FLOWS, OTHERS, SOURCE, Spread, picture
 from tests.support import pictures
@@ -18,14 +18,14 @@ from tests.support import pictures
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def take(node: str, complete: float, *feeds: tuple[str, int], applied: float | None = None) -> TakeView:
-    return TakeView(
+def take(node: str, complete: float, *feeds: tuple[str, int], applied: float | None = None) -> DeliveryView:
+    return DeliveryView(
         node=node, heard=0.1, complete=complete, applied=complete if applied is None else applied, counted=True,
-        feeds=[FeedView(peer=peer, nbytes=nbytes, began=0.1, ended=complete) for peer, nbytes in feeds],
+        feeds=[TransferView(peer=peer, nbytes=nbytes, began=0.1, ended=complete) for peer, nbytes in feeds],
     )  # fmt: skip
 
 
-def drawn(*takes: TakeView, **names: str) -> Spread:
+def drawn(*takes: DeliveryView, **names: str) -> Spread:
     spread = picture(BroadcastView(source="C", version=7, takes=list(takes)), names)
     assert spread is not None
     return spread
@@ -125,9 +125,9 @@ times = st.floats(0, 1e5, allow_nan=False)
 @given(st.lists(st.tuples(times, times, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1 << 53))), times)))
 def test_whatever_nodes_say_every_mark_is_on_the_picture(said: list[tuple[float, float, list, float]]) -> None:
     takes = [
-        TakeView(
+        DeliveryView(
             node=f"n{number}", heard=began, complete=complete, applied=applied, counted=True,
-            feeds=[FeedView(peer=f"n{peer}" if peer else "C", nbytes=nbytes, began=applied, ended=began)
+            feeds=[TransferView(peer=f"n{peer}" if peer else "C", nbytes=nbytes, began=applied, ended=began)
                    for peer, nbytes in feeds],
         )
         for number, (began, complete, feeds, applied) in enumerate(said)

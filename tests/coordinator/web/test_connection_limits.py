@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from coordinator.web import host_names
-from coordinator.web.connection_limits import BURST, Visitors, WebLimits, public
+from coordinator.web.connection_limits import BURST, ClientConnections, WebLimits, public
 from coordinator.web.site import Site, application, serve_web
 from tests.support import pictures
 from tests.support.albums import Album
@@ -18,8 +18,8 @@ HERE, THERE, ELSEWHERE = "8.8.8.8", "9.9.9.9", "1.1.1.1"
 INVITE = pictures.BUSY.invite
 
 
-def visitors(**limits: int) -> Visitors:
-    return Visitors(WebLimits(**limits))
+def visitors(**limits: int) -> ClientConnections:
+    return ClientConnections(WebLimits(**limits))
 
 
 def test_a_newcomer_takes_the_place_of_the_connection_that_was_quiet_longest() -> None:
