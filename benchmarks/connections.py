@@ -69,7 +69,7 @@ async def serve(places: int) -> None:
                 "descriptors": psutil.Process().num_fds(),
                 "connected": len(transport.peers()),
                 "tasks": trio.lowlevel.current_statistics().tasks_living,
-                "refused": sum(transport.turned_away().values()),
+                "refused": sum(transport.refusals().values()),
             }
             print(json.dumps(counts), flush=True)
         nursery.cancel_scope.cancel()

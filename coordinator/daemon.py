@@ -107,7 +107,7 @@ class Coordinator:
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
         self.books = books_of(run, database, text, sealer, entropy, sealer.again)
-        self.presence = Advertiser(run, network.links, network.inbound, self.books.roster.records, self._now)
+        self.advertiser = Advertiser(run, network.links, network.inbound, self.books.registry.records, self._now)
         self.publisher = Publisher(
             signing_of(run),
             store,
@@ -115,13 +115,13 @@ class Coordinator:
             network.gossip,
             network.exchange,
             head_file=run.folder.path / "head",
-            addresses=self.presence.addresses,
+            addresses=self.advertiser.addresses,
             clock=clock,
             announcing=self.books.broadcasts.announced,
             roots=lambda: {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)},
         )
         self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
-        self.painter = RunViewBuilder(
+        self.view_builder = RunViewBuilder(
             run=run,
             books=self.books,
             training=self.learning.training,
@@ -132,7 +132,7 @@ class Coordinator:
             clock=clock,
         )
         self.operator = OperatorSocket(run.folder.path, self.learning.training.watch, self.renew, self.remark)
-        self.feeding = self._feeding()
+        self.feeding = self._planner()
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Connections with the page that were refused, by the limit."""
         self._running_time = RunningTime()
@@ -142,7 +142,7 @@ class Coordinator:
         )
         self._control.serve(network.handlers, network.inbound.origin)
 
-    def _feeding(self) -> BroadcastPlanner:
+    def _planner(self) -> BroadcastPlanner:
         uplink = self._run.config.network.uplink
         network = self._network
         return BroadcastPlanner(
@@ -151,7 +151,7 @@ class Coordinator:
             network.links,
             network.exchange,
             uplinks=self.books.broadcasts.uplinks,
-            record=lambda peer: self.books.roster.record(public_key(peer), self._now()),
+            record=lambda peer: self.books.registry.record(public_key(peer), self._now()),
             load=self.publisher.payload_size,
             uplink=bytes_per_second(uplink),
             enabled=self._run.config.network.plan,
@@ -180,7 +180,7 @@ class Coordinator:
             group.create_task(self.publisher.run(), name="publisher")
             group.create_task(self.publisher.rebuild(), name="remake")
             group.create_task(self.learning.run(), name="learning")
-            group.create_task(self.presence.run(), name="presence")
+            group.create_task(self.advertiser.run(), name="presence")
             group.create_task(self.feeding.run(), name="feeding")
             group.create_task(self._tick(), name="tick")
             group.create_task(self.operator.run(), name="operator")
@@ -211,7 +211,7 @@ class Coordinator:
 
     async def invite(self) -> str:
         """As it is now, with the addresses that the network really has."""
-        return await self.presence.invite()
+        return await self.advertiser.invite()
 
     async def _tick(self) -> None:
         tidied = -math.inf
@@ -224,7 +224,7 @@ class Coordinator:
             self.learning.training.watch.look()
             self._remind()
             await self._look_at_network()
-            if await self.presence.moved():
+            if await self.advertiser.moved():
                 await self.publisher.announce()
             if _elapsed() - tidied >= TIDY:
                 tidied = _elapsed()
@@ -252,11 +252,11 @@ class Coordinator:
     async def _look_at_network(self) -> None:
         """Show the painter who is connected, who was refused, and what was relayed."""
         peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
-        self.painter.connected = {*peers, *self.books.roster.sightings.over_https(self._now())}
-        self.painter.invite = await self.invite()
-        self.painter.relayed = traffic.relayed
+        self.view_builder.connected = {*peers, *self.books.registry.sightings.over_https(self._now())}
+        self.view_builder.invite = await self.invite()
+        self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
-        self.painter.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
+        self.view_builder.links = LinksView(open=len(peers), refused=refused, shortages=descriptors.SHORTAGES.count)
 
     async def _forget(self) -> None:
         """Some of what neither a restarted learner nor an appeal can ask for: other work comes between, and what an
@@ -309,7 +309,7 @@ async def serve(run: Run) -> None:
     with locked(run.folder), Store(run.folder.store) as store, Database.open(run.folder.database) as database:
         coordinator = Coordinator(run, network, learner, scorer, store=store, database=database, faults=faults)
         web = run.config.web
-        app = application(coordinator.painter, host=web.host, names=web.names)
+        app = application(coordinator.view_builder, host=web.host, names=web.names)
         site = await serve_web(app, web.host, web.port, web_limits)
         coordinator.page_refused = site.refused
         try:

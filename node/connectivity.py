@@ -44,7 +44,7 @@ _log = structlog.get_logger("node")
 
 
 class Connectivity:
-    """`link`, `neighbours`, `reach`, `parents`: each with its own rules."""
+    """`link`, `neighbours`, `reachability`, `parents`: each with its own rules."""
 
     def __init__(
         self,
@@ -63,21 +63,21 @@ class Connectivity:
         self._config, self._invite, self._peer_id = config, invite, network.links.peer_id
         self._records, self._engine, self._follower = records, engine, follower
         self._tasks: TaskGroup | None = None
-        strangers = PeerDialer(network.links, invite.run, clock.now)
-        self.neighbours = Neighbours(network.links, strangers, folder / "peers", seed)
+        dialer = PeerDialer(network.links, invite.run, clock.now)
+        self.neighbours = Neighbours(network.links, dialer, folder / "peers", seed)
         self.link = CoordinatorClient(
             network.rpc, network.links, key, records, clock,
             run=invite.run, addresses=invite.addresses, via=config.via, seed=seed,
             hello=self._hello, reconsider=self._reconsider, welcomed=self._welcomed,
             search=self.search, learn=follower.search,
         )  # fmt: skip
-        self.reach = Reachability(
+        self.reachability = Reachability(
             network.rpc, network.links, network.inbound,
             relays=list(config.relays), coordinator=lambda: self.link.peer, candidates=self._relay_candidates,
             changed=self.link.lost, own=RecordIssuer(key, invite.run), now=clock.now,
         )  # fmt: skip
         self.parents = PlanClient(
-            network.handlers, network.rpc, network.links, network.exchange, strangers,
+            network.handlers, network.rpc, network.links, network.exchange, dialer,
             uplink=_bytes(config.uplink), downlink=_bytes(config.downlink),
             connected=self.link.connected,
         )  # fmt: skip
@@ -85,7 +85,7 @@ class Connectivity:
     async def run(self) -> None:
         """Until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
         async with anyio.create_task_group() as self._tasks:
-            for part in (self.link, self.reach, self.parents):
+            for part in (self.link, self.reachability, self.parents):
                 self._tasks.start_soon(part.run)
 
     async def search(self) -> None:
@@ -109,7 +109,7 @@ class Connectivity:
             engine=probed.engine_class,
             device=probed.hardware,
             tasks=[TaskReference(name=name, version=number) for name, number in known()],
-            record=await self.reach.record(),
+            record=await self.reachability.record(),
         )
 
     async def _reconsider(self, refusal: Refusal) -> bool:

@@ -82,7 +82,7 @@ class NodeDaemon:
             self._records = TrustStore(self._folder / "trust", invite.run, invite.root_hash, local())
             self._store = Store(self._folder / "store")
         self.outbox = Outbox(self._folder / "outbox.sqlite", node=public_bytes(key), limit=config.outbox)
-        self.switch = NodeRunState(local)
+        self.run_state = NodeRunState(local)
         self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
         clock = RunClock(local)
         library = DocumentExchange(
@@ -98,18 +98,18 @@ class NodeDaemon:
             self.payloads, library, self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
-        self.contacts = Connectivity(
+        self.connectivity = Connectivity(
             config, invite, key, network, self._folder, self._records, self.engine, self.follower, clock, seed
         )
-        link = self.contacts.link
-        self.courier = OutboxRelay(self.outbox, link, self._records, local, seed)
+        link = self.connectivity.link
+        self.outbox_relay = OutboxRelay(self.outbox, link, self._records, local, seed)
         self.rollouts = RolloutWorker(
-            self.engine, self.follower, link, self.outbox, self.courier, self._records, clock, self.switch,
+            self.engine, self.follower, link, self.outbox, self.outbox_relay, self._records, clock, self.run_state,
             node=public_bytes(key), seed=seed, once=once,
         )  # fmt: skip
         self.report = ControlCommands(
             config, network.links, network.exchange, self._records, self.engine, self.follower, self.payloads,
-            link, self.rollouts, self.outbox, self.switch, self.contacts.reach,
+            link, self.rollouts, self.outbox, self.run_state, self.connectivity.reachability,
         )  # fmt: skip
         self._control = CommandServer(socket_path(config.home), self.report.commands())
         self._tasks: TaskGroup | None = None
@@ -124,7 +124,7 @@ class NodeDaemon:
             waiting = self.outbox.waiting()
             await self.engine.stop()
             self.close()
-        _log.info("ended", why=self.switch.why_finishing.partition(";")[0], undelivered=waiting)
+        _log.info("ended", why=self.run_state.why_finishing.partition(";")[0], undelivered=waiting)
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
     def close(self) -> None:
@@ -134,10 +134,10 @@ class NodeDaemon:
 
     def interrupt(self, why: str) -> None:
         """Ctrl-C or SIGTERM: finish; the second time end at once."""
-        if self.switch.finishing and self._tasks is not None:
+        if self.run_state.finishing and self._tasks is not None:
             self._cut_short = True
             self._tasks.cancel_scope.cancel()
-        self.switch.finish(why)
+        self.run_state.finish(why)
 
     async def _run(self) -> None:
         try:
@@ -145,7 +145,7 @@ class NodeDaemon:
                 for part in (self._network.host.run, self._control.run, self._rest_while_paused):
                     self._tasks.start_soon(part)
                 await self._network.host.ready()
-                await self.switch.unless_finishing(self._start(self._tasks))
+                await self.run_state.unless_finishing(self._start(self._tasks))
                 await self.rollouts.run()
                 await self._drain()
                 self._tasks.cancel_scope.cancel()
@@ -157,45 +157,45 @@ class NodeDaemon:
     async def _start(self, tasks: TaskGroup) -> None:
         """Engine, coordinator, model files, versions: each once the one before is there."""
         _log.info((await self.engine.start()).sentence())
-        tasks.start_soon(self.contacts.run)
-        await self.contacts.search()
+        tasks.start_soon(self.connectivity.run)
+        await self.connectivity.search()
         if self._records.trusted.runspec is None:
-            await self.contacts.link.connected()
+            await self.connectivity.link.connected()
         runspec = self._records.trusted.runspec
         assert runspec is not None
-        await self.contacts.fit(runspec.value)
+        await self.connectivity.fit(runspec.value)
         await self.follower.prepare(self._folder / "model", runspec.value.assets)
         self.follower.resume()
         tasks.start_soon(self.follower.run)
         tasks.start_soon(self.follower.keep_hearing)
-        tasks.start_soon(self.courier.run)
+        tasks.start_soon(self.outbox_relay.run)
         tasks.start_soon(self.acknowledger.run)
 
     async def _drain(self) -> None:
-        self.rollouts.blocked = f"finishing: {self.switch.why_finishing}"
+        self.rollouts.blocked = f"finishing: {self.run_state.why_finishing}"
         _log.info(self.rollouts.blocked, waiting=self.outbox.waiting())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain):
                 while self.outbox.waiting() or self.outbox.unconfirmed(1):
-                    self.courier.settled.clear()
-                    self.courier.finish()
-                    await self.courier.settled.wait()
+                    self.outbox_relay.settled.clear()
+                    self.outbox_relay.finish()
+                    await self.outbox_relay.settled.wait()
 
     async def _rest_while_paused(self) -> None:
         while True:
-            await self.switch.until_paused()
+            await self.run_state.until_paused()
             await self.engine.rest(FREED_WITHIN)
             _log.info("paused: the device is free")
-            await self.switch.unless_finishing(self.switch.until_resumed())
+            await self.run_state.unless_finishing(self.run_state.until_resumed())
             self.engine.wake()
-            if self.switch.finishing:
+            if self.run_state.finishing:
                 return
 
     def _coordinator(self) -> str | None:
-        return self.contacts.link.peer
+        return self.connectivity.link.peer
 
     async def _tell(self, make: Callable[[], Acknowledgement]) -> None:
-        await self.contacts.link.tell(ACKNOWLEDGE, make)
+        await self.connectivity.link.tell(ACKNOWLEDGE, make)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

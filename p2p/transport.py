@@ -83,7 +83,7 @@ class Transport(Protocol):
     def relayed(self) -> int:
         """Bytes passed on for others as their relay, since the start."""
 
-    def turned_away(self) -> dict[str, int]:
+    def refusals(self) -> dict[str, int]:
         """Connections of others that were refused since the start, by the limit that refused them."""
 
     async def open(self, peer: str, protocol: str) -> Stream:

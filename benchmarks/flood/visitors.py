@@ -43,17 +43,17 @@ def from_sources() -> None:
 
 @dataclass
 class Visitors:
-    """`strangers`, each over `connections`. `counts`: answers by status; 0: none."""
+    """`dialer`, each over `connections`. `counts`: answers by status; 0: none."""
 
     addresses: list[str]
     pin: bytes
-    strangers: int = 4
+    dialer: int = 4
     connections: int = 32
     counts: Counter[int] = field(default_factory=Counter)
 
     async def run(self, world: Place) -> None:
         """Ask until cancelled."""
-        for number in range(self.strangers):
+        for number in range(self.dialer):
             key = world.key(await world.connect(f"stranger {number}"))
             world.tasks.start_soon(self._visit, world, key)
 

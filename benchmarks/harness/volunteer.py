@@ -270,7 +270,7 @@ def _scoring(
     )
     return Scoring(
         scorer=scorer, books=books, publisher=publisher,
-        history=history, exam=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
+        history=history, evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
         weights=weights, looks=looks_of(run, scorer, books, publisher), evaluate_every=1, clock=time.time,
         arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip

@@ -93,22 +93,22 @@ def main(options: DemoOptions, programs: Programs | None = None, console: Consol
     logs = folder / "logs"
     logs.mkdir()
     (folder / "tmp").mkdir()
-    crew = ProcessGroup(logs, environment(os.environ, folder))
+    processes = ProcessGroup(logs, environment(os.environ, folder))
     code, keep = int(Exit.INTERNAL), options.keep
     with _terminated_like_interrupted():
         try:
             try:
-                code = _demo(options, settings, programs or real_programs(), crew, folder, console)
+                code = _demo(options, settings, programs or real_programs(), processes, folder, console)
                 keep = keep or code != Exit.OK
             except (DemoFault, CrewFault) as fault:
                 keep = True
-                _tell(console, crew, fault)
+                _tell(console, processes, fault)
             except KeyboardInterrupt:
                 code = int(Exit.INTERRUPTED)
                 console.print("stopping …")
         finally:
             with _undisturbed():
-                crew.stop()
+                processes.stop()
                 if not keep:
                     shutil.rmtree(folder, ignore_errors=True)
     if keep:
@@ -130,16 +130,21 @@ def environment(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _demo(
-    options: DemoOptions, settings: DemoSettings, programs: Programs, crew: ProcessGroup, folder: Path, console: Console
+    options: DemoOptions,
+    settings: DemoSettings,
+    programs: Programs,
+    processes: ProcessGroup,
+    folder: Path,
+    console: Console,
 ) -> int:
     began = time.monotonic()
     with working(console, f"making the run: keys, and the model {settings.model}"):
         console.print(Text(f"making the run: keys, and the model {settings.model}"))
         programs.make(folder / "run", settings, options.seed)
     console.print(f"made in {time.monotonic() - began:.0f} s")
-    crew.start(_COORDINATOR, programs.coordinator(folder / "run"))
+    processes.start(_COORDINATOR, programs.coordinator(folder / "run"))
     screen = screen_for(console)
-    play = DemoRun(settings, programs, crew, folder, screen, faults=options.faults)
+    play = DemoRun(settings, programs, processes, folder, screen, faults=options.faults)
     try:
         final = play.run()
     finally:
@@ -164,7 +169,7 @@ class DemoRun:
 
     settings: DemoSettings
     programs: Programs
-    crew: ProcessGroup
+    processes: ProcessGroup
     folder: Path
     screen: Screen
     faults: bool
@@ -208,7 +213,7 @@ class DemoRun:
 
     def _join(self, name: str, invite: str, route: Route = "direct") -> None:
         self._nodes.append(name)
-        self.crew.start(name, self.programs.node(invite, self.folder / name, name, route))
+        self.processes.start(name, self.programs.node(invite, self.folder / name, name, route))
 
     def _act(self, state: RunState) -> None:
         """Rule 3, once each, at their share of the steps."""
@@ -221,22 +226,22 @@ class DemoRun:
         if share >= self.settings.kill_at and self._victim is None and len(self._nodes) > 1:
             self._victim = self._nodes[max(0, min(2, self._routes.count("direct")) - 1)]
             self.screen.say(f"step {state.step}: {self._victim} is killed (SIGKILL), without warning")
-            self.crew.kill(self._victim)
+            self.processes.kill(self._victim)
 
     def _end(self, finished: bool) -> RunState:
         """Rule 4."""
-        running = [name for name in self._nodes if self.crew.alive(name)]
+        running = [name for name in self._nodes if self.processes.alive(name)]
         if finished:  # nodes hear of it, and end by themselves
-            running = self.crew.wait(running, _BY_THEMSELVES)
+            running = self.processes.wait(running, _BY_THEMSELVES)
         if running:
             self.screen.say(f"stopping {', '.join(running)}: each drains first")
         for name in running:
-            self.crew.tell(name, signal.SIGINT)
-        for name in self.crew.wait(running, _DRAIN):
+            self.processes.tell(name, signal.SIGINT)
+        for name in self.processes.wait(running, _DRAIN):
             raise CrewFault(f"{name} did not end within {figure(_DRAIN)} s of Ctrl-C", [name])
         state = self._until(_DRAIN, lambda state: state.undecided == 0, "the last verdicts")
-        self.crew.check(may_end=self._nodes)
-        self.crew.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
+        self.processes.check(may_end=self._nodes)
+        self.processes.end(_COORDINATOR, signal.SIGTERM, _DRAIN)
         return state
 
     def _until(self, seconds: float, good: Callable[[RunState], bool], what: str) -> RunState:
@@ -271,7 +276,7 @@ class DemoRun:
 
     def _check(self, state: RunState | None) -> None:
         ending = state is not None and state.phase in ("finishing", "finished")
-        self.crew.check(may_end=self._nodes if ending else ())
+        self.processes.check(may_end=self._nodes if ending else ())
 
 
 def _make_run(home: Path, settings: DemoSettings, seed: int) -> None:
@@ -300,11 +305,11 @@ def _node_argv(invite: str, home: Path, name: str, route: Route) -> list[str]:
     return [sys.executable, "-m", "node.cli", "join", invite, *chosen]
 
 
-def _tell(console: Console, crew: ProcessGroup, fault: Exception) -> None:
+def _tell(console: Console, processes: ProcessGroup, fault: Exception) -> None:
     console.print(Text(f"FAILED    {fault}"), soft_wrap=True)
     for name in getattr(fault, "logs", getattr(fault, "names", ())):
         console.print(Text(f"\nthe last of {name}'s log:"))
-        for text_line in crew.tail(name):
+        for text_line in processes.tail(name):
             console.print(Text(f"  {text_line}"), soft_wrap=True)
 
 

@@ -39,12 +39,12 @@ def train_step(
     minis = [[micro.to(model.device) for micro in pack(part, hyper.microbatch_tokens)] for part in parts]
     proximals = [[frozen_logprobs(model, micro) for micro in mini] if len(minis) > 1 else None for mini in minis]
     learning_rate = optimiser.learning_rate(steps)
-    tally, norms = StepMetrics(), []
+    metrics, norms = StepMetrics(), []
     for mini, proximal in zip(minis, proximals, strict=True):
-        accumulate(model, mini, proximal, hyper, tally, optimiser, reference)
+        accumulate(model, mini, proximal, hyper, metrics, optimiser, reference)
         norms.append(optimiser.update(learning_rate))
     return {
-        **tally.metrics(len(minis)),
+        **metrics.metrics(len(minis)),
         **described(batch),
         "grad_norm": max(norms, default=0.0),
         "skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
@@ -64,7 +64,7 @@ def accumulate(
     mini: Sequence[MicroBatch],
     proximal: Sequence[Tensor] | None,
     hyper: Hyper,
-    tally: StepMetrics,
+    metrics: StepMetrics,
     optimiser: Optimiser,
     reference: PreTrainedModel | None,
 ) -> None:
@@ -85,8 +85,8 @@ def accumulate(
         if reference is not None and hyper.kl_coefficient > 0:
             divergence = reference_kl(current, frozen_logprobs(reference, micro))
             value = value + hyper.kl_coefficient * divergence
-            tally.add_reference(divergence)
+            metrics.add_reference(divergence)
         loss = value.sum() / tokens
         torch.autograd.backward(loss)
         optimiser.collect()
-        tally.add(terms, token_loss, micro.age, float(loss.detach()))
+        metrics.add(terms, token_loss, micro.age, float(loss.detach()))

@@ -76,13 +76,13 @@ class Advertiser:
             group.create_task(self._announce(), name="announce")
 
     async def _redial(self) -> None:
-        strangers = PeerDialer(self._links, self._run.id, self._now)
+        dialer = PeerDialer(self._links, self._run.id, self._now)
         for wait in REDIALS:
             await asyncio.sleep(wait)
             connected = set(await self._links.peers())
             for known in self._known(self._now()):
                 if known.peer not in connected:
-                    await strangers.find(known.addresses)
+                    await dialer.find(known.addresses)
 
     async def _reserve(self) -> None:
         waiting: dict[str, list[str]] = {}

@@ -134,7 +134,7 @@ class Publisher:
         self.versions = self._restored_versions()
         """The first version of the era, and the newest (rule 6), oldest first."""
         self._edges = self._restored_edges()
-        self._remaking = PayloadRebuilder(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
+        self._rebuilder = PayloadRebuilder(store, handlers, edges=lambda: list(self._edges.values()), clock=clock)
         self._edges, self.versions = self._sealed_anew()
         HEAD.serve(handlers, self._answer_head, limit=HEAD.at_coordinator)
         DOCUMENTS.serve(handlers, self._answer_documents)
@@ -234,7 +234,7 @@ class Publisher:
 
     async def rebuild(self) -> None:
         """Make dropped payloads again when nodes miss them, until cancelled."""
-        await self._remaking.run(self._offer)
+        await self._rebuilder.run(self._offer)
 
     async def retain(self, oldest: tuple[int, int], budget: int, payloads: int) -> None:
         """Drop all snapshots but those of an era's first and the latest version; then what exceeds `budget` bytes in
@@ -247,7 +247,7 @@ class Publisher:
             window, firsts = self._window(oldest), self._firsts(oldest)
             path = await anyio.to_thread.run_sync(self._paths, window[0].root, firsts)
             self._forget(window, firsts, path)
-            since, recent = (window[0].era, window[0].version), self._remaking.recent()
+            since, recent = (window[0].era, window[0].version), self._rebuilder.recent()
             for file in await anyio.to_thread.run_sync(self._collect, oldest, since, budget, payloads, recent, path):
                 if file.path.parent.name == "payloads":
                     await self._exchange.unshare(file.hash)
@@ -288,7 +288,7 @@ class Publisher:
         firsts, latest = self._firsts(oldest), (self.versions[-1].era, self.versions[-1].version)
         whole = {*((one.era, one.version) for one in firsts), latest}
         dropped = self._store.collect(whole, 0, kind="snapshots/")
-        spare = recent | (self._needed(oldest) - self._remaking.possible())
+        spare = recent | (self._needed(oldest) - self._rebuilder.possible())
         kept = {(one.era, one.version) for one in self.versions}
         dropped += self._store.collect(kept, 0, kind="payloads/", spare=spare | {edge.payload_hash for edge in path})
         dropped += self._store.collect({latest}, payloads, kind="payloads/", spare=spare)
@@ -395,7 +395,7 @@ class Publisher:
 
     def _signed_edges(self, edges: dict[bytes, Edge]) -> dict[bytes, Edge]:
         """Those whose payloads are here or can be made again."""
-        payloads = {file.hash for file in self._store.payloads()} | self._remaking.possible()
+        payloads = {file.hash for file in self._store.payloads()} | self._rebuilder.possible()
         return {digest: edge for digest, edge in edges.items() if edge.payload_hash in payloads}
 
     def _adopted(self, path: Path) -> Path:

@@ -70,12 +70,12 @@ class GroupService:
             database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run
         )
         self._waiting = WaitingGroups(database)
-        self.intake = SubmissionService(
+        self.submissions = SubmissionService(
             database, self.leases, self.ends, self.strikes, self._waiting, seal, again, spec, tasks, text
         )
         self.buffer = Buffer(database, terms.staleness, refill=refill)
         self.tokens = Tokens(database)
-        self.roster = NodeRegistry(database)
+        self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
         self._entropy, self._again = entropy, again
 
@@ -89,7 +89,7 @@ class GroupService:
     def tick(self, now: int) -> int:
         """Every second or so, and again at once while `EXPIRED_AT_ONCE` leases have just expired; how many have."""
         self.leases.beat(now)
-        self.roster.save(now)
+        self.registry.save(now)
         self.told.tell(now)
         self.told.forget(now)
         return self.ends.expire(now)
@@ -98,7 +98,7 @@ class GroupService:
         """Forget some of what is older than the challenge window; 0 where nothing is left to forget. `covered`,
         `step`: see `Tokens.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
-        return leases + self.roster.forget(now) + self.strikes.forget(now)
+        return leases + self.registry.forget(now) + self.strikes.forget(now)
 
     def rebuild(self, drawn: Iterable[bytes], progress: Progress) -> None:
         """A learner has started: its checkpoint's draws, and where it stands."""
@@ -107,7 +107,7 @@ class GroupService:
 
     def lease(self, node: bytes, ask: LeaseRequest, now: int, origin: Origin = NOWHERE) -> bytes | Refusal:
         """The sealed Lease, or why there is none now."""
-        self.roster.seen(node, now, ask.version)
+        self.registry.seen(node, now, ask.version)
         at = self.progress
         if at is not None and self.paused:
             at = msgspec.structs.replace(at, paused=True)
@@ -117,10 +117,10 @@ class GroupService:
 
     def acknowledge(self, node: bytes, message: Acknowledgement, now: int) -> None:
         """A node holds a version."""
-        roster = self.roster
-        roster.seen(node, now)
+        registry = self.registry
+        registry.seen(node, now)
         self.broadcasts.acknowledged(
-            peer_id(node), message, now, here_since=roster.here_since(node), admitted=roster.admitted(node)
+            peer_id(node), message, now, here_since=registry.here_since(node), admitted=registry.admitted(node)
         )
 
     async def durable(self) -> None:

@@ -175,8 +175,8 @@ class RequestHandler:
                 result = decide(Asked(node, now, origin), request.body)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
-        self._books.roster.sightings.seen_by(node, route, now)
-        verdicts = None if request.verdicts is None else self._books.intake.verdicts(node, request.verdicts)
+        self._books.registry.sightings.seen_by(node, route, now)
+        verdicts = None if request.verdicts is None else self._books.submissions.verdicts(node, request.verdicts)
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
@@ -200,7 +200,7 @@ class RequestHandler:
         standing = self._books.accounts.of(node, now)
         if standing.suspended_until is not None:
             return _out(standing, standing.suspended_until, now)
-        if method == "lease" and not self._books.roster.introduced(node):
+        if method == "lease" and not self._books.registry.introduced(node):
             return refusal("no-hello")
         return None
 
@@ -219,13 +219,13 @@ class RequestHandler:
             record = self._record(asked, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        roster = self._books.roster
-        roster.register(asked.node, hello, record, asked.now)
+        registry = self._books.registry
+        registry.register(asked.node, hello, record, asked.now)
         return Welcome(
             roots=list(self._run.roots),
             runspec=self._run.runspec_sealed,
             head=self._publisher.sealed_head,
-            peers=[known.sealed for known in roster.records(asked.now)],
+            peers=[known.sealed for known in registry.records(asked.now)],
             now=asked.now,
         )
 
@@ -236,13 +236,13 @@ class RequestHandler:
 
     def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
         """Take a submission in, and wake the scorer (rule 9)."""
-        answer = self._books.intake.submit(asked.node, data, asked.now)
+        answer = self._books.submissions.submit(asked.node, data, asked.now)
         self._arrived.set()
         return answer
 
     def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
         """Return the node's receipts."""
-        return self._books.intake.verdicts(asked.node, ask)
+        return self._books.submissions.verdicts(asked.node, ask)
 
     def acknowledge(self, asked: Asked, message: Acknowledgement) -> None:
         """Note that the node holds a version."""

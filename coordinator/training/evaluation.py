@@ -73,7 +73,7 @@ class EvaluationSet:
 
 
 async def evaluate(
-    exam: EvaluationSet,
+    evaluation_set: EvaluationSet,
     scorer: Scorer,
     *,
     hold: Callable[[], Awaitable[None]],
@@ -83,7 +83,7 @@ async def evaluate(
 ) -> Evaluation:
     """Let `scorer` sit the exam under a version. `hold`: have it under that. `between`: what goes first, after every
     `SLICE` answers; it may have the scorer hold another version. Raises `ChildDied`."""
-    jobs = exam.jobs()
+    jobs = evaluation_set.jobs()
     shares = []
     for greedy in (False, True):
         answers: list[list[Sample]] = []
@@ -91,5 +91,5 @@ async def evaluate(
             await between()
             await hold()
             answers += await scorer.generate_many(jobs[start : start + SLICE], greedy=greedy)
-        shares.append(exam.successes(jobs, answers))
+        shares.append(evaluation_set.successes(jobs, answers))
     return Evaluation(version=version, at=int(clock() * 1000), prompts=len(jobs), sampled=shares[0], greedy=shares[1])

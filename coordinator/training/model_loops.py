@@ -59,7 +59,7 @@ class Learning:
             books=books,
             publisher=publisher,
             history=history,
-            exam=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
+            evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
             weights=ScorerWeights(
                 scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
             ),

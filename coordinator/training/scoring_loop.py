@@ -62,7 +62,7 @@ class Scoring:
     books: GroupService
     publisher: Publisher
     history: History
-    exam: EvaluationSet
+    evaluation_set: EvaluationSet
     weights: ScorerWeights
     looks: Looks
     evaluate_every: int
@@ -218,7 +218,7 @@ class Scoring:
         self._wanted_since = None
         try:
             success = await evaluate(
-                self.exam, self.scorer, hold=hold, version=version, clock=self.clock, between=between
+                self.evaluation_set, self.scorer, hold=hold, version=version, clock=self.clock, between=between
             )
         except ChildDied as death:
             self._deadly_exams[version] += not (judging or death.told)

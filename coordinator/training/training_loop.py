@@ -86,7 +86,7 @@ class Training:
     moved: asyncio.Event
     """Set here when a version is out or the course is over."""
     watch: Watch
-    meter: Utilisation = field(default_factory=Utilisation)
+    utilisation: Utilisation = field(default_factory=Utilisation)
     parameters: int = 0
     finished: asyncio.Event = field(default_factory=asyncio.Event)
     covered: deque[list[bytes]] = field(default_factory=deque)
@@ -209,7 +209,7 @@ class Training:
     async def _step(self, groups: list[Drawn]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
-            self.meter.waiting += began - self._drawing_since
+            self.utilisation.waiting += began - self._drawing_since
         log.info("step begun", step=at.step + 1, groups=len(groups))
         self._computed = leases = [group.id for group in groups]
         self._undurable.append(leases)
@@ -228,7 +228,7 @@ class Training:
             await self._publish(stepped.export, stepped.step)
         self._stand(stepped.step, self._latest())
         self._drawing_since = self.clock()
-        self.meter.worked(self._drawing_since - began)
+        self.utilisation.worked(self._drawing_since - began)
 
     def _record(self, stepped: Stepped, groups: list[Drawn], before: int) -> None:
         self.history.add(

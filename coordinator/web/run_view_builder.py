@@ -89,7 +89,7 @@ class RunViewBuilder:
     def _sketch(self) -> Sketch:
         """Rule 1."""
         config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
-        history, roster = self.training.history, self.books.roster
+        history, registry = self.training.history, self.books.registry
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -105,7 +105,7 @@ class RunViewBuilder:
             staleness_limit=config.staleness,
             group_size=config.group_size,
             batch_groups=config.batch_groups,
-            idle=self.training.meter.idle,
+            idle=self.training.utilisation.idle,
             buffered=self.books.buffered(),
             undecided=0,
             running=0,
@@ -134,12 +134,12 @@ class RunViewBuilder:
             root_ends=ends_soon(self.run.root, int(self.clock() * 1000)),
         )
         measured = Measured(
-            step_seconds=self.training.meter.step_seconds,
+            step_seconds=self.training.utilisation.step_seconds,
             turnaround_seconds=None,
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
         )
-        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), roster.sightings.routes())
+        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes())
 
     def _finished(self, sketch: Sketch) -> RunState:
         """Rules 1 to 3: what the file tells, in any thread."""

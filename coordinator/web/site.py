@@ -106,13 +106,13 @@ def application(
 ) -> web.Application:
     """The site of a run. `host`: what is listened on. `names`: the public names of the page."""
     page.compile_templates()
-    gallery = ResponseCache(run.picture, clock)
-    ranking = Ranking(run, gallery.picture, clock)
+    response_cache = ResponseCache(run.picture, clock)
+    ranking = Ranking(run, response_cache.picture, clock)
     public = {name.lower() for name in names}
     app = web.Application(middlewares=[_named(public | {host.lower()})])
     app.on_response_prepare.append(_headed(public))
     for path in BODIES:
-        app.router.add_get(path, _shown(gallery, path))
+        app.router.add_get(path, _shown(response_cache, path))
     for name, kind in STATIC.items():
         app.router.add_get(f"/static/{name}", _asset(page.asset(name), kind))
     app.router.add_get("/nodes", ranking.html)
@@ -148,10 +148,10 @@ async def serve_web(app: web.Application, host: str, port: int, limits: WebLimit
     return Site(listener, host, await listener.start(host, port))
 
 
-def _shown(gallery: ResponseCache, path: str) -> Handler:
+def _shown(response_cache: ResponseCache, path: str) -> Handler:
     async def show(request: web.Request) -> web.StreamResponse:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
-        body = await gallery.body(path, packed)
+        body = await response_cache.body(path, packed)
         headers = {"Content-Type": BODIES[path][0], "Cache-Control": "no-store", "Vary": "Accept-Encoding"}
         if packed:
             headers["Content-Encoding"] = "gzip"

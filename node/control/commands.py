@@ -34,13 +34,13 @@ class ControlCommands:
         link: CoordinatorClient,
         rollouts: RolloutWorker,
         outbox: Outbox,
-        switch: NodeRunState,
-        reach: Reachability,
+        run_state: NodeRunState,
+        reachability: Reachability,
     ) -> None:
         self._config, self._links, self._exchange = config, links, exchange
         self._records, self._engine = records, engine
         self._follower, self._payloads, self._link, self._rollouts = follower, payloads, link, rollouts
-        self._outbox, self._switch, self._reach = outbox, switch, reach
+        self._outbox, self._run_state, self._reachability = outbox, run_state, reachability
 
     def commands(self) -> dict[str, Command]:
         """By name, for `CommandServer`."""
@@ -73,7 +73,7 @@ class ControlCommands:
             "coordinator": self._link.peer,
             "way": await self._links.route(self._link.peer) if self._link.peer else None,
             "ways_failed": [{"way": route, "reason": reason} for route, reason in self._link.failures.items()],
-            "reached": self._reach.summary,
+            "reached": self._reachability.summary,
             "peers": len(await self._links.peers()),
             "leases": self._rollouts.done,
             "outbox": self._outbox.counts(),
@@ -106,29 +106,29 @@ class ControlCommands:
         seconds = asked.get("seconds")
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
             raise ValueError("seconds must be a number above 0")
-        self._switch.pause(seconds)
+        self._run_state.pause(seconds)
         return {"state": self._state()}
 
     async def resume(self, asked: dict[str, Any]) -> dict[str, Any]:
         """End a pause."""
-        self._switch.resume()
+        self._run_state.resume()
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Work off the lease, deliver, end."""
-        self._switch.finish("the owner said finish")
+        self._run_state.finish("the owner said finish")
         return {"state": self._state(), "waiting": self._outbox.waiting()}
 
     def _state(self) -> str:
-        if self._switch.finishing:
+        if self._run_state.finishing:
             return "finishing"
-        if self._switch.paused:
+        if self._run_state.paused:
             return "paused"
         return "working" if self._rollouts.working else "waiting"
 
     def _blocked(self) -> str:
-        if self._switch.paused and not self._switch.finishing:
-            return self._switch.why_paused
+        if self._run_state.paused and not self._run_state.finishing:
+            return self._run_state.why_paused
         if self._rollouts.blocked == STARTING:
             return f"starting: {self._link.trouble or self._follower.trouble}"
         return self._rollouts.blocked

@@ -50,26 +50,26 @@ class _Remembered(msgspec.Struct, frozen=True):
 class Neighbours:
     """`seed`: of the choice."""
 
-    def __init__(self, links: Links, strangers: PeerDialer, path: Path, seed: int) -> None:
-        self._links, self._strangers, self._path = links, strangers, path
+    def __init__(self, links: Links, dialer: PeerDialer, path: Path, seed: int) -> None:
+        self._links, self._dialer, self._path = links, dialer, path
         self._random = random.Random(seed)
         self._anchors: list[str] = []
         self._read()
 
     async def welcomed(self, records: Sequence[bytes]) -> None:
         """The coordinator told of these peers: remember them, and dial some."""
-        known = self._strangers.take(records)
+        known = self._dialer.take(records)
         self._write()
         await self._meet(known)
         self._write()
 
     async def search(self) -> None:
         """While the coordinator is away: dial those of before."""
-        await self._meet(self._strangers.records.newest(REMEMBERED))
+        await self._meet(self._dialer.records.newest(REMEMBERED))
 
     def addresses(self) -> list[str]:
         """Of everybody remembered, anchors first."""
-        known = self._strangers.records.newest(REMEMBERED)
+        known = self._dialer.records.newest(REMEMBERED)
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
     async def _meet(self, known: Iterable[VerifiedRecord]) -> None:
@@ -77,7 +77,7 @@ class Neighbours:
         avoid = {*connected, self._links.peer_id}
         for address in chosen([*self._anchors, *self._one_each(known)], avoid, relays=connected):
             try:
-                await self._strangers.dial(address)
+                await self._dialer.dial(address)
             except P2PError as error:
                 _log.debug("peer not reached", address=address, reason=str(error))
             else:
@@ -90,7 +90,7 @@ class Neighbours:
         return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
 
     def _write(self) -> None:
-        records = [known.sealed for known in self._strangers.records.newest(REMEMBERED)]
+        records = [known.sealed for known in self._dialer.records.newest(REMEMBERED)]
         with writing(self._path) as file:
             file.write(msgspec.msgpack.encode(_Remembered(self._anchors, records)))
 
@@ -99,7 +99,7 @@ class Neighbours:
         try:
             remembered = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
             for known in reversed([decode_own(sealed) for sealed in remembered.records]):
-                self._strangers.records.hold(known)
+                self._dialer.records.hold(known)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, P2PError):
             return
         self._anchors = [one for one in remembered.anchors if is_dialable(one, peer_of(one))][:ANCHORS]

@@ -44,7 +44,7 @@ class PlanClient:
         rpc: Rpc,
         links: Links,
         exchange: PayloadExchange,
-        strangers: PeerDialer,
+        dialer: PeerDialer,
         *,
         uplink: int | None,
         downlink: int | None,
@@ -52,7 +52,7 @@ class PlanClient:
     ) -> None:
         """`connected`: waits for the line to the coordinator."""
         self._rpc, self._links, self._exchange = rpc, links, exchange
-        self._strangers, self._connected = strangers, connected
+        self._dialer, self._connected = dialer, connected
         self._uplink, self._downlink = uplink, downlink
         self._waited: deque[float] = deque(maxlen=TIMED)
         self._coordinator = ""
@@ -90,7 +90,7 @@ class PlanClient:
         await self._take(place)
 
     async def _take(self, answer: PlanResponse) -> None:
-        self._strangers.take(answer.records)
+        self._dialer.take(answer.records)
         if answer.parents != self.parents:
             self.parents = answer.parents
             _log.debug("plan", parents=self.parents)
@@ -112,6 +112,6 @@ class PlanClient:
         return []
 
     async def _dial(self, peer: str) -> bool:
-        known = self._strangers.records.of(peer)
+        known = self._dialer.records.of(peer)
         direct = [address for address in known.addresses if route_of(address) == "direct"] if known else []
-        return await self._strangers.find(direct)
+        return await self._dialer.find(direct)

@@ -62,10 +62,10 @@ class RolloutWorker:
         follower: Follower,
         link: CoordinatorClient,
         outbox: Outbox,
-        courier: OutboxRelay,
+        outbox_relay: OutboxRelay,
         records: TrustStore,
         clock: RunClock,
-        switch: NodeRunState,
+        run_state: NodeRunState,
         *,
         node: bytes,
         seed: int,
@@ -73,7 +73,7 @@ class RolloutWorker:
     ) -> None:
         """`node`: this node's public key. `once`: finish after one group."""
         self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
-        self._courier, self._records, self._clock, self._switch = courier, records, clock, switch
+        self._outbox_relay, self._records, self._clock, self._run_state = outbox_relay, records, clock, run_state
         self._node, self._random, self._once = node, random.Random(seed), once
         self._ahead = LeasePrefetch()
         self._kept: Lease | None = None
@@ -96,10 +96,10 @@ class RolloutWorker:
 
     async def _allowed(self) -> bool:
         """Wait until nothing forbids work; False when there shall be none any more."""
-        while not self._switch.finishing:
+        while not self._run_state.finishing:
             missing = f"no version to work with: {self._follower.trouble}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
-                (self._switch.paused, self._switch.why_paused, self._switch.until_resumed),
+                (self._run_state.paused, self._run_state.why_paused, self._run_state.until_resumed),
                 (self._outbox.full, "the outbox is full: the coordinator has not answered yet", lambda: self._nap(1.0)),
                 (self._expired(), EXPIRED, lambda: asyncio.sleep(1.0)),
                 (self._follower.current is None, missing, lambda: self._nap(0.2)),
@@ -109,7 +109,7 @@ class RolloutWorker:
             if blocking is None:
                 return True
             self.blocked = blocking[1]
-            await self._switch.unless_finishing(blocking[2]())
+            await self._run_state.unless_finishing(blocking[2]())
         return False
 
     def _expired(self) -> bool:
@@ -120,12 +120,12 @@ class RolloutWorker:
         """Leases of one version, worked off; or the seconds to wait before the next question."""
         async with self._engine.exclusive():
             current, serial = self._engine.current, self._records.serial
-            if current is None or self._switch.idle or self._expired():
+            if current is None or self._run_state.idle or self._expired():
                 return 0.0
             try:
                 lease: Lease | None = self._fitting(current) or await self._ask(current)
                 self.blocked, self.working = "", True
-                while lease is not None and not self._switch.paused:
+                while lease is not None and not self._run_state.paused:
                     lease = await self._work_and_ask(lease, current)
                 self._kept = lease
                 return None
@@ -193,7 +193,7 @@ class RolloutWorker:
             async with asyncio.timeout(self._ahead.wait):
                 await done.wait()
                 return None
-        if self._engine.wanted or self._switch.idle or self._outbox.full or self._expired():
+        if self._engine.wanted or self._run_state.idle or self._outbox.full or self._expired():
             return None
         try:
             return await self._ask(current)
@@ -219,10 +219,10 @@ class RolloutWorker:
                 _log.info("generating the lease again", lease=lease.id.hex())
         longest = max(len(sample.tokens) for sample in samples)
         _log.debug("group generated", version=lease.version, lease=lease.id.hex(), longest=longest)
-        self._courier.put(lease.id, submission_of(lease, samples))
+        self._outbox_relay.put(lease.id, submission_of(lease, samples))
         self.done += 1
         if self._once:
-            self._switch.finish("one group was asked for")
+            self._run_state.finish("one group was asked for")
 
     def _refused(self, refusal: Refusal) -> float:
         self.refusals.append(refusal)
@@ -231,7 +231,7 @@ class RolloutWorker:
         then = refusals.then(refusal)
         self._crowded = then == "wait"
         if then == "finish":
-            self._switch.finish("the run is finished")
+            self._run_state.finish("the run is finished")
         elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
         _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
@@ -254,7 +254,7 @@ class RolloutWorker:
     async def _wait(self, seconds: float) -> None:
         """Sleep, but wake for an order of the owner, or for a newer version that may bring a lease."""
         crowded, self._crowded = self._crowded, False
-        await self._switch.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
+        await self._run_state.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
     async def _connected(self) -> None:
         """Wait for the coordinator, but not long: what keeps it away is said anew."""

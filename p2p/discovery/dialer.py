@@ -24,7 +24,7 @@ class PeerDialer:
 
     def __init__(self, links: Links, run: bytes, now: Callable[[], int]) -> None:
         self._links, self._now = links, now
-        self._outgoing = DialBackoff()
+        self._backoff = DialBackoff()
         self.records = RecordBook(run)
 
     def take(self, records: Iterable[bytes]) -> list[VerifiedRecord]:
@@ -40,14 +40,14 @@ class PeerDialer:
     async def dial(self, address: str) -> None:
         """At one address out of a record. Raises `DialLimited`, `P2PError`."""
         connected = await self._links.peers()
-        self._outgoing.take(address, anyio.current_time(), connected)
+        self._backoff.take(address, anyio.current_time(), connected)
         try:
             if await self._links.dial([address]) != peer_of(address):
                 raise Unreachable(f"somebody else answers at {address}")
         except P2PError:
-            self._outgoing.failed(address, anyio.current_time(), connected)
+            self._backoff.failed(address, anyio.current_time(), connected)
             raise
-        self._outgoing.reached(address, connected)
+        self._backoff.reached(address, connected)
 
     async def find(self, addresses: Iterable[str]) -> bool:
         """Dial one after another until one is reached. Waits for the limits where it is short."""

@@ -159,17 +159,17 @@ class HttpsClient:
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):
             return FetchReport()
         self._fetching.add(manifest.hash)
-        feeds = TransferLog(anyio.current_time())
+        transfers = TransferLog(anyio.current_time())
         try:
             payload = await anyio.to_thread.run_sync(PartialPayload, manifest, path)
             try:
-                await self._fill(payload, feeds)
+                await self._fill(payload, transfers)
                 await anyio.to_thread.run_sync(payload.finish)
             finally:
                 payload.close()
         finally:
             self._fetching.discard(manifest.hash)
-        return feeds.report(anyio.current_time())
+        return transfers.report(anyio.current_time())
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
@@ -187,7 +187,7 @@ class HttpsClient:
         if peer != self._coordinator or not self._up.is_set():
             raise Unreachable(f"{peer} is not connected over HTTPS")
 
-    async def _fill(self, payload: PartialPayload, feeds: TransferLog) -> None:
+    async def _fill(self, payload: PartialPayload, transfers: TransferLog) -> None:
         """Rule 2."""
         failures = 0
         while not payload.complete:
@@ -198,24 +198,24 @@ class HttpsClient:
                     # anyio's: asyncio's own of 3.11 leaves this task marked as cancelled when a lane fails.
                     async with anyio.create_task_group() as group:
                         for _ in range(min(LANES, len(runs))):
-                            group.start_soon(self._lane, payload, runs, feeds)
+                            group.start_soon(self._lane, payload, runs, transfers)
             except (Unreachable, PeerFault) as error:
                 failures = 1 if payload.have != before else failures + 1
                 quietly = isinstance(error, Unreachable) and failures > 1
                 log.log(logging.DEBUG if quietly else logging.WARNING, "chunks over HTTPS: %s", error)
                 await asyncio.sleep(RETRY.delay(failures))
 
-    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], feeds: TransferLog) -> None:
+    async def _lane(self, payload: PartialPayload, runs: deque[tuple[int, int]], transfers: TransferLog) -> None:
         while runs:
             first, last = runs.popleft()
-            feeds.requested(self._coordinator, anyio.current_time())
+            transfers.requested(self._coordinator, anyio.current_time())
             path = routes.chunks_path(payload.manifest.hash, first, last)
             async with self._open("GET", f"{self._origin}{path}") as answer:
                 if answer.status != 200:
                     raise Unreachable(f"chunks {first} to {last}: status {answer.status}")
                 for expected in range(first, last + 1):
                     nbytes = await self._take(payload, expected, await _frame(answer.content))
-                    feeds.received(self._coordinator, nbytes, anyio.current_time())
+                    transfers.received(self._coordinator, nbytes, anyio.current_time())
 
     async def _take(self, payload: PartialPayload, expected: int, message: messages.FromHolder) -> int:
         """Store a chunk; its bytes."""

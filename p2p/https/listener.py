@@ -54,8 +54,8 @@ class HttpsListener:
 
     def __init__(self, listen: Sequence[str], context: ssl.SSLContext, respond: Respond, limits: HttpsLimits) -> None:
         self._listen, self._context, self._respond, self._limits = list(listen), context, respond, limits
-        self.door = ClientLimiter(limits)
-        self.turned_away = RefusalCounter(time.monotonic)
+        self.client_limiter = ClientLimiter(limits)
+        self.refusals = RefusalCounter(time.monotonic)
         self._hosts: dict[RequestHandler, str] = {}
         self._idle: dict[RequestHandler, float] = {}
         self._sockets: list[socket.socket] = []
@@ -92,10 +92,10 @@ class HttpsListener:
                     SHORTAGES.met("accepting a connection over HTTPS")
                 await asyncio.sleep(0.1)
                 continue
-            if (why := self.door.enter(address[0])) is None:
+            if (why := self.client_limiter.enter(address[0])) is None:
                 tasks.start_soon(self._admit, connection, address[0])
             else:
-                self.turned_away.count(*why)
+                self.refusals.count(*why)
                 connection.close()
 
     async def _admit(self, connection: socket.socket, host: str) -> None:
@@ -124,7 +124,7 @@ class HttpsListener:
         self._idle.pop(protocol, None)
         host = self._hosts.pop(protocol, None)
         if host is not None:
-            self.door.leave(host)
+            self.client_limiter.leave(host)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class HttpsListener:
         return web.Response(status=408)  # goes nowhere
 
     async def _answered(self, request: web.BaseRequest, now: float) -> web.StreamResponse:
-        wait = self.door.ask(request.remote or "", now)
+        wait = self.client_limiter.ask(request.remote or "", now)
         try:
             if wait:
                 raise HttpError(429, "too many requests", retry_after=wait)

@@ -69,7 +69,7 @@ class HttpsServer:
         self._failure: Exception | None = None
         self.sent: Counter[str] = Counter()
         self.addresses = self._listener.addresses
-        self.keep_places = self._listener.door.keep
+        self.keep_places = self._listener.client_limiter.keep
 
     async def run(self) -> None:
         """See `Host`."""
@@ -95,7 +95,7 @@ class HttpsServer:
 
     def refused(self) -> dict[str, int]:
         """Return the connections that were refused, by the limit that refused them."""
-        return self._listener.turned_away.counts()
+        return self._listener.refusals.counts()
 
     def publish(self, topic: str, data: bytes) -> None:
         """Tell everybody who asks for the topic."""

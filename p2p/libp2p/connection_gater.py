@@ -34,7 +34,7 @@ class Connections(INotifee):
     def __init__(self, limits: PeerLimits | None = None, now: Callable[[], float] = trio.current_time) -> None:
         """`now`: seconds, monotonic."""
         self._limits, self._now = limits or PeerLimits(), now
-        self.turned_away = RefusalCounter(now)
+        self.refusals = RefusalCounter(now)
         self.open: dict[INetConn, trio.Event] = {}
         """Each with what is set when it ends."""
         self.doubled: Callable[[INetConn], None] = lambda newest: None
@@ -62,10 +62,10 @@ class Connections(INotifee):
         try:
             given_up = self.places.come(stream, "" if remote is None else remote[0], len(self.open), self._now())
         except ConnectionRefused as refused:
-            self.turned_away.count(refused.limit, refused.why)
+            self.refusals.count(refused.limit, refused.why)
             return False
         if given_up is not None:
-            self.turned_away.count("silent", "its handshake took longest when others came")
+            self.refusals.count("silent", "its handshake took longest when others came")
             assert isinstance(given_up, ReadWriteCloser)
             await given_up.close()
         return True
@@ -90,14 +90,14 @@ class Connections(INotifee):
     def _refused(self, conn: INetConn) -> bool:
         peer = str(conn.muxed_conn.peer_id)
         if self.banned_for(peer) > 0:
-            self.turned_away.count("banned", f"{peer} is banned")
+            self.refusals.count("banned", f"{peer} is banned")
             return True
         if conn.muxed_conn.is_initiator:
             return False
         most = self._limits.connections
         if len(self.open) < most:
             return False
-        self.turned_away.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
+        self.refusals.count("connections", f"{most} are open, the most that this peer takes (setting connections)")
         return True
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:

@@ -53,8 +53,8 @@ SETTLE = 1.0
 class HolePuncher:
     """Upgrades of one host."""
 
-    def __init__(self, host: IHost, circuits: RelayClient) -> None:
-        self._host, self._circuits = host, circuits
+    def __init__(self, host: IHost, relay_client: RelayClient) -> None:
+        self._host, self._relay_client = host, relay_client
         self._busy: set[ID] = set()
         self._by_peer, self._all = TokenBuckets(1 / PEER_EACH, PEER_BURST), TokenBucket(1 / EACH, BURST)
         host.set_stream_handler(PROTOCOL, self._follow)
@@ -133,7 +133,7 @@ class HolePuncher:
     async def _try(self, peer: ID, address: str, responder: bool, source: bool, attempts: trio.CancelScope) -> None:
         network: Any = self._host.get_network()
         dial = network.dial_addr_as_responder if responder else network._dial_addr_single_attempt
-        own = self._circuits.source(address) if source else None
+        own = self._relay_client.source(address) if source else None
         try:
             with trio.move_on_after(DIAL_TIMEOUT):
                 await dial(Multiaddr(address), peer, own)

@@ -80,11 +80,11 @@ class NoiseSession(BaseSession):
         taken._start(conn, Encryptor(sending.k, sending.n), Decryptor(receiving.k, receiving.n))
         return taken
 
-    def _start(self, conn: IRawConnection, sealer: Encryptor, opener: Decryptor) -> None:
+    def _start(self, conn: IRawConnection, encryptor: Encryptor, decryptor: Decryptor) -> None:
         self._conn = conn
         self._raw = RawSocket(conn)
-        self._encryptor = sealer
-        self._decryptor = opener
+        self._encryptor = encryptor
+        self._decryptor = decryptor
         self._arrived: deque[bytes | memoryview] = deque()
         self._writing = trio.Lock()
 

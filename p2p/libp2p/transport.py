@@ -174,9 +174,9 @@ class LibP2PTransport:
         self._most = limits.connections + OWN_DIALS
         self._connections = Connections(limits)
         patch_host(self._host, muxers(), InboundUpgrader(self._host, self._connections).take_in)
-        self._circuits = RelayClient(self._host, self._connections.gone)
-        self._punch = HolePuncher(self._host, self._circuits)
-        self._circuits.arrived = self._upgrade
+        self._relay_client = RelayClient(self._host, self._connections.gone)
+        self._hole_puncher = HolePuncher(self._host, self._relay_client)
+        self._relay_client.arrived = self._upgrade
         self._connections.doubled = self._look_at_older
         self._relay = RelayService(self._host, relay) if relay is not None else None
         self._host.get_network().register_notifee(self._connections)
@@ -219,7 +219,7 @@ class LibP2PTransport:
 
     def addresses(self) -> list[str]:
         """See `Transport`."""
-        return [*(str(address) for address in self._host.get_addrs()), *self._circuits.addresses()]
+        return [*(str(address) for address in self._host.get_addrs()), *self._relay_client.addresses()]
 
     def remote(self, peer: str) -> str | None:
         """See `Transport`."""
@@ -252,7 +252,7 @@ class LibP2PTransport:
                     for passed in place.peers:  # a relay before the peer behind it
                         await self._drop_dead(passed)
                     relayed = place.route == "relay"
-                    return await (self._circuits.dial(address) if relayed else self._connect(address))
+                    return await (self._relay_client.dial(address) if relayed else self._connect(address))
             except (Exception, ExceptionGroup) as error:
                 log.debug("dial %s: %r", address, error)
         raise Unreachable(f"nobody answers at {', '.join(addresses) or 'no address'}{why}")
@@ -282,11 +282,11 @@ class LibP2PTransport:
         """See `Transport`."""
         if self._nursery is None:
             raise Unreachable("the network is not running")
-        await self._circuits.reserve(addresses, self._nursery)
+        await self._relay_client.reserve(addresses, self._nursery)
 
     async def release(self, relay: str) -> None:
         """See `Transport`."""
-        self._circuits.release(relay)
+        self._relay_client.release(relay)
 
     def origin(self, peer: str) -> Origin:
         """See `Transport`."""
@@ -300,13 +300,13 @@ class LibP2PTransport:
         """See `Transport`."""
         return self._relay.passed if self._relay is not None else 0
 
-    def turned_away(self) -> dict[str, int]:
+    def refusals(self) -> dict[str, int]:
         """See `Transport`."""
-        return self._connections.turned_away.counts()
+        return self._connections.refusals.counts()
 
     def _upgrade(self, peer: str) -> None:
         if self._nursery is not None:
-            self._nursery.start_soon(self._punch.upgrade, peer)
+            self._nursery.start_soon(self._hole_puncher.upgrade, peer)
 
     def _forget(self, peer: ID) -> None:
         """Where a peer was, and that it was not there lately (rule 10)."""

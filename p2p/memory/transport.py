@@ -210,7 +210,7 @@ class MemoryTransport:
         """See `Transport`."""
         return 0
 
-    def turned_away(self) -> dict[str, int]:
+    def refusals(self) -> dict[str, int]:
         """See `Transport`."""
         return {}
 

@@ -40,12 +40,12 @@ class Peer:
         self._ready = anyio.Event()
         self._failure: Exception | None = None
         self._asking: dict[str, anyio.CapacityLimiter] = {}
-        self._broadcast = ChunkExchange(transport, seed=seed, uplink=uplink, downlink=downlink)
+        self._exchange = ChunkExchange(transport, seed=seed, uplink=uplink, downlink=downlink)
         self.handlers = Handlers() if handlers is None else handlers
         own = Handlers()  # answered over this transport alone
         own.serve(dial_back.METHOD, dial_back.DialBack(transport).answer, limit=dial_back.LIMIT)
         transport.handle(rpc.PROTOCOL, rpc.Server(transport.origin, (own, self.handlers)).answer)
-        transport.handle(CHUNKS, self._broadcast.serve_chunks)
+        transport.handle(CHUNKS, self._exchange.serve_chunks)
         self.serve = self.handlers.serve
         self.dial = transport.dial
         self.publish = transport.publish
@@ -53,11 +53,11 @@ class Peer:
         self.release = transport.release
         self.origin = transport.origin
         self.keep_places = transport.keep_places
-        self.share = self._broadcast.share
-        self.unshare = self._broadcast.unshare
-        self.fetch = self._broadcast.fetch
-        self.follow = self._broadcast.follow
-        self.await_uplink = self._broadcast.await_uplink
+        self.share = self._exchange.share
+        self.unshare = self._exchange.unshare
+        self.fetch = self._exchange.fetch
+        self.follow = self._exchange.follow
+        self.await_uplink = self._exchange.await_uplink
 
     @property
     def peer_id(self) -> str:
@@ -73,7 +73,7 @@ class Peer:
             raise
         finally:
             self._ready.set()
-            self._broadcast.close()
+            self._exchange.close()
 
     async def ready(self) -> None:
         """See `Host`."""
@@ -113,5 +113,5 @@ class Peer:
 
     async def traffic(self) -> Traffic:
         """See `PayloadExchange`."""
-        moved, transport = self._broadcast.traffic(), self._transport
-        return msgspec.structs.replace(moved, relayed=transport.relayed(), refused=transport.turned_away())
+        moved, transport = self._exchange.traffic(), self._transport
+        return msgspec.structs.replace(moved, relayed=transport.relayed(), refused=transport.refusals())

@@ -42,7 +42,7 @@ class Download:
         fallback: str | None,
         bans: Bans,
         received: Counter[str],
-        feeds: TransferLog,
+        transfers: TransferLog,
         pace: TokenBucket,
         parents: Sequence[str] = (),
     ) -> None:
@@ -53,12 +53,12 @@ class Download:
         self._payload: PartialPayload = shared.payload
         self._bans = bans
         self._received = received
-        self._feeds = feeds
+        self._transfers = transfers
         self._pace = pace
         self._parents = tuple(parents)
         size = self._payload.manifest.chunk_size
-        self._swarm = ChunkPicker(self._payload.chunks, size, seed=seed, have=self._payload.have, fallback=fallback)
-        self._shelf = ChunkWriter(self._payload, shared.add)
+        self._picker = ChunkPicker(self._payload.chunks, size, seed=seed, have=self._payload.have, fallback=fallback)
+        self._writer = ChunkWriter(self._payload, shared.add)
         self._writers: dict[str, _Writer] = {}
         self._failures: Counter[str] = Counter()
         self._busy: set[str] = set()
@@ -67,7 +67,7 @@ class Download:
     def follow(self, parents: Sequence[str]) -> None:
         """The plan: the parent of each stripe; none: there is no plan."""
         self._parents = tuple(parents)
-        self._swarm.follow(parents, anyio.current_time())
+        self._picker.follow(parents, anyio.current_time())
         self._pump()
         self._looking.set()
 
@@ -77,22 +77,22 @@ class Download:
             async with anyio.create_task_group() as tasks:
                 self.follow(self._parents)
                 tasks.start_soon(self._watch)
-                tasks.start_soon(self._shelf.run)
-                while not self._swarm.complete:
+                tasks.start_soon(self._writer.run)
+                while not self._picker.complete:
                     self._looking, now = anyio.Event(), anyio.current_time()
                     for peer in self._transport.peers():
                         if peer not in self._busy and self._wants(peer) and not self._bans.banned(peer, now):
                             self._busy.add(peer)
-                            self._swarm.joined(peer, now)
+                            self._picker.joined(peer, now)
                             tasks.start_soon(self._session, peer, protocol)
                     with anyio.move_on_after(LOOK):
                         await self._looking.wait()
-                await self._shelf.empty()
+                await self._writer.empty()
                 tasks.cancel_scope.cancel()
 
     def _wants(self, peer: str) -> bool:
         """Whether a stream to this peer is worth opening."""
-        return not self._parents or peer in self._parents or self._swarm.needs_more_peers
+        return not self._parents or peer in self._parents or self._picker.needs_more_peers
 
     async def _session(self, peer: str, protocol: str) -> None:
         try:
@@ -110,9 +110,9 @@ class Download:
             await self._transport.drop(peer)
         finally:
             self._writers.pop(peer, None)
-            self._swarm.left(peer)
+            self._picker.left(peer)
             self._pump()
-        if self._swarm.complete:
+        if self._picker.complete:
             self._looking.set()
             return
         self._failures[peer] += 1
@@ -125,7 +125,7 @@ class Download:
         with one_error():
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(writer.run)
-                while not self._swarm.complete:
+                while not self._picker.complete:
                     frame = await stream.receive(messages.HOLDER_LIMIT)
                     if frame is None:
                         break
@@ -136,17 +136,17 @@ class Download:
         now = anyio.current_time()
         match message:
             case messages.Have(bitmap):
-                self._swarm.has(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
+                self._picker.has(peer, messages.unpack_bitmap(bitmap, self._payload.chunks), now)
             case messages.HaveMore(()):
-                self._swarm.waits(peer)
+                self._picker.waits(peer)
             case messages.HaveMore(indices):
                 if any(index >= self._payload.chunks for index in indices):
                     raise Malformed("a chunk beyond the payload's end")
-                self._swarm.has(peer, sum(1 << index for index in set(indices)), now)
+                self._picker.has(peer, sum(1 << index for index in set(indices)), now)
             case messages.NotAvailable(index):
-                self._swarm.chunk_lost(peer, index)
+                self._picker.chunk_lost(peer, index)
             case messages.Chunk(index, proof, data):
-                if not self._swarm.requested(peer, index):
+                if not self._picker.requested(peer, index):
                     raise Malformed(f"chunk {index} was not asked for")
                 await self._store(peer, index, data, list(proof))
         self._pump()
@@ -156,39 +156,39 @@ class Download:
             self._payload.prove(index, data, proof)  # here, not in a thread: it takes less time than to decrypt it
         except BadChunk as fault:
             log.warning("%s sent a bad chunk: %s", peer, fault)
-            if self._swarm.proof_failed(peer, index):
+            if self._picker.proof_failed(peer, index):
                 raise
             return
         now = anyio.current_time()
         self._received[peer] += len(data)
-        self._feeds.received(peer, len(data), now)
+        self._transfers.received(peer, len(data), now)
         self._failures[peer] = 0
-        self._swarm.arrived(peer, index, now)
-        await self._shelf.put(index, data, proof)
+        self._picker.arrived(peer, index, now)
+        await self._writer.put(index, data, proof)
 
     def _pump(self) -> None:
         """Hand out what is to be asked now, as far as the owner's limit lets it come."""
-        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._swarm.needs_more_peers
+        size, now, needy = self._payload.manifest.chunk_size, anyio.current_time(), self._picker.needs_more_peers
         if self._pace.rate is None:
-            asks = self._swarm.next(now)
+            asks = self._picker.next(now)
         else:
             asks = []
-            while self._pace.delay(0, now) <= 0 and (one := self._swarm.next(now, 1)):
+            while self._pace.delay(0, now) <= 0 and (one := self._picker.next(now, 1)):
                 self._pace.consume(size, now)
                 asks += one
-        for peer, indices in _by_peer(self._swarm.take_back()).items():  # first: what is taken back may be asked anew
+        for peer, indices in _by_peer(self._picker.take_back()).items():  # first: what is taken back may be asked anew
             self._writers[peer].say(messages.Cancel(tuple(indices)))
         for peer, indices in _by_peer(asks).items():
-            self._feeds.requested(peer, now)
+            self._transfers.requested(peer, now)
             self._writers[peer].say(messages.ChunkRequest(tuple(indices)))
-        if self._swarm.needs_more_peers and not needy:
+        if self._picker.needs_more_peers and not needy:
             self._looking.set()
 
     async def _watch(self) -> None:
         """Some answers change with time alone: a peer stalls, the limit allows more."""
         while True:
             now = anyio.current_time()
-            deadline = self._swarm.deadline()
+            deadline = self._picker.deadline()
             wait = LOOK if deadline is None else min(max(deadline - now, 0.05), LOOK)
             if (limit := self._pace.delay(0, now)) > 0:
                 wait = min(wait, limit)

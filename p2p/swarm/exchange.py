@@ -60,7 +60,7 @@ class ChunkExchange:
         self._serving: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
-        self._feeds: dict[bytes, TransferLog] = {}
+        self._transfers: dict[bytes, TransferLog] = {}
 
     async def share(self, manifest: Manifest, path: Path) -> None:
         """See `PayloadExchange.share`."""
@@ -94,16 +94,16 @@ class ChunkExchange:
         payload = await patiently(PartialPayload, manifest, path)
         shared = SharedPayload(payload)
         self._hold(shared)
-        feeds = self._recorded(manifest.hash)
+        transfers = self._recorded(manifest.hash)
         try:
-            await self._download(shared, fallback, feeds)
+            await self._download(shared, fallback, transfers)
             await patiently(payload.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()
             raise
-        self._feeds.pop(manifest.hash, None)
-        return feeds.report(anyio.current_time())
+        self._transfers.pop(manifest.hash, None)
+        return transfers.report(anyio.current_time())
 
     async def follow(self, parents: Sequence[str], children: Sequence[str] = ()) -> None:
         """See `PayloadExchange.follow`."""
@@ -145,7 +145,7 @@ class ChunkExchange:
             shared.withdraw()
         self._shared.clear()
 
-    async def _download(self, shared: SharedPayload, fallback: str | None, feeds: TransferLog) -> None:
+    async def _download(self, shared: SharedPayload, fallback: str | None, transfers: TransferLog) -> None:
         download = Download(
             self._transport,
             shared,
@@ -153,7 +153,7 @@ class ChunkExchange:
             fallback,
             self._bans,
             self._received,
-            feeds,
+            transfers,
             self._downlink,
             self._parents,
         )
@@ -170,10 +170,10 @@ class ChunkExchange:
 
     def _recorded(self, payload_hash: bytes) -> TransferLog:
         """The record of this payload's fetch, which outlives a call that was cancelled: the next one resumes."""
-        feeds = self._feeds.setdefault(payload_hash, TransferLog(anyio.current_time()))
-        for forgotten in list(self._feeds)[:-FEEDS_KEPT]:
-            del self._feeds[forgotten]
-        return feeds
+        transfers = self._transfers.setdefault(payload_hash, TransferLog(anyio.current_time()))
+        for forgotten in list(self._transfers)[:-FEEDS_KEPT]:
+            del self._transfers[forgotten]
+        return transfers
 
     async def _wait_for(self, payload_hash: bytes) -> SharedPayload:
         while (shared := self._shared.get(payload_hash)) is None:

@@ -39,13 +39,13 @@ class StallTimer:
         self._first = STALL + chunk_size / SLOW
         self._most_at_end = STALL_END + chunk_size / SLOW_END
 
-    def __call__(self, member: PeerState, *, ending: bool) -> float:
+    def __call__(self, peer_state: PeerState, *, ending: bool) -> float:
         """`ending`: all that is missing has been asked for."""
         if ending:
-            hasty = math.inf if member.interval is None else max(QUIET_END, HASTY * member.interval)
+            hasty = math.inf if peer_state.interval is None else max(QUIET_END, HASTY * peer_state.interval)
             return min(hasty, self._most_at_end)
-        known = self._first if member.interval is None else max(QUIET, SLOWER * member.interval)
-        return known if member.requested & member.has else 2 * known
+        known = self._first if peer_state.interval is None else max(QUIET, SLOWER * peer_state.interval)
+        return known if peer_state.requested & peer_state.has else 2 * known
 
 
 @dataclass

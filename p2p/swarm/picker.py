@@ -119,10 +119,10 @@ class ChunkPicker:
             for number, parent in enumerate(parents)
         ]
         self._awaited = {parent: now + AWAITED for parent in parents if parent not in self._peers}
-        for peer, member in self._peers.items():
+        for peer, peer_state in self._peers.items():
             fed = sum(stripe.chunks for stripe in self._stripes if stripe.parent == peer)
-            for bit in bits(member.requested & ~member.has & ~fed):
-                self._cancel_request(peer, member, bit)
+            for bit in bits(peer_state.requested & ~peer_state.has & ~fed):
+                self._cancel_request(peer, peer_state, bit)
         self._judge_at, self._may_request = now, True
         self.needs_more_peers = not parents
 
@@ -144,17 +144,17 @@ class ChunkPicker:
         self._may_request |= self._silent.pop(peer, None) is not None
         if self.dropped(peer):
             return
-        member = self._peers.get(peer)
-        if member is None:
-            member = self._peers[peer] = PeerState(progress=now)
+        peer_state = self._peers.get(peer)
+        if peer_state is None:
+            peer_state = self._peers[peer] = PeerState(progress=now)
             self._awaited.pop(peer, None)
             self._judge_at, self._may_request = now, True
-        new = indices & ~member.has
+        new = indices & ~peer_state.has
         self._availability.add(new)
-        member.has |= new
+        peer_state.has |= new
         wanted = new & self.missing & ~self._shielded
         self._may_request |= wanted & ~self._asked != 0
-        if wanted and peer != self._fallback and not member.stalled:
+        if wanted and peer != self._fallback and not peer_state.stalled:
             for stripe in self._stripes:
                 if wanted & stripe.chunks:
                     stripe.news = now
@@ -162,29 +162,29 @@ class ChunkPicker:
     def left(self, peer: str) -> None:
         """`peer` is gone; what it owed is asked elsewhere."""
         self._silent.pop(peer, None)
-        member = self._peers.pop(peer, None)
-        if member is not None:
-            self._availability.remove(member.has)
+        peer_state = self._peers.pop(peer, None)
+        if peer_state is not None:
+            self._availability.remove(peer_state.has)
             self._taken_back = [ask for ask in self._taken_back if ask.peer != peer]
             self._recount()
             self._judge_at = -math.inf
 
     def chunk_lost(self, peer: str, index: int) -> None:
         """`peer` no longer has a chunk."""
-        member = self._peers.get(peer)
-        if member is not None:
-            self._availability.remove(member.has & 1 << index)
-            member.has &= ~(1 << index)
-            if member.requested >> index & 1:
-                member.requested ^= 1 << index
+        peer_state = self._peers.get(peer)
+        if peer_state is not None:
+            self._availability.remove(peer_state.has & 1 << index)
+            peer_state.has &= ~(1 << index)
+            if peer_state.requested >> index & 1:
+                peer_state.requested ^= 1 << index
             else:
-                _ack_cancelled(member, index)
+                _ack_cancelled(peer_state, index)
             self._recount()
 
     def requested(self, peer: str, index: int) -> bool:
         """Whether `peer` was asked for this chunk and has not answered."""
-        member = self._peers.get(peer)
-        return member is not None and (member.requested >> index & 1 == 1 or index in member.cancelled)
+        peer_state = self._peers.get(peer)
+        return peer_state is not None and (peer_state.requested >> index & 1 == 1 or index in peer_state.cancelled)
 
     def arrived(self, peer: str, index: int, now: float) -> None:
         """A verified chunk came from `peer`."""
@@ -192,18 +192,18 @@ class ChunkPicker:
         self.missing &= ~bit
         self._asked &= ~bit
         self._may_request = True
-        member = self._peers.get(peer)
-        if member is not None:
-            gap = now - member.progress
-            member.interval = gap if member.interval is None else 0.8 * member.interval + 0.2 * gap
-            member.progress = now
-            member.ahead = min(max(int(AHEAD / max(member.interval, _SOON)), 1), self._window)
-            if member.requested & bit:
-                member.requested ^= bit
+        peer_state = self._peers.get(peer)
+        if peer_state is not None:
+            gap = now - peer_state.progress
+            peer_state.interval = gap if peer_state.interval is None else 0.8 * peer_state.interval + 0.2 * gap
+            peer_state.progress = now
+            peer_state.ahead = min(max(int(AHEAD / max(peer_state.interval, _SOON)), 1), self._window)
+            if peer_state.requested & bit:
+                peer_state.requested ^= bit
             else:
-                _ack_cancelled(member, index)
-            if member.stalled:
-                member.stalled = False
+                _ack_cancelled(peer_state, index)
+            if peer_state.stalled:
+                peer_state.stalled = False
                 self._recount()
                 self._judge_at = now
             if peer == self._fallback and (asked := self._fallback_asked.pop(index, None)) is not None:
@@ -250,10 +250,10 @@ class ChunkPicker:
         """Rule 1: a stripe's window is filled when it is half empty."""
         asks: list[PeerRequest] = []
         for stripe in self._stripes:
-            member = self._peers.get(stripe.parent)
-            if member is None or member.stalled or room <= len(asks):
+            peer_state = self._peers.get(stripe.parent)
+            if peer_state is None or peer_state.stalled or room <= len(asks):
                 continue
-            open_ = (member.requested & stripe.chunks).bit_count()
+            open_ = (peer_state.requested & stripe.chunks).bit_count()
             if 2 * open_ > stripe.window:
                 continue
             wanted = self.missing & stripe.chunks & ~self._asked
@@ -262,7 +262,7 @@ class ChunkPicker:
                     break
                 bit = wanted & -wanted
                 wanted ^= bit
-                asks.append(self._request(stripe.parent, member, bit, now))
+                asks.append(self._request(stripe.parent, peer_state, bit, now))
         return asks
 
     def _ask_others(self, asks: list[PeerRequest], room: int, now: float) -> None:
@@ -270,8 +270,10 @@ class ChunkPicker:
         loose = self.missing & ~self._asked & ~self._shielded
         peers = [
             peer
-            for peer, member in self._peers.items()
-            if member.has & loose and peer != self._fallback and 4 * member.requested.bit_count() <= 3 * member.ahead
+            for peer, peer_state in self._peers.items()
+            if peer_state.has & loose
+            and peer != self._fallback
+            and 4 * peer_state.requested.bit_count() <= 3 * peer_state.ahead
         ]
         self._random.shuffle(peers)
         slow = {stripe.parent: stripe.chunks for stripe in self._stripes if stripe.lags} if peers else {}
@@ -295,18 +297,18 @@ class ChunkPicker:
             self._fallback_asked[asks[-1].index] = now
 
     def _ask(self, asks: list[PeerRequest], peer: str, window: int, but: int, now: float) -> bool:
-        member = self._peers[peer]
-        if member.stalled or member.requested.bit_count() >= window:
+        peer_state = self._peers[peer]
+        if peer_state.stalled or peer_state.requested.bit_count() >= window:
             return False
-        bit = self._rarest(member.has & self.missing & ~self._asked & ~self._shielded & ~but)
+        bit = self._rarest(peer_state.has & self.missing & ~self._asked & ~self._shielded & ~but)
         if bit:
-            asks.append(self._request(peer, member, bit, now))
+            asks.append(self._request(peer, peer_state, bit, now))
         return bit != 0
 
-    def _request(self, peer: str, member: PeerState, bit: int, now: float) -> PeerRequest:
-        if not member.requested:
-            member.progress = now
-        member.requested |= bit
+    def _request(self, peer: str, peer_state: PeerState, bit: int, now: float) -> PeerRequest:
+        if not peer_state.requested:
+            peer_state.progress = now
+        peer_state.requested |= bit
         self._asked |= bit
         self._requested |= bit
         return PeerRequest(peer, bit.bit_length() - 1)
@@ -319,9 +321,9 @@ class ChunkPicker:
     def _others(self) -> int:
         """What live peers other than `fallback` have."""
         bits = 0
-        for peer, member in self._peers.items():
-            if peer != self._fallback and not member.stalled:
-                bits |= member.has
+        for peer, peer_state in self._peers.items():
+            if peer != self._fallback and not peer_state.stalled:
+                bits |= peer_state.has
         return bits
 
     def _rarest(self, candidates: int) -> int:
@@ -336,19 +338,23 @@ class ChunkPicker:
     def _judge(self, now: float) -> None:
         """Rules 2 and 4: who is stalled, what lags, and so what is loose."""
         self._judge_at = now + JUDGED
-        for member in self._peers.values():
-            if member.requested and not member.stalled and now - member.progress >= self._patience(member):
-                member.stalled = True
+        for peer_state in self._peers.values():
+            if (
+                peer_state.requested
+                and not peer_state.stalled
+                and now - peer_state.progress >= self._patience(peer_state)
+            ):
+                peer_state.stalled = True
         self._recount()
         self._awaited = {parent: until for parent, until in self._awaited.items() if until > now}
-        live = [stripe for stripe in self._stripes if self._feeds(stripe.parent)]
+        live = [stripe for stripe in self._stripes if self._transfers(stripe.parent)]
         if live:
             ahead = min((self.missing & stripe.chunks).bit_count() for stripe in live)
             for stripe in live:
                 self._judge_stripe(stripe, ahead, now)
         self._shielded = 0
         for stripe in self._stripes:
-            if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
+            if stripe.parent in self._awaited or (self._transfers(stripe.parent) and not stripe.lags):
                 self._shielded |= stripe.chunks
                 stripe.news = now
 
@@ -364,38 +370,38 @@ class ChunkPicker:
         if not stripe.lags:
             return
         stripe.window = max(stripe.window // 2, 2)
-        member = self._peers[stripe.parent]
-        requested = member.requested & stripe.chunks
+        peer_state = self._peers[stripe.parent]
+        requested = peer_state.requested & stripe.chunks
         while requested.bit_count() > stripe.window:
             bit = 1 << requested.bit_length() - 1
             requested ^= bit
-            self._cancel_request(stripe.parent, member, bit)
+            self._cancel_request(stripe.parent, peer_state, bit)
         self._recount()  # another may have been asked for them too, while the parent had stalled
 
-    def _feeds(self, parent: str) -> bool:
-        member = self._peers.get(parent)
-        return member is not None and not member.stalled
+    def _transfers(self, parent: str) -> bool:
+        peer_state = self._peers.get(parent)
+        return peer_state is not None and not peer_state.stalled
 
-    def _patience(self, member: PeerState) -> float:
+    def _patience(self, peer_state: PeerState) -> float:
         """Seconds without a chunk after which a peer is stalled (rule 4)."""
-        return self._stall_timer(member, ending=not self.missing & ~self._requested)
+        return self._stall_timer(peer_state, ending=not self.missing & ~self._requested)
 
-    def _cancel_request(self, peer: str, member: PeerState, bit: int) -> None:
+    def _cancel_request(self, peer: str, peer_state: PeerState, bit: int) -> None:
         index = bit.bit_length() - 1
-        member.requested &= ~bit
-        member.cancelled[index] = member.cancelled.get(index, 0) + 1
+        peer_state.requested &= ~bit
+        peer_state.cancelled[index] = peer_state.cancelled.get(index, 0) + 1
         self._taken_back.append(PeerRequest(peer, index))
 
     def _recount(self) -> None:
         self._asked, self._requested, self._may_request = 0, 0, True
-        for member in self._peers.values():
-            self._requested |= member.requested
-            if not member.stalled:
-                self._asked |= member.requested
+        for peer_state in self._peers.values():
+            self._requested |= peer_state.requested
+            if not peer_state.stalled:
+                self._asked |= peer_state.requested
 
 
-def _ack_cancelled(member: PeerState, index: int) -> None:
+def _ack_cancelled(peer_state: PeerState, index: int) -> None:
     """One ask that was taken back is answered."""
-    left = member.cancelled.pop(index, 0) - 1
+    left = peer_state.cancelled.pop(index, 0) - 1
     if left > 0:
-        member.cancelled[index] = left
+        peer_state.cancelled[index] = left

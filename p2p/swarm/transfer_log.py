@@ -31,9 +31,9 @@ class TransferLog:
 
     def report(self, now: float) -> FetchReport:
         """The account of it; peers that sent nothing are left out."""
-        feeds = [
+        transfers = [
             PeerTransfer(peer=peer, nbytes=sent.nbytes, began=sent.began - self._began, ended=sent.ended - self._began)
             for peer, sent in self._senders.items()
             if sent.nbytes
         ]
-        return FetchReport(seconds=now - self._began, feeds=tuple(sorted(feeds, key=lambda feed: feed.began)))
+        return FetchReport(seconds=now - self._began, feeds=tuple(sorted(transfers, key=lambda feed: feed.began)))

@@ -74,7 +74,7 @@ class Upload:
         self._stream = stream
         self._turns = turns
         self._sent = sent
-        self._orders = RequestQueue()
+        self._requests = RequestQueue()
         self._shared: SharedPayload | None = None
         self._awake = anyio.Event()
 
@@ -84,7 +84,7 @@ class Upload:
 
     def on_chunk(self, index: int, now: float) -> None:
         """The payload has one more chunk."""
-        self._orders.came(index, now)
+        self._requests.came(index, now)
         self.wake()
 
     async def run(self, wait_for: Callable[[bytes], Awaitable[SharedPayload]]) -> None:
@@ -109,9 +109,9 @@ class Upload:
         while (frame := await self._stream.receive(messages.DOWNLOADER_LIMIT)) is not None:
             match messages.decode_from_downloader(frame):
                 case messages.ChunkRequest(indices):
-                    self._orders.want(indices, self._shared.payload.have if self._shared else 0)
+                    self._requests.want(indices, self._shared.payload.have if self._shared else 0)
                 case messages.Cancel(indices):
-                    self._orders.cancel(indices)
+                    self._requests.cancel(indices)
                 case messages.PayloadRequest():
                     raise Malformed(f"{self._stream.peer} asks twice on one stream")
             self.wake()
@@ -128,7 +128,7 @@ class Upload:
     async def _write(self, shared: SharedPayload) -> None:
         payload, self._shared = shared.payload, shared
         shared.listeners[self] = None
-        self._orders.begin(payload.have, payload.chunks)
+        self._requests.begin(payload.have, payload.chunks)
         try:
             await self._send(messages.Have(messages.pack_bitmap(payload.have, payload.chunks)))
             while not shared.withdrawn:
@@ -141,11 +141,11 @@ class Upload:
         """Tell, send, or wait for something to do."""
         self._awake = anyio.Event()
         now = anyio.current_time()
-        if news := self._orders.news(now):
+        if news := self._requests.news(now):
             await self._send(messages.HaveMore(news))
             return
-        index = self._orders.first()
-        quiet = self._orders.quiet(now) or None
+        index = self._requests.first()
+        quiet = self._requests.quiet(now) or None
         if index is None:
             self._leave_line()
             await self._idle(quiet)
@@ -162,7 +162,7 @@ class Upload:
             front.wake()  # it may not know that it is its turn now
 
     async def _send_chunk(self, payload: PayloadFile, index: int, now: float) -> None:
-        self._orders.sent(index)
+        self._requests.sent(index)
         for other in self._turns.consume(self, now):
             other.wake()
         try:

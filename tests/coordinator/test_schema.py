@@ -61,7 +61,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path
     world.books.database.do(once)  # as in an older file
     confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE, ALICE)][:2]
     for lease in confirmed:
-        world.books.intake.verdicts(lease.node, VerdictsRequest(leases=[], confirmed=[lease.id]))
+        world.books.submissions.verdicts(lease.node, VerdictsRequest(leases=[], confirmed=[lease.id]))
     world.refused(group(world.lease(BOB), rollouts=[]), BOB)
     wrong = group(world.lease(ALICE))
     world.submit(wrong)

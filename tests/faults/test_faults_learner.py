@@ -64,7 +64,7 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
             await until(lambda pid=pid: child.pid != pid, PATIENCE)
         await until(lambda: step() > steps_done, PATIENCE)
         assert database.value("SELECT count(*) FROM set_aside") == 0
-        assert coordinator.painter.build().trouble.paused is None
+        assert coordinator.view_builder.build().trouble.paused is None
         drawn = database.value("SELECT count(*) FROM temp.drawn")
         assert drawn >= 2 * steps_done > 0
         life.cancel()

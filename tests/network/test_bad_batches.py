@@ -94,7 +94,7 @@ def story(folder: Path, tell: Callable[[Swarm, Failing], Any], **run: Any) -> No
 
 def picture(coordinator: Coordinator) -> dict[str, Any]:
     """As `/api/v1/run` has it."""
-    state: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.painter.build()))
+    state: dict[str, Any] = json.loads(msgspec.json.encode(coordinator.view_builder.build()))
     return state
 
 

@@ -61,7 +61,7 @@ class Witness:
 
 def view(swarm: Swarm) -> BroadcastView:
     assert swarm.coordinator is not None
-    return swarm.coordinator.painter.build().broadcast
+    return swarm.coordinator.view_builder.build().broadcast
 
 
 def takes(swarm: Swarm, version: int) -> dict[str, DeliveryView]:
@@ -130,16 +130,16 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)
         assert swarm.coordinator is not None
-        books, picture = swarm.coordinator.books, swarm.coordinator.painter.build()
-        reach = books.broadcasts.reach()
-        assert reach is not None
-        assert picture.broadcast.applied == reach
+        books, picture = swarm.coordinator.books, swarm.coordinator.view_builder.build()
+        reachability = books.broadcasts.reach()
+        assert reachability is not None
+        assert picture.broadcast.applied == reachability
         with_it = picture.capacity.turnaround_seconds
         books.broadcasts._takes = {key: {} for key in books.broadcasts._takes}
-        without = swarm.coordinator.painter.build().capacity.turnaround_seconds
+        without = swarm.coordinator.view_builder.build().capacity.turnaround_seconds
         assert with_it is not None
         assert without is not None
-        assert with_it == pytest.approx(without + reach)
+        assert with_it == pytest.approx(without + reachability)
 
     story(tmp_path, tell)
 
@@ -191,7 +191,7 @@ def test_a_coordinator_that_takes_no_acknowledgements_costs_a_node_nothing(tmp_p
                 await anyio.sleep(5)
                 assert coordinator.asked["acknowledge"] == 2
                 assert coordinator.asked["hello"] == 1
-                assert node.daemon.contacts.link.peer == coordinator.peer_id
+                assert node.daemon.connectivity.link.peer == coordinator.peer_id
 
     run_fake(main)
 
@@ -219,7 +219,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
         async with coordinator.serving(network):
             await coordinator.publish(0)
             node = make_node(network, tmp_path / "node", coordinator.invite())
-            tell, lost = node.daemon.contacts.link.tell, 3
+            tell, lost = node.daemon.connectivity.link.tell, 3
 
             async def lossy(method: str, make: Callable[[], object]) -> None:
                 nonlocal lost
@@ -230,7 +230,7 @@ def test_an_acknowledgement_that_could_not_be_delivered_is_told_later_with_the_t
                     raise Unreachable("lost")
                 await tell(method, make)  # type: ignore[arg-type]
 
-            node.daemon.contacts.link.tell = lossy  # type: ignore[method-assign,assignment]
+            node.daemon.connectivity.link.tell = lossy  # type: ignore[method-assign,assignment]
             async with working(node):
                 await until(lambda: coordinator.acknowledged, 120)
                 ((_, message),) = coordinator.acknowledged

@@ -33,7 +33,7 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
         alice, bob = swarm.node("alice"), swarm.node("bob")
         async with working(alice, bob):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.painter.build().step >= 6 and accepted(bob) > 2, 600)
+                await until(lambda: coordinator.view_builder.build().step >= 6 and accepted(bob) > 2, 600)
                 query = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
                 await until(lambda: coordinator.books.database.value(query), 60)
             old = swarm.learner.step_number
@@ -61,7 +61,7 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
                 async with working(carol):
                     await until(lambda: accepted(carol) > 2, 600)
                     assert carol.daemon.engine.current.era == era
-                state, database = coordinator.painter.build(), coordinator.books.database
+                state, database = coordinator.view_builder.build(), coordinator.books.database
                 Ledger(database).verify()
                 assert state.refused.keys() <= {"late"}, "leases of the old era are paid as usual"
                 assert state.refused.get("late", 0) <= 2, "what Bob had in work when he was cut off"
@@ -82,15 +82,15 @@ def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_pat
         swarm = make_swarm(tmp_path)
         async with working(swarm.node("alice")):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.painter.build().step >= 3, 600)
+                await until(lambda: coordinator.view_builder.build().step >= 3, 600)
             swarm.learner.lose()
             async with swarm.coordinating() as coordinator:
                 await until(lambda: coordinator.books.progress)
-                first = coordinator.painter.build().version
-                await until(lambda: coordinator.painter.build().step >= first + 8, 600)
+                first = coordinator.view_builder.build().version
+                await until(lambda: coordinator.view_builder.build().step >= first + 8, 600)
                 await anyio.sleep(60)
                 await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 10**9)
-                latest = coordinator.painter.build().version
+                latest = coordinator.view_builder.build().version
         with Store(swarm.run.folder.store) as store:
             assert [file.version for file in store.snapshots()] == [first, latest]
 
@@ -105,7 +105,7 @@ def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its
         alice = swarm.node("alice")
         async with working(alice):
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.painter.build().step >= 4, 600)
+                await until(lambda: coordinator.view_builder.build().step >= 4, 600)
             swarm.learner.lose()
             shutil.rmtree(swarm.run.folder.store)
             (swarm.run.folder.path / "head").unlink()

@@ -28,7 +28,7 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
     for node in swarm.nodes:
         receipts = {row.lease: row.receipt for row in node.daemon.outbox.rows() if row.receipt is not None}
         assert {lease: verdicts.get(lease) for lease in receipts} == receipts
-    refused = coordinator.painter.build().refused
+    refused = coordinator.view_builder.build().refused
     assert refused.keys() <= {"late"}
     assert refused.get("late", 0) <= late
     drawn = swarm.learner.drawn
@@ -36,7 +36,7 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
 
 
 def version(swarm: Swarm) -> int:
-    return swarm.coordinator.painter.build().version if swarm.coordinator else -1
+    return swarm.coordinator.view_builder.build().version if swarm.coordinator else -1
 
 
 async def steps(swarm: Swarm, number: int) -> None:
@@ -125,7 +125,7 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
         coordinator.books.tick, coordinator.absence.here = tick, here  # type: ignore[method-assign]
         swarm.network.thaw(swarm.run.peer_id)
         await steps(swarm, 2)
-        assert coordinator.painter.build().expired == 0
+        assert coordinator.view_builder.build().expired == 0
 
     story(tmp_path, tell)
 
@@ -195,7 +195,7 @@ def test_the_absence_of_the_coordinator_for_ten_minutes_costs_no_node(tmp_path: 
             async with swarm.coordinating() as back:
                 await until(lambda: all(accepted(node) > old for node, old in zip(nodes, before, strict=True)), 120)
                 await steps(swarm, 2)
-                assert back.painter.build().expired == 0
+                assert back.view_builder.build().expired == 0
                 whole(swarm)
 
     run_fake(main)
@@ -276,8 +276,8 @@ def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_pat
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         assert swarm.coordinator is not None
-        intake = swarm.coordinator.books.intake
-        honest, lost = intake.submit, 0
+        submissions = swarm.coordinator.books.submissions
+        honest, lost = submissions.submit, 0
 
         def answer_lost(node: bytes, data: bytes, now: int) -> object:
             nonlocal lost
@@ -287,7 +287,7 @@ def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_pat
                 raise RuntimeError("the answer is lost")
             return answer
 
-        intake.submit = answer_lost  # type: ignore[assignment,method-assign]
+        submissions.submit = answer_lost  # type: ignore[assignment,method-assign]
         await until(lambda: lost == 5, 120)
         await steps(swarm, 2)
 

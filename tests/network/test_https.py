@@ -95,7 +95,7 @@ async def test_a_node_on_https_alone_follows_works_and_is_paid(swarm):
             tasks.start_soon(node.daemon.run)
             await until(lambda: accepted(node) >= 6 and node.daemon.follower.current.version >= 2)
             said = await status(node)
-            (row,) = coordinator.painter.build().nodes
+            (row,) = coordinator.view_builder.build().nodes
             tasks.cancel_scope.cancel()
     assert (said["way"], said["ways_failed"], said["coordinator"]) == ("https", [], swarm.run.peer_id)
     assert (row.id, row.route) == (node.peer_id, "https")
@@ -116,7 +116,7 @@ async def test_a_new_channel_key_reaches_a_node_on_https_alone(swarm):
             await coordinator.renew()
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 4)
-            said, lies = await status(node), node.daemon.contacts.link.lies
+            said, lies = await status(node), node.daemon.connectivity.link.lies
             serial = node.daemon._records.serial
             tasks.cancel_scope.cancel()
     assert (serial, lies, said["way"]) == (2, [], "https")
@@ -140,14 +140,14 @@ async def test_a_node_whose_libp2p_is_cut_goes_on_over_https_and_returns(swarm, 
             said = await when_by(node, "https")
             assert [one["way"] for one in said["ways_failed"]] == ["direct"]
             assert "is not connected" in said["ways_failed"][0]["reason"]
-            await until(lambda: coordinator.painter.build().nodes[0].route == "https")
+            await until(lambda: coordinator.view_builder.build().nodes[0].route == "https")
 
             swarm.network.heal()
-            await until(lambda: not node.daemon.contacts.link.failures)
+            await until(lambda: not node.daemon.connectivity.link.failures)
             before = accepted(node)
             await until(lambda: accepted(node) >= before + 2)
             await when_by(node, "direct")
-            assert coordinator.painter.build().nodes[0].route == "direct"
+            assert coordinator.view_builder.build().nodes[0].route == "direct"
             tasks.cancel_scope.cancel()
 
 

@@ -58,9 +58,9 @@ def test_groups_of_one_version_are_at_the_scorer_together(tmp_path: Path) -> Non
         swarm.scorer = scorer = WatchedScorer()
         nodes = [swarm.node(f"node{number}") for number in range(6)]
         async with swarm.coordinating() as coordinator, working(*nodes):
-            await until(lambda: coordinator.painter.build().accepted >= 24, 600)
+            await until(lambda: coordinator.view_builder.build().accepted >= 24, 600)
             assert scorer.most >= 6
-            assert coordinator.painter.build().refused == {}
+            assert coordinator.view_builder.build().refused == {}
 
     run_fake(main)
 
@@ -198,7 +198,7 @@ def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             database = swarm.coordinator.books.database
             assert database.value(confirmed) >= accepted(node) - 3
             # The last ones have no other request to go with, and get their own.
-            node.daemon.switch.finish("enough")
+            node.daemon.run_state.finish("enough")
             await until(lambda: database.value("SELECT count(*) FROM leases WHERE state != 'decided'") == 0, 60)
             await until(lambda: database.value("SELECT count(*) FROM verdicts WHERE confirmed = 0") == 0, 60)
 

@@ -29,7 +29,7 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
 
         async def read_by_a_visit() -> int:
             nonlocal counted
-            site = await serve_web(application(coordinator.painter), "127.0.0.1", 0)
+            site = await serve_web(application(coordinator.view_builder), "127.0.0.1", 0)
             try:
                 async with ClientSession(f"http://127.0.0.1:{site.port}") as session:
                     counted = 0
@@ -47,7 +47,7 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
         seen: list[int] = []
         few = await read_by_a_visit()
         for number in range(NODES):
-            coordinator.books.roster.register(name("node", number, 32), HELLO, None, 1_000_000_000_000)
+            coordinator.books.registry.register(name("node", number, 32), HELLO, None, 1_000_000_000_000)
         await anyio.lowlevel.checkpoint()
         many = await read_by_a_visit()
     assert seen == [0, MOST_NODES]
@@ -60,10 +60,12 @@ async def test_no_body_is_larger_than_a_megabyte_however_many_keys_there_are(tmp
     async with swarm.coordinating() as coordinator:
         with coordinator.books.database.transaction():
             for number in range(MANY):
-                coordinator.books.roster.register(name("node", number, 32), LONG, None, 1_000_000_000_000)
+                coordinator.books.registry.register(name("node", number, 32), LONG, None, 1_000_000_000_000)
         await anyio.lowlevel.checkpoint()
-        painter = coordinator.painter
-        site = await serve_web(application(painter if hasattr(painter, "nodes") else painter.build), "127.0.0.1", 0)
+        view_builder = coordinator.view_builder
+        site = await serve_web(
+            application(view_builder if hasattr(view_builder, "nodes") else view_builder.build), "127.0.0.1", 0
+        )
         sizes = {}
         try:
             async with ClientSession(f"http://127.0.0.1:{site.port}") as session:

@@ -42,7 +42,7 @@ def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: 
             first = swarm.node("first")
             async with working(first):
                 await until(lambda: coordinator.publisher.latest.version >= 2, 600)
-            store, remaking = coordinator.publisher._store, coordinator.publisher._remaking
+            store, remaking = coordinator.publisher._store, coordinator.publisher._rebuilder
             (base,) = [file for file in store.snapshots() if file.version == 0]
             store.drop_file(base.path)
             await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)

@@ -71,7 +71,7 @@ async def at_work(*nodes: Node, groups: int = 3) -> None:
     """Until each of these got receipts that it did not have."""
     before = [accepted(node) for node in nodes]
     await until(lambda: all(accepted(n) >= b + groups for n, b in zip(nodes, before, strict=True)), 120)
-    assert [node.daemon.contacts.link.lies for node in nodes] == [[]] * len(nodes)
+    assert [node.daemon.connectivity.link.lies for node in nodes] == [[]] * len(nodes)
 
 
 def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_path: Path) -> None:
@@ -91,10 +91,10 @@ def test_three_years_with_nodes_that_were_away_for_one_renewal_and_for_two(tmp_p
             nodes = [life_of(swarm, name, keys[name]) for name in here]
             async with swarm.coordinating() as coordinator, working(*nodes):
                 await at_work(*nodes)
-                assert "ends on" in coordinator.painter.build().root_ends
+                assert "ends on" in coordinator.view_builder.build().root_ends
                 await changed(swarm, role, coordinator)
                 await changed(swarm, "ledger", coordinator)
-                assert coordinator.painter.build().root_ends == ""
+                assert coordinator.view_builder.build().root_ends == ""
                 await until(lambda n=nodes, r=renewal: all(serial(node) == 2 * r - 1 for node in n), 120)
                 await at_work(*nodes)
             for node in nodes:
@@ -174,7 +174,7 @@ def test_a_node_learns_a_newer_root_from_another_node_while_the_coordinator_is_a
             await at_work(informed)
         async with working(life_of(swarm, "a", keys[0]), ignorant):
             await until(lambda: serial(ignorant) == 2, 120)
-            assert ignorant.daemon.contacts.link.peer is None
+            assert ignorant.daemon.connectivity.link.peer is None
 
     run_fake(main)
 
@@ -189,9 +189,9 @@ def test_a_request_to_a_former_recipient_brings_the_roots_for_a_day_and_the_node
         async with swarm.coordinating() as coordinator:
             coordinator.publisher.announce = no_announcement  # type: ignore[method-assign]
             async with working(life_of(swarm, "other", generate_key()), node):
-                await until(lambda: node.daemon.contacts.link.peer)
+                await until(lambda: node.daemon.connectivity.link.peer)
                 await changed(swarm, "channel", coordinator)
-                link = node.daemon.contacts.link
+                link = node.daemon.connectivity.link
                 before, asked = (
                     link.peer,
                     LeaseRequest(nonce=bytes(16), era=7, version=0, root=bytes(32), engine="bigram"),
@@ -305,7 +305,7 @@ def test_nodes_do_no_work_under_a_root_that_has_ended_and_go_on_when_it_is_renew
             done = node.daemon.rollouts.done
             await anyio.sleep(60)
             assert (told, node.daemon.rollouts.done) == (EXPIRED, done)
-            assert "ended on" in coordinator.painter.build().root_ends
+            assert "ended on" in coordinator.view_builder.build().root_ends
             await changed(swarm, None, coordinator)
             await at_work(node)
 
@@ -320,12 +320,12 @@ def test_from_day_335_page_status_and_log_say_that_the_root_ends(
         await anyio.sleep(334 * DAY)
         async with swarm.coordinating() as coordinator:
             await anyio.sleep(5)
-            assert coordinator.painter.build().root_ends == ""
+            assert coordinator.view_builder.build().root_ends == ""
         await anyio.sleep(DAY)
         capsys.readouterr()
         async with swarm.coordinating() as coordinator:
             await anyio.sleep(5)
-            state = coordinator.painter.build()
+            state = coordinator.view_builder.build()
             told = "renew it with the root key, by `echo2-coord keys renew`"
             assert told in state.root_ends
             assert f"The run's keys</b>: {state.root_ends}" in page.page(state).replace("&#39;", "'")

@@ -241,7 +241,7 @@ def test_a_group_is_settled_by_a_receipt_from_before_the_ledger_keys_changed(tmp
             again = make_node(network, tmp_path / "node", coordinator.invite(), key=key)
             async with at_work(again):
                 await anyio.sleep(60)
-                assert again.daemon.contacts.link.lies == [], "the run's own receipts are taken for lies"
+                assert again.daemon.connectivity.link.lies == [], "the run's own receipts are taken for lies"
                 assert again.daemon.outbox.counts().get("accepted", 0) >= before
 
     run_fake(main)
@@ -260,7 +260,7 @@ def test_a_coordinator_that_comes_back_elsewhere_is_found_through_other_nodes(tm
                 old = coordinator.peer_id
                 network.kill(old)
                 await anyio.sleep(100)
-                assert one.daemon.contacts.link.peer is None
+                assert one.daemon.connectivity.link.peer is None
                 assert "unreachable" in (await one.daemon.report.why({}))["blocked"]
                 coordinator.identity = generate_key()
                 done = (one.daemon.rollouts.done, two.daemon.rollouts.done)
@@ -360,7 +360,7 @@ def test_a_finished_run_ends_its_nodes(tmp_path: Path) -> None:
                 tasks.start_soon(until, lambda: node.daemon.rollouts.done >= 2)
                 tasks.start_soon(_finish_soon, coordinator, node)
                 assert await node.daemon.run() == Exit.OK
-            assert "finished" in node.daemon.switch.why_finishing
+            assert "finished" in node.daemon.run_state.why_finishing
 
     run_fake(main)
 

@@ -100,7 +100,7 @@ class Fleet:
         return lease
 
     def hand_in(self, lease: Lease) -> None:
-        answer = self.world.books.intake.submit(lease.node, encode(group(lease)), self.world.now)
+        answer = self.world.books.submissions.submit(lease.node, encode(group(lease)), self.world.now)
         assert not isinstance(answer, Refusal), answer
         if answer.received is None:
             self.ends["late"] += 1
@@ -165,7 +165,7 @@ class Fleet:
 
         self.after(0, ask)
 
-    def strangers(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
+    def dialer(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
         """Keys that were never used before, a new one each `every` milliseconds over a connection of its own. Each asks
         until it gets a lease, a few times at most, returns what it likes after 4 s, and gives the rest back at once."""
         numbers = itertools.count()
@@ -181,7 +181,7 @@ class Fleet:
                 if tries:
                     self.after(answer.retry_after or 1_000, lambda: ask(node, origin, tries - 1))
             elif drops(answer):
-                self.world.books.intake.submit(node, encode(group(answer, rollouts=[])), self.world.now)
+                self.world.books.submissions.submit(node, encode(group(answer, rollouts=[])), self.world.now)
             else:
                 self.after(4_000, lambda: self.hand_in(answer))
 

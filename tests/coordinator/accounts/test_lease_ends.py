@@ -117,7 +117,7 @@ def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
     world.books.tick(world.now)
     (entry,) = world.books.ledger.entries()
     assert facts(entry).ends == 1
-    assert world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts[0] is not None
+    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts[0] is not None
 
 
 def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
@@ -150,7 +150,7 @@ def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world:
     assert rows(world) == []
     assert sum(facts(entry).ends for entry in world.books.ledger.entries()) == 2
     world.books.ledger.verify()
-    assert world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[receipt.lease])).receipts[0] is not None
-    answer = world.books.intake.submit(BOB, encode(group(expired)), world.now)
+    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[receipt.lease])).receipts[0] is not None
+    answer = world.books.submissions.submit(BOB, encode(group(expired)), world.now)
     assert isinstance(answer, Refusal)
     assert answer.code == "unknown-lease"

@@ -16,9 +16,9 @@ HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device
 
 
 def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
-    roster = world.books.roster
-    roster.register(ALICE, HELLO, None, T0)
-    roster.register(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
+    registry = world.books.registry
+    registry.register(ALICE, HELLO, None, T0)
+    registry.register(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
     (row,) = world.rows([peer_id(ALICE)])
     assert (row.id, row.name, row.last_seen, row.connected, row.version) == (peer_id(ALICE), "b", T0 + 5, True, None)
     world.reopen()
@@ -26,9 +26,9 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
 
 
 def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: World) -> None:
-    roster = world.books.roster
+    registry = world.books.registry
     for node in (ALICE, BOB):
-        roster.register(node, HELLO, None, T0)
+        registry.register(node, HELLO, None, T0)
     world.accepted(BOB)
     for _ in range(2):
         world.refused(group(world.lease(ALICE), rollouts=[]))
@@ -39,57 +39,57 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
 
 
 def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
-    roster = world.books.roster
-    roster.register(ALICE, HELLO, None, T0)
-    roster.seen(ALICE, T0 + 500)
+    registry = world.books.registry
+    registry.register(ALICE, HELLO, None, T0)
+    registry.seen(ALICE, T0 + 500)
     assert world.rows()[0].last_seen == T0
     world.now = T0 + 600
     world.publish(4)
-    roster.seen(ALICE, T0 + 700, 4)
+    registry.seen(ALICE, T0 + 700, 4)
     assert (world.rows()[0].last_seen, world.rows()[0].version) == (T0 + 700, 4)
-    roster.save(T0)
-    roster.seen(ALICE, T0 + 2000, 4)
-    roster.save(T0 + 3000)
+    registry.save(T0)
+    registry.seen(ALICE, T0 + 2000, 4)
+    registry.save(T0 + 3000)
     assert world.rows()[0].last_seen == T0 + 700
-    roster.save(T0 + SAVE)
+    registry.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 2000
-    roster.seen(ALICE, T0 - 5000, 4)  # the clock was set back
-    roster.save(T0 - 5000)
+    registry.seen(ALICE, T0 - 5000, 4)  # the clock was set back
+    registry.save(T0 - 5000)
     assert world.rows()[0].last_seen == T0 - 5000
 
 
 def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row A4: no hold above 100 ms with 10,000 nodes. 439044d writes each sign of life when it comes."""
     monkeypatch.setattr("coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
-    roster, nodes = world.books.roster, [bytes([number]) * 32 for number in range(10)]
+    registry, nodes = world.books.registry, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
-        roster.register(node, HELLO, None, T0)
-        roster.seen(node, T0 + 500)
+        registry.register(node, HELLO, None, T0)
+        registry.seen(node, T0 + 500)
     saved = []
     for second in range(5):
-        roster.save(T0 + SAVE + second)
+        registry.save(T0 + SAVE + second)
         saved.append(sum(row.last_seen == T0 + 500 for row in world.rows()))
     assert saved == [3, 6, 9, 10, 10]
 
 
 def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
-    roster = world.books.roster
-    assert roster.here_since(ALICE) is None
-    roster.register(ALICE, HELLO, None, T0)
-    roster.register(ALICE, HELLO, None, T0 + AWAY)
-    assert roster.here_since(ALICE) == T0
-    roster.seen(ALICE, T0 + 2 * AWAY)
-    roster.register(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
-    assert roster.here_since(ALICE) == T0 + 3 * AWAY + 1
+    registry = world.books.registry
+    assert registry.here_since(ALICE) is None
+    registry.register(ALICE, HELLO, None, T0)
+    registry.register(ALICE, HELLO, None, T0 + AWAY)
+    assert registry.here_since(ALICE) == T0
+    registry.seen(ALICE, T0 + 2 * AWAY)
+    registry.register(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
+    assert registry.here_since(ALICE) == T0 + 3 * AWAY + 1
     world.reopen()
-    assert world.books.roster.here_since(ALICE) is None
+    assert world.books.registry.here_since(ALICE) is None
 
 
 def test_a_node_is_admitted_once_work_of_it_was_accepted(world: World) -> None:
-    roster = world.books.roster
+    registry = world.books.registry
     world.refused(group(world.lease(ALICE), rollouts=[]))
     world.accepted(BOB)
-    assert (roster.admitted(ALICE), roster.admitted(BOB)) == (False, True)
+    assert (registry.admitted(ALICE), registry.admitted(BOB)) == (False, True)
 
 
 def record(seed: int, host: str, now: int) -> VerifiedRecord:
@@ -98,27 +98,27 @@ def record(seed: int, host: str, now: int) -> VerifiedRecord:
 
 
 def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
-    roster, alice, bob = world.books.roster, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
-    roster.register(ALICE, HELLO, alice, T0)
-    roster.register(BOB, HELLO, bob, T0 + 1)
-    assert roster.records(T0 + 1) == [bob, alice]
+    registry, alice, bob = world.books.registry, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
+    registry.register(ALICE, HELLO, alice, T0)
+    registry.register(BOB, HELLO, bob, T0 + 1)
+    assert registry.records(T0 + 1) == [bob, alice]
     world.books.accounts.remark(BOB, "node.banned", "poison", T0 + 2)
-    assert roster.records(T0 + 2) == [alice]
+    assert registry.records(T0 + 2) == [alice]
     world.books.accounts.remark(BOB, "node.unbanned", "a mistake", T0 + 3)
     world.books.accounts.suspend(ALICE, "not-generated", bytes(32), T0 + 3, T0 + 5)
-    assert roster.records(T0 + 4) == [bob]
-    assert roster.records(T0 + 5) == [bob, alice]
+    assert registry.records(T0 + 4) == [bob]
+    assert registry.records(T0 + 5) == [bob, alice]
 
 
 def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restart(world: World) -> None:
     old, new = record(1, "1.2.3.4", T0), record(1, "2.3.4.5", T0 + 1)
     for given in (old, new, old, None):
-        world.books.roster.register(ALICE, HELLO, given, T0 + 1)
+        world.books.registry.register(ALICE, HELLO, given, T0 + 1)
     world.reopen()
-    assert world.books.roster.record(ALICE, T0 + LIFE) == new
-    assert world.books.roster.record(ALICE, T0 + LIFE + 1) is None
-    assert world.books.roster.records(T0 + LIFE + 1) == []
-    assert world.books.roster.record(BOB, T0) is None
+    assert world.books.registry.record(ALICE, T0 + LIFE) == new
+    assert world.books.registry.record(ALICE, T0 + LIFE + 1) is None
+    assert world.books.registry.records(T0 + LIFE + 1) == []
+    assert world.books.registry.record(BOB, T0) is None
 
 
 def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecord]:
@@ -127,7 +127,7 @@ def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecor
     records = []
     for number in seeds:
         peer_record = record(number, host.format(number), T0)
-        world.books.roster.register(public_key(peer_record.peer), HELLO, peer_record, now + number)
+        world.books.registry.register(public_key(peer_record.peer), HELLO, peer_record, now + number)
         records.append(peer_record)
     return records
 
@@ -138,7 +138,7 @@ def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_t
     for known in honest:
         world.accepted(public_key(known.peer))
     crowd(world, range(100, 166), "9.9.{}.1", T0 + 1_000)
-    told = world.books.roster.records(T0 + 2_000)
+    told = world.books.registry.records(T0 + 2_000)
     assert [known for known in told if known in honest] == honest[::-1], "of them the one seen last first"
     assert 2 * len(honest) >= len(told) > len(honest)
 
@@ -149,17 +149,17 @@ def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_m
     """On f814cbd all of them stay for seven days, also thirty million of one connection. Those with a group stay, and
     so does one without that shows signs of life."""
     monkeypatch.setattr(roster_module, "MOST_WITHOUT_GROUPS", 50)
-    roster, database = world.books.roster, world.books.database
-    roster.register(ALICE, HELLO, None, T0)
-    roster.register(BOB, HELLO, None, T0)
+    registry, database = world.books.registry, world.books.database
+    registry.register(ALICE, HELLO, None, T0)
+    registry.register(BOB, HELLO, None, T0)
     world.accepted(BOB)
     for number in range(300):
         now = T0 + 1_000 * number
-        roster.register(number.to_bytes(32, "big"), HELLO, None, now)
-        roster.seen(ALICE, now)
-        roster.save(now)
+        registry.register(number.to_bytes(32, "big"), HELLO, None, now)
+        registry.seen(ALICE, now)
+        registry.save(now)
     assert database.value("SELECT count(*) FROM nodes") == 51
-    assert all(roster.introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
+    assert all(registry.introduced(node) for node in (ALICE, BOB, (299).to_bytes(32, "big")))
     check_sums(database)
 
 
@@ -167,16 +167,16 @@ def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
     """Row i. On 439044d one machine's nodes fill the list."""
     crowd(world, range(1, 40), "8.8.8.{}", T0)
     others = crowd(world, range(50, 53), "8.8.{}.1", T0 - 1_000)
-    told = world.books.roster.records(T0 + 2_000)
+    told = world.books.registry.records(T0 + 2_000)
     assert len(told) == 2 + len(others)
     assert set(others) < set(told)
 
 
 def test_what_counts_as_a_subnet_is_an_argument(world: World) -> None:
     nodes = crowd(world, range(1, 7), "127.0.{}.1", T0)
-    roster = world.books.roster
-    assert len(roster.records(T0 + 2_000)) == len(nodes), "this machine's own addresses are one owner's"
-    assert len(roster.records(T0 + 2_000, subnet_of=lambda ip: "127/8")) == 2
+    registry = world.books.registry
+    assert len(registry.records(T0 + 2_000)) == len(nodes), "this machine's own addresses are one owner's"
+    assert len(registry.records(T0 + 2_000, subnet_of=lambda ip: "127/8")) == 2
 
 
 def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> None:
@@ -184,8 +184,8 @@ def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> Non
         key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
         node = public_bytes(key)
         through = f"/ip4/8.8.8.8/tcp/4310/p2p/{peer_id(ALICE)}/p2p-circuit/p2p/{peer_id(node)}"
-        world.books.roster.register(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
-    assert len(world.books.roster.records(T0 + 10)) == 5
+        world.books.registry.register(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
+    assert len(world.books.registry.records(T0 + 10)) == 5
 
 
 def test_a_banned_node_with_accepted_work_is_told_to_nobody(world: World) -> None:
@@ -193,4 +193,4 @@ def test_a_banned_node_with_accepted_work_is_told_to_nobody(world: World) -> Non
     node = public_key(known.peer)
     world.accepted(node)
     world.books.accounts.remark(node, "node.banned", "poison", T0)
-    assert world.books.roster.records(T0 + 10) == []
+    assert world.books.registry.records(T0 + 10) == []

@@ -45,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
     run_folder.mkdir()
     world = World(run_folder)
     assert RunFolder(run_folder).database == world.path
-    world.books.roster.register(BOB, msgspec.structs.replace(HELLO, name="bob"), None, world.now - 1)
-    world.books.roster.register(ALICE, HELLO, None, world.now)
+    world.books.registry.register(BOB, msgspec.structs.replace(HELLO, name="bob"), None, world.now - 1)
+    world.books.registry.register(ALICE, HELLO, None, world.now)
     world.accepted(ALICE)
     for _ in range(3):
         world.refused(group(world.lease(ALICE), rollouts=[]), ALICE)

@@ -25,8 +25,8 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
 
     async def main() -> None:
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.build().phase == "finished", 300)
-            steps, histogram = coordinator.painter.build().steps, coordinator.books.buffer.histogram
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+            steps, histogram = coordinator.view_builder.build().steps, coordinator.books.buffer.histogram
         assert len(steps) == 4
         assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
         assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
@@ -43,21 +43,21 @@ def test_the_last_step_is_published_and_evaluated_where_versions_are_further_apa
 
     async def main() -> None:
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.build().phase == "finished", 300)
-            state = coordinator.painter.build()
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+            state = coordinator.view_builder.build()
         assert (state.step, state.version) == (5, 5)
         assert [row.version for row in state.versions] == [0, 3, 5]
         assert state.evaluations[-1].version == 5
         # The next life finds the course over, and the learner where it ended.
         async with coordinating(run) as coordinator:
-            await until(lambda: coordinator.painter.build().phase == "finished", 300)
-            assert (coordinator.painter.build().step, coordinator.painter.build().version) == (5, 5)
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
+            assert (coordinator.view_builder.build().step, coordinator.view_builder.build().version) == (5, 5)
 
     run_fake(main)
 
 
 async def until_step(coordinator: Coordinator, step: int) -> None:
-    await until(lambda: coordinator.painter.build().step >= step, 300)
+    await until(lambda: coordinator.view_builder.build().step >= step, 300)
 
 
 def tear_newest_checkpoint(run: Run) -> None:
@@ -83,12 +83,12 @@ def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
     async def main() -> None:
         async with coordinating(run, learner) as coordinator:
             await until_step(coordinator, 3)
-            told["old"] = coordinator.painter.build().version
+            told["old"] = coordinator.view_builder.build().version
         DAMAGES[damage](run)
         try:
             async with coordinating(run, learner) as coordinator:
                 await until_step(coordinator, int(str(told["old"])) + 4)
-                state = coordinator.painter.build()
+                state = coordinator.view_builder.build()
                 told["state"] = (state.era, state.version - int(str(told["old"])))
                 database = coordinator.books.database
                 told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
@@ -116,7 +116,7 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
     learner = LearnerChild(child)
     try:
         async with coordinating(run, learner) as coordinator:
-            await until(lambda: coordinator.painter.build().phase == "finished", 300)
+            await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
         await child.stop()
         tear_newest_checkpoint(run)
         settings = run.folder.config.read_text()

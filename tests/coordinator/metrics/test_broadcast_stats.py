@@ -216,7 +216,7 @@ def test_a_liar_changes_the_figures_of_no_other_node() -> None:
 def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(world: World) -> None:
     books = world.books
     for node in (ALICE, BOB):
-        books.roster.register(node, HELLO, None, world.now - 1000)
+        books.registry.register(node, HELLO, None, world.now - 1000)
     lease = world.lease(ALICE)
     world.now += 500
     world.submit(group(lease))
@@ -232,9 +232,9 @@ def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(wor
 
 
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
-    world.books.roster.register(ALICE, HELLO, None, T0)
+    world.books.registry.register(ALICE, HELLO, None, T0)
     world.books.acknowledge(ALICE, acknowledgement(), T0 + 5000)
-    world.books.roster.save(T0 + SAVE)
+    world.books.registry.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 5000
 
 

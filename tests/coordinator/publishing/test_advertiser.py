@@ -39,12 +39,12 @@ def test_the_invite_follows_the_addresses_and_is_not_spelled_again_while_they_st
 
     async def main() -> None:
         network = Moving(MemoryNetwork(1).transport(run.peer_id), seed=0)
-        presence = Advertiser(run, network, network, lambda now: [], lambda: 0)
+        advertiser = Advertiser(run, network, network, lambda now: [], lambda: 0)
         for _ in range(3):
-            first = await presence.invite()
+            first = await advertiser.invite()
         network.at = "192.0.2.2"
         for _ in range(3):
-            second = await presence.invite()
+            second = await advertiser.invite()
         assert spelled == [first, second]
         assert ["192.0.2.1" in "".join(Invite.from_text(one).addresses) for one in spelled] == [True, False]
 

@@ -68,7 +68,7 @@ def check(publisher: Publisher, exports: list[Export], key: Ed25519PrivateKey = 
     index = store.document(head.index_hash)
     assert store.document(head.version_hash) is not None
     assert index is not None
-    payloads = {file.hash for file in store.payloads()} | publisher._remaking.possible()
+    payloads = {file.hash for file in store.payloads()} | publisher._rebuilder.possible()
     edges = [publisher._edges[digest] for digest in EdgeIndex.from_bytes(index).edges]
     assert path_to([edge for edge in edges if edge.payload_hash in payloads], [], latest.root) is not None
     assert Snapshot(publisher.snapshots()[latest.root]).root == latest.root

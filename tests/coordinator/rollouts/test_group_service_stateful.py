@@ -62,7 +62,7 @@ class BooksMachine(RuleBasedStateMachine):
             rollouts = msgspec.structs.replace(rollouts, rollouts=rollouts.rollouts[:1])
         elif bad == "version-lie":
             rollouts = msgspec.structs.replace(rollouts, version=rollouts.version + 1)
-        answer = self.world.books.intake.submit(lease.node, encode(rollouts), self.world.now)
+        answer = self.world.books.submissions.submit(lease.node, encode(rollouts), self.world.now)
         if isinstance(answer, Refusal):
             assert answer.code == "other-bytes"
             assert lease.id in self.answers

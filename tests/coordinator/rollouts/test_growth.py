@@ -67,7 +67,7 @@ def write_history(world: World, groups: int) -> None:
             if code == "ok":
                 database.do("INSERT INTO buffer VALUES (?, 1, ?, ?, 1, NULL)", (lease, version, sent))
     for number in range(NODES):
-        world.books.roster.register(name("node", number, 32), HELLO, None, T0 + groups * 100)
+        world.books.registry.register(name("node", number, 32), HELLO, None, T0 + groups * 100)
     world.now = T0 + groups * 100
     world.learner_at(groups // PER_VERSION)
     while forgotten_tokens(world):
@@ -106,7 +106,7 @@ def refused_ask(world: World) -> object:
 
 def judged_group(world: World) -> object:
     lease = world.accepted(ALICE, step_of(world))
-    return world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
+    return world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
 def late_group(world: World) -> object:
@@ -125,8 +125,8 @@ def forgotten_tokens(world: World) -> object:
 
 
 def hello(world: World) -> object:
-    world.books.roster.register(ALICE, HELLO, None, world.now)
-    return world.books.roster.admitted(ALICE), world.books.roster.records(world.now)
+    world.books.registry.register(ALICE, HELLO, None, world.now)
+    return world.books.registry.admitted(ALICE), world.books.registry.records(world.now)
 
 
 def picture(world: World) -> object:
@@ -180,7 +180,7 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
         world = World(tmp_path / folder, batch_groups=100)
         with world.books.database.transaction():
             for number in range(keys):
-                world.books.roster.register(name("key", number, 32), HELLO, None, T0 + number)
+                world.books.registry.register(name("key", number, 32), HELLO, None, T0 + number)
         counted.append(instructions(world, action))
         world.close()
     few, many = counted

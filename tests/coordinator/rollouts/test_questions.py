@@ -10,7 +10,7 @@ def test_a_question_about_256_leases_that_are_none_is_one_statement(world: World
     statements: list[str] = []
     world.books.database._connection.set_trace_callback(statements.append)
     names = [os.urandom(16) for _ in range(256)]
-    answer = world.books.intake.verdicts(ALICE, VerdictsRequest(leases=names))
+    answer = world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=names))
     assert answer.unknown == names
     assert answer.receipts == [None] * 256
     assert len(statements) <= 2, f"{len(statements)} statements for one question, at most 2"
@@ -19,5 +19,5 @@ def test_a_question_about_256_leases_that_are_none_is_one_statement(world: World
 def test_the_confirmation_of_256_receipts_that_are_none_is_one_statement(world: World) -> None:
     statements: list[str] = []
     world.books.database._connection.set_trace_callback(statements.append)
-    world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[], confirmed=[os.urandom(16) for _ in range(256)]))
+    world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[], confirmed=[os.urandom(16) for _ in range(256)]))
     assert len(statements) <= 4, f"{len(statements)} statements for one confirmation, at most 4"

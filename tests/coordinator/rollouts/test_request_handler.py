@@ -251,16 +251,16 @@ WRONG_RECORDS = {
 def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
     code, record = WRONG_RECORDS[what]
     assert refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record)))).code == code
-    assert desk.world.books.roster.records(T0) == []
+    assert desk.world.books.registry.records(T0) == []
 
 
 def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
     own, where = RecordIssuer(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
     for wrong in (T0 + LIFE, T0 - LIFE, T0):
-        assert not desk.world.books.roster.records(T0)
+        assert not desk.world.books.registry.records(T0)
         record = own.issue(where, wrong)
         body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
-    (known,) = desk.world.books.roster.records(T0)
+    (known,) = desk.world.books.registry.records(T0)
     assert (known.peer, known.sealed) == (peer_id(ALICE), record)
 
 

@@ -13,7 +13,7 @@ from tests.support.group_world import ALICE, BOB, RUN, World, group, honest_scor
 
 
 def refused(world: World, data: bytes, node: bytes = ALICE) -> Refusal:
-    answer = world.books.intake.submit(node, data, world.now)
+    answer = world.books.submissions.submit(node, data, world.now)
     assert isinstance(answer, Refusal)
     assert answer.retry_after is None
     return answer
@@ -51,13 +51,13 @@ def test_a_stranger_neither_learns_nor_damages_anything(world: World) -> None:
     bad = encode(group(lease, rollouts=[]))
     assert refused(world, bad, BOB).code == "not-owner"
     assert refused(world, encode(group(lease)), BOB).code == "not-owner"
-    assert world.books.intake.verdicts(BOB, VerdictsRequest(leases=[lease.id], confirmed=[lease.id])).unknown == [
+    assert world.books.submissions.verdicts(BOB, VerdictsRequest(leases=[lease.id], confirmed=[lease.id])).unknown == [
         lease.id
     ]
     answer = world.submit(group(lease), ALICE)
     assert answer.received is not None
     world.decide_all()
-    told = world.books.intake.verdicts(BOB, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
+    told = world.books.submissions.verdicts(BOB, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
     assert (told.receipts, told.unknown) == ([None], [lease.id])
     assert world.books.database.value("SELECT confirmed FROM verdicts") == 0
 
@@ -133,14 +133,14 @@ def test_a_lease_that_never_came_back_has_one_entry(world: World) -> None:
     (entry,) = world.books.ledger.entries(after=1)
     end = msgspec.msgpack.decode(entry.facts, type=LeaseOutcome)
     assert (entry.kind, end.code, end.received, end.expires) == ("lease.expired", "expired", None, lease.expires)
-    assert world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).unknown == [lease.id]
+    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).unknown == [lease.id]
 
 
 def test_a_receipt_says_all_that_the_node_needs_offline(world: World) -> None:
     lease = world.lease()
     world.submit(group(lease))
     world.decide_all()
-    (sealed,) = world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).receipts
+    (sealed,) = world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id])).receipts
     assert sealed is not None
     assert len(sealed) <= 1024
     receipt = opened("receipt", sealed, Receipt)
@@ -224,4 +224,4 @@ def test_tokens_are_dropped_only_when_a_durable_checkpoint_covers_their_draw(wor
     world.reopen(drawn=[first.id])
     assert world.books.buffered() == 1
     assert dropped([first.id], step=3) == 1, "the checkpoint is past its staleness limit"
-    assert world.books.intake.verdicts(ALICE, VerdictsRequest(leases=[first.id])).receipts[0] is not None
+    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.id])).receipts[0] is not None

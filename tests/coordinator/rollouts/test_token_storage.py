@@ -75,11 +75,11 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
     accepted = world.accepted(ALICE).id
     bad = world.lease(BOB)
     world.refused(long_and_wrong(bad, 600), BOB)
-    assert isinstance(world.books.intake.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
+    assert isinstance(world.books.submissions.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
     assert kept(world, bad.id) > 1_300_000, "within the window a verdict can be run again"
     a_day_later(world, [accepted])
     assert [kept(world, lease) <= MOST_OF_A_GROUP for lease in (accepted, bad.id)] == [True, True]
-    receipts = world.books.intake.verdicts(BOB, VerdictsRequest(leases=[bad.id])).receipts
+    receipts = world.books.submissions.verdicts(BOB, VerdictsRequest(leases=[bad.id])).receipts
     assert receipts[0] is not None, "the receipt stays for its node"
 
 
@@ -94,7 +94,9 @@ def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: Wo
     assert MOST_REFUSED - (2 << 20) <= nbytes <= MOST_REFUSED
     assert world.books.database.value("SELECT count(hash) FROM submissions") == 72
     same = encode(long_and_wrong(world.books.leases.find(leases[-1]).lease, 1024))  # type: ignore[union-attr]
-    assert world.books.intake.submit(BOB, same, world.now).receipt is not None, "the same submission, the same answer"  # type: ignore[union-attr]
+    assert world.books.submissions.submit(BOB, same, world.now).receipt is not None, (
+        "the same submission, the same answer"
+    )  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("small_share")
@@ -104,7 +106,7 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
         lease = world.lease(BOB)
         world.submit(group(lease), BOB)
         assert isinstance(
-            world.books.intake.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal
+            world.books.submissions.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal
         )
     sizes = [size for (size,) in world.books.database.all("SELECT length(payload) FROM evidence ORDER BY rowid")]
     assert [size > 100 << 10 for size in sizes] == [True, True, False, False]
@@ -140,7 +142,7 @@ def test_a_lease_without_a_submission_leaves_nothing_but_its_entry(world: World)
     assert world.books.database.value("SELECT count(*) FROM leases WHERE id = ?", (lease.id,)) == 0
     a_day_later(world, [])
     assert world.books.ledger.verify().entries > 0
-    late = world.books.intake.submit(BOB, encode(group(lease)), world.now)
+    late = world.books.submissions.submit(BOB, encode(group(lease)), world.now)
     assert isinstance(late, Refusal)
     assert late.code == "unknown-lease"
 
@@ -149,7 +151,7 @@ def test_other_bytes_that_come_for_a_forgotten_lease_are_not_kept(long_world: Wo
     world = long_world
     lease = world.accepted(BOB)
     a_day_later(world, [lease.id])
-    assert isinstance(world.books.intake.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal)
+    assert isinstance(world.books.submissions.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal)
     assert kept(world, lease.id) <= MOST_OF_A_GROUP
 
 
@@ -177,10 +179,10 @@ def test_tokens_that_may_still_be_drawn_wait_for_the_learner(world: World) -> No
 
 def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None:
     """Row g. On 439044d each free key that ever said hello stays in the table of nodes."""
-    roster = world.books.roster
+    registry = world.books.registry
     free = [bytes([number]) * 32 for number in range(100, 150)]
     for node in (ALICE, BOB, *free):
-        roster.register(node, HELLO, None, T0)
+        registry.register(node, HELLO, None, T0)
     world.accepted(ALICE)
     world.lease(BOB)
     for _ in range(9):
@@ -222,22 +224,22 @@ def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_
 
 def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
     """Row h. On 439044d every key that speaks stays in memory, also one that never said hello."""
-    roster = world.books.roster
-    roster.register(ALICE, HELLO, None, T0)
+    registry = world.books.registry
+    registry.register(ALICE, HELLO, None, T0)
     world.accepted(ALICE)
-    roster.seen(ALICE, T0 + 1)
+    registry.seen(ALICE, T0 + 1)
     for number in range(12_000):
         stranger = number.to_bytes(32, "big")
-        roster.seen(stranger, T0 + 2)
-    assert sum(map(len, remembered(roster))) <= 20, "a key that never said hello leaves nothing"
+        registry.seen(stranger, T0 + 2)
+    assert sum(map(len, remembered(registry))) <= 20, "a key that never said hello leaves nothing"
     with world.books.database.transaction():
         for number in range(6_000):
-            roster.register(number.to_bytes(32, "big"), HELLO, None, T0 + 3)
-    assert max(map(len, remembered(roster))) <= 5_000
-    assert roster.here_since(ALICE) == T0
+            registry.register(number.to_bytes(32, "big"), HELLO, None, T0 + 3)
+    assert max(map(len, remembered(registry))) <= 5_000
+    assert registry.here_since(ALICE) == T0
 
 
-def remembered(roster: object) -> list[dict[bytes, object]]:
+def remembered(registry: object) -> list[dict[bytes, object]]:
     """The maps by key that an object holds, and those of the objects that it holds."""
-    inside = itertools.chain(vars(roster).values(), vars(getattr(roster, "sightings", object)).values())
+    inside = itertools.chain(vars(registry).values(), vars(getattr(registry, "sightings", object)).values())
     return [one for one in inside if isinstance(one, dict)]

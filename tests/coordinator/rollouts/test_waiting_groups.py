@@ -165,9 +165,9 @@ def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) 
     assert isinstance(answer, bytes)
     lease: Lease = opened("lease", answer, Lease)
     with contextlib.suppress(RuntimeError), world.books.database.transaction():
-        world.books.intake.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
+        world.books.submissions.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
         raise RuntimeError
     assert world.books.waiting() == []
-    world.books.intake.submit(key(0), encode(group(lease, ["333", "444"])), world.now)
+    world.books.submissions.submit(key(0), encode(group(lease, ["333", "444"])), world.now)
     (one,) = taken(world.books.visit(world.books.waiting()[0]))
     assert len(one.submission.rollouts[0].tokens) == 4

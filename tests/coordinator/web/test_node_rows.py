@@ -14,7 +14,7 @@ HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device
 def test_pages_follow_the_work_and_leave_no_node_out(world: World) -> None:
     keys = [bytes([number]) * 32 for number in range(100, 107)]
     for node in (*keys, ALICE):
-        world.books.roster.register(node, HELLO, None, T0)
+        world.books.registry.register(node, HELLO, None, T0)
     world.accepted(ALICE)
     world.accepted(keys[3])
     world.accepted(keys[3])
@@ -39,7 +39,7 @@ def test_a_place_in_the_order_reads_back_as_it_was() -> None:
 
 
 def test_a_row_says_how_far_a_node_is_trusted(world: World) -> None:
-    world.books.roster.register(ALICE, HELLO, None, T0)
+    world.books.registry.register(ALICE, HELLO, None, T0)
     world.books.accounts.remark(ALICE, "node.vouched", "", T0)
     world.books.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)
     (row,) = node_rows.page(world.books.database, None, 3, [], {}).rows

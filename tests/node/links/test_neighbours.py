@@ -71,8 +71,8 @@ def record(host: str, *, now: int = NOW, names: int = 1) -> tuple[str, bytes]:
 
 def world(path: Path, *dead: str, now: int = NOW) -> tuple[Lines, Neighbours]:
     lines = Lines(*dead)
-    strangers = PeerDialer(lines, RUN, lambda: now)  # type: ignore[arg-type]
-    return lines, Neighbours(lines, strangers, path / "peers", 0)  # type: ignore[arg-type]
+    dialer = PeerDialer(lines, RUN, lambda: now)  # type: ignore[arg-type]
+    return lines, Neighbours(lines, dialer, path / "peers", 0)  # type: ignore[arg-type]
 
 
 async def test_neighbours_that_were_reached_before_come_first_after_a_restart(tmp_path: Path):

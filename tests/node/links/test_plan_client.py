@@ -31,8 +31,8 @@ async def world() -> AsyncIterator[tuple[Peer, Peer, PlanClient]]:
         return "c"
 
     PLAN.serve(coordinator, plan)
-    strangers = PeerDialer(node, bytes(32), lambda: 0)
-    parents = PlanClient(node.handlers, node, node, node, strangers, uplink=None, downlink=None, connected=connected)
+    dialer = PeerDialer(node, bytes(32), lambda: 0)
+    parents = PlanClient(node.handlers, node, node, node, dialer, uplink=None, downlink=None, connected=connected)
     async with running(coordinator, other, node), anyio.create_task_group() as tasks:
         tasks.start_soon(parents.run)
         await anyio.sleep(LOOK)

@@ -60,26 +60,26 @@ class FakeNetwork:
 async def reaching(network: FakeNetwork, relays: tuple[str, ...] = ()):
     """(Reach, reasons for which the coordinator was greeted again), after the first greeting."""
     changes: list[str] = []
-    reach = Reachability(
+    reachability = Reachability(
         network, network, network,
         relays=list(relays), coordinator=lambda: "coordinator", candidates=lambda: [HTTPS, COORDINATOR, OTHER],
         changed=changes.append, own=RecordIssuer(KEY, bytes(32)), now=wall,
     )  # fmt: skip
-    await reach.record()
-    task = asyncio.create_task(reach.run())
+    await reachability.record()
+    task = asyncio.create_task(reachability.run())
     await asyncio.sleep(1)
-    yield reach, changes
+    yield reachability, changes
     task.cancel()
 
 
 def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_relay():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]), relays=("coordinator",))
-        async with reaching(network) as (reach, changes):
-            assert await reach.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
+        async with reaching(network) as (reachability, changes):
+            assert await reachability.addresses() == [f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}"]
             assert changes == ["this node's addresses changed"]
             assert not network.reservations
-            assert "directly" in reach.summary
+            assert "directly" in reachability.summary
 
     run_fake(main)
 
@@ -88,11 +88,11 @@ def test_a_node_that_can_be_dialled_announces_where_it_was_seen_and_needs_no_rel
 def test_a_node_that_cannot_be_dialled_reserves_at(relay):
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=(relay,))
-        async with reaching(network) as (reach, changes):
+        async with reaching(network) as (reachability, changes):
             assert network.reservations == {relay: COORDINATOR if relay == "coordinator" else OTHER}
-            assert "/p2p-circuit" in (await reach.addresses())[0], "what works comes first"
+            assert "/p2p-circuit" in (await reachability.addresses())[0], "what works comes first"
             assert len(changes) == 1
-            assert "no port of this node answers" in reach.summary
+            assert "no port of this node answers" in reachability.summary
 
     run_fake(main)
 
@@ -109,8 +109,8 @@ def test_a_node_that_came_through_a_relay_wants_to_be_reached_so_too():
 
 def test_where_nobody_relays_the_node_says_by_whom_it_is_not_reached():
     async def main() -> None:
-        async with reaching(FakeNetwork(ReachableResponse(observed="198.51.100.7"))) as (reach, changes):
-            assert reach.summary.startswith("by nobody")
+        async with reaching(FakeNetwork(ReachableResponse(observed="198.51.100.7"))) as (reachability, changes):
+            assert reachability.summary.startswith("by nobody")
             assert not changes
 
     run_fake(main)
@@ -120,10 +120,10 @@ def test_a_coordinator_that_gives_no_verdict_changes_nothing():
     async def main() -> None:
         for verdict in (None, ReachableResponse()):
             network = FakeNetwork(verdict, relays=("coordinator",))
-            async with reaching(network) as (reach, changes):
+            async with reaching(network) as (reachability, changes):
                 assert not network.reservations
                 assert not changes
-                assert reach.summary.startswith("not known")
+                assert reachability.summary.startswith("not known")
 
     run_fake(main)
 
@@ -140,13 +140,13 @@ def test_the_relays_that_the_owner_named_are_used_in_any_case():
 def test_a_machine_that_moves_to_another_network_asks_and_greets_again():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[]), relays=("coordinator",))
-        async with reaching(network) as (reach, changes):
+        async with reaching(network) as (reachability, changes):
             network.own = ["/ip4/10.9.9.9/tcp/4000"]
             network.verdict = ReachableResponse(observed="203.0.113.1", ports=[4000])
             await asyncio.sleep(10)
             assert not network.reservations, "the relay is given back"
             assert len(changes) == 2
-            assert (await reach.addresses())[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
+            assert (await reachability.addresses())[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
 
     run_fake(main)
 
@@ -166,20 +166,20 @@ def test_the_question_is_asked_again_after_a_while_only():
 def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_is_over():
     async def main() -> None:
         network = FakeNetwork(ReachableResponse(observed="198.51.100.7", ports=[4000]))
-        async with reaching(network) as (reach, changes):
-            first = decode_own(await reach.record())
+        async with reaching(network) as (reachability, changes):
+            first = decode_own(await reachability.record())
             assert first.addresses == (f"/ip4/198.51.100.7/tcp/4000/p2p/{ME}", f"{OWN}/p2p/{ME}")
             network.own, network.verdict = (
                 ["/ip4/10.9.9.9/tcp/4000"],
                 ReachableResponse(observed="203.0.113.1", ports=[4000]),
             )
             await asyncio.sleep(10)
-            second = decode_own(await reach.record())
+            second = decode_own(await reachability.record())
             assert second.issued > first.issued
             assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
             assert len(changes) == 2
             await asyncio.sleep(RENEW / 1000 + 10)
             assert changes[2] == changes[-1] == "this node's record is to be issued anew"
-            assert decode_own(await reach.record()).issued >= second.issued + RENEW
+            assert decode_own(await reachability.record()).issued >= second.issued + RENEW
 
     run_fake(main)

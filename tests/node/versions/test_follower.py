@@ -74,7 +74,7 @@ def test_a_node_to_which_gossip_brings_nothing_asks_for_the_head_every_half_of_i
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
                 await until(lambda: node.daemon.engine.current)
-                node.daemon.switch.pause(None)
+                node.daemon.run_state.pause(None)
                 peer.publish = nothing  # type: ignore[method-assign]
                 for version in (1, 2):
                     await coordinator.publish(version)
@@ -90,7 +90,7 @@ def test_the_owner_sees_how_far_behind_the_node_is_and_what_it_fetched(tmp_path:
         async with coordinator.serving(network) as peer:
             node = make_node(network, tmp_path / "node", coordinator.invite())
             async with working(node):
-                await until(lambda: node.daemon.follower.newest is None and node.daemon.contacts.link.peer)
+                await until(lambda: node.daemon.follower.newest is None and node.daemon.connectivity.link.peer)
                 assert (await node.daemon.report.status({}))["lag"] is None
                 await coordinator.publish(0)
                 await until(lambda: node.daemon.engine.current)

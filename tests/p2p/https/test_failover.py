@@ -151,7 +151,7 @@ async def test_a_payload_that_stands_still_on_one_way_goes_on_by_the_other(tmp_p
         assert traffic.received == manifest.length
         assert 0 < (await w.https.traffic()).received <= manifest.length - MB
         assert [feed.peer for feed in fetched.feeds] == ["coordinator"]
-        assert manifest.hash in w.direct._broadcast._shared  # and is passed on to others
+        assert manifest.hash in w.direct._exchange._shared  # and is passed on to others
 
 
 async def test_a_payload_goes_on_over_libp2p_when_https_ends(tmp_path):
@@ -177,7 +177,7 @@ async def test_a_cancelled_fetch_lets_go_of_the_part(tmp_path):
         fetch.cancel()
         await asyncio.wait([fetch])
         assert fetch.cancelled()
-        assert w.direct._broadcast._shared == {}
+        assert w.direct._exchange._shared == {}
 
 
 async def arrived(network, nbytes: int) -> None:

@@ -99,16 +99,16 @@ def test_a_peer_whose_address_changed_is_found_by_its_new_record_and_not_by_its_
             Peer(network.transport(peer_id(public_bytes(key))), seed=0),
             Peer(network.transport("b"), seed=1),
         )
-        own, strangers = RecordIssuer(key, RUN), PeerDialer(other, RUN, lambda: 0)
+        own, dialer = RecordIssuer(key, RUN), PeerDialer(other, RUN, lambda: 0)
         async with running(moving, other, connect=False):
-            (old,) = strangers.take([own.issue(await moving.addresses(), 0)])
-            assert await strangers.find(old.addresses)
+            (old,) = dialer.take([own.issue(await moving.addresses(), 0)])
+            assert await dialer.find(old.addresses)
             network.move(moving.peer_id)
             assert await other.peers() == []
-            assert not await strangers.find(old.addresses)
-            (new,) = strangers.take([own.issue(await moving.addresses(), 0)])
-            assert strangers.take([old.sealed]) == [new], "the old record brings it no more"
-            assert await strangers.find(new.addresses)
+            assert not await dialer.find(old.addresses)
+            (new,) = dialer.take([own.issue(await moving.addresses(), 0)])
+            assert dialer.take([old.sealed]) == [new], "the old record brings it no more"
+            assert await dialer.find(new.addresses)
             assert await other.peers() == [moving.peer_id]
 
     run_fake(main)
@@ -118,13 +118,13 @@ def test_who_names_the_address_of_another_is_not_reached_there_and_the_host_is_l
     async def main() -> None:
         network, liar = MemoryNetwork(1), generate_key()
         victim, other = Peer(network.transport("victim"), seed=0), Peer(network.transport("b"), seed=1)
-        strangers = PeerDialer(other, RUN, lambda: 0)
+        dialer = PeerDialer(other, RUN, lambda: 0)
         async with running(victim, other, connect=False):
             named = network.places.address("victim").replace("/p2p/victim", f"/p2p/{peer_id(public_bytes(liar))}")
-            (known,) = strangers.take([RecordIssuer(liar, RUN).issue([named], 0)])
-            assert not await strangers.find(known.addresses)
+            (known,) = dialer.take([RecordIssuer(liar, RUN).issue([named], 0)])
+            assert not await dialer.find(known.addresses)
             with pytest.raises(DialLimited):
-                await strangers.dial(known.addresses[0])
+                await dialer.dial(known.addresses[0])
             assert await other.peers() == []
 
     run_fake(main)
@@ -134,16 +134,16 @@ def test_a_short_wait_is_waited_for_and_a_long_one_is_not() -> None:
     async def main() -> None:
         network = MemoryNetwork(1)
         here, there = Peer(network.transport("a"), seed=0), Peer(network.transport("b"), seed=1)
-        strangers = PeerDialer(here, RUN, lambda: 0)
+        dialer = PeerDialer(here, RUN, lambda: 0)
         async with running(here, there, connect=False):
             for number in range(int(BURST)):
                 with pytest.raises(Unreachable):
-                    await strangers.dial(at(f"100.127.0.{number}"))
+                    await dialer.dial(at(f"100.127.0.{number}"))
             began = anyio.current_time()
-            assert await strangers.find(await there.addresses())
+            assert await dialer.find(await there.addresses())
             assert 0 < anyio.current_time() - began <= SHORT
             began = anyio.current_time()
-            assert not await strangers.find([at("100.127.0.1")])
+            assert not await dialer.find([at("100.127.0.1")])
             assert anyio.current_time() == began
 
     run_fake(main)

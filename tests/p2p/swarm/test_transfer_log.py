@@ -79,6 +79,6 @@ def test_what_is_remembered_of_fetches_that_never_end_is_bounded(tmp_path: Path)
             for seed in range(FEEDS_KEPT + 3):
                 with anyio.move_on_after(0.01):
                     await b.fetch(payload_file(tmp_path / "lost", 1000, seed), tmp_path / f"{seed}")
-            assert len(b._broadcast._feeds) == FEEDS_KEPT
+            assert len(b._exchange._transfers) == FEEDS_KEPT
 
     run_fake(main)
