@@ -65,7 +65,7 @@ from runtime import descriptors
 from runtime.files import writing
 from runtime.running_time import RunningTime
 from runtime.units import DAY, MBIT, bytes_per_second
-from tasks.task import Text
+from tasks.task import Tokenizer
 from weights.store import Store
 
 FAULTS = 100
@@ -368,7 +368,7 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
 
 
-def books_of(run: Run, database: Database, text: Text, seal: Seal, entropy: Entropy, again: Again) -> GroupService:
+def books_of(run: Run, database: Database, text: Tokenizer, seal: Seal, entropy: Entropy, again: Again) -> GroupService:
     """Return the books of a run, over its database."""
     return GroupService(
         database,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tasks import splits
-from tasks.task import Score, Split, Text
+from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
 DIGITS = "0123456789"
@@ -28,7 +28,7 @@ def grade(output: str, answer: str) -> Score:
 class _ArithmeticEpisode:
     """One sampled turn, then it is over. Blanks around the answer do not count."""
 
-    def __init__(self, question: str, answer: str, text: Text) -> None:
+    def __init__(self, question: str, answer: str, text: Tokenizer) -> None:
         self._question, self._answer, self._text = question, answer, text
         self._output = ""
 
@@ -65,11 +65,11 @@ class Arithmetic:
         """(question, answer). Raises IndexError outside the split."""
         return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index, self.share))
 
-    def episode(self, split: Split, index: int, text: Text) -> _ArithmeticEpisode:
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _ArithmeticEpisode:
         return _ArithmeticEpisode(*self.question(split, index), text)
 
     def demonstration(
-        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         question, answer = self.question(split, index)
         chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")

@@ -14,14 +14,14 @@ from functools import cached_property
 from itertools import combinations
 
 from tasks import splits
-from tasks.task import Score, Split, Text
+from tasks.task import Score, Split, Tokenizer
 
 PARTIAL = 0.2
 _BOUNDS = tuple(combinations(range(100), 2))
 
 
 class _GuessEpisode:
-    def __init__(self, low: int, high: int, secret: int, text: Text) -> None:
+    def __init__(self, low: int, high: int, secret: int, text: Tokenizer) -> None:
         self._question, self._text = f"guess {low}-{high}>", text
         self._width, self._secret = high - low, secret
         self._guess: int | None = None
@@ -65,11 +65,11 @@ class Guess:
         digest = hashlib.blake2b(f"{low}-{high}".encode(), key=f"{self.name}/{self.version}".encode()).digest()
         return low, high, low + int.from_bytes(digest, "little") % (high - low + 1)
 
-    def episode(self, split: Split, index: int, text: Text) -> _GuessEpisode:
+    def episode(self, split: Split, index: int, text: Tokenizer) -> _GuessEpisode:
         return _GuessEpisode(*self.bounds(split, index), text)
 
     def demonstration(
-        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         """A right first guess. The usual mistake is the lower bound."""
         low, _, right = self.bounds(split, index)

@@ -23,7 +23,7 @@ MOST_REWARD = 3.4028234663852886e38
 """The greatest finite float32: sums over a batch of such rewards stay finite in float64."""
 
 
-class Text(Protocol):
+class Tokenizer(Protocol):
     """Tokens for text and back; `tasks.tokenizer.load` makes one from a tokenizer.json."""
 
     @property
@@ -76,10 +76,10 @@ class Task(Protocol):
     def size(self, split: Split) -> int:
         """Number of distinct prompts: valid indices are 0 .. size - 1."""
 
-    def episode(self, split: Split, index: int, text: Text) -> Episode: ...
+    def episode(self, split: Split, index: int, text: Tokenizer) -> Episode: ...
 
     def demonstration(
-        self, split: Split, index: int, text: Text, seed: int, noise: float, slip: float = 0.0
+        self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
         """A single-turn answer with eos, for supervised warm-up only: with probability `slip` the task's usual mistake
         in place of the right answer, and then each character wrong with probability `noise`."""
@@ -111,13 +111,13 @@ def sampled_mask(turns: Sequence[int]) -> list[bool]:
     return [number % 2 == 0 for number, length in enumerate(turns) for _ in range(length)]
 
 
-def begun(task: Task, split: Split, index: int, text: Text) -> Episode:
+def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
     """A fresh episode. Raises `TaskFault`."""
     with _task_code("episode", verified=False):
         return task.episode(split, index, text)
 
 
-def prompt_of(task: Task, split: Split, index: int, text: Text) -> list[int]:
+def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int]:
     """The tokens of a prompt. Raises `TaskFault`."""
     episode = begun(task, split, index, text)
     with _task_code("prompt", verified=False):

@@ -77,7 +77,7 @@ async def obey(peer: ThreadedPeer, eye: Eye, folder: Path, order: dict[str, Any]
         eye.truth = await asyncio.to_thread(Path(order["truth"]).read_bytes)
         manifest = _read(order["fetch"])
         path = folder / manifest.hash.hex()
-        await peer.fetch(manifest, path, last=order["last"])
+        await peer.fetch(manifest, path, fallback=order["last"])
         end = time.monotonic()
         assert await asyncio.to_thread(path.read_bytes) == eye.truth
         say(end=end, by_peer=(await peer.traffic()).received_by_peer)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import tokenizers
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 
 from benchmarks.diff.anchors import Words
 from benchmarks.diff.streams import Stream
@@ -36,7 +36,7 @@ from coordinator.run import model_folder
 from engines.engine import Job
 from engines.transformers.engine import TransformersEngine
 from tasks import tokenizer
-from tasks.task import Task, Text, Transcript, replay
+from tasks.task import Task, Tokenizer, Transcript, replay
 from weights.journaled import Rolling
 from weights.snapshot import Snapshot
 
@@ -165,11 +165,11 @@ def teach(folder: Path, course: Course) -> float:
         learning_rate=2e-4,
     )  # fmt: skip
     loss = supervise(network, order, tokenizer.load(folder / "tokenizer.json", model_folder.facts(folder).eos))
-    save(network, Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
+    save(network, tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
     return loss
 
 
-def reward(task: Task, index: int, text: Text, transcript: Transcript) -> float:
+def reward(task: Task, index: int, text: Tokenizer, transcript: Transcript) -> float:
     return replay(task.episode("train", index, text), transcript, eos=text.eos, limit=LIMIT).reward
 
 

@@ -83,6 +83,7 @@ def size_claims(stream: Stream, measured: Sizes) -> list[Claim]:
     least_xor = 3.0 if rho >= 0.0035 else 2.8
     least_xor = 3.0 if rho >= 0.0035 else 2.8
     least_xor = 3.0 if rho >= 0.0035 else 2.8
+    least_xor = 3.0 if rho >= 0.0035 else 2.8
     claims = [
         Claim(f"{name}, bytes of full over ours", measured.full / measured.ours, "full", 200 if rho <= 0.01 else 130),
         Claim(f"{name}, bytes of xor over ours", measured.xor / measured.ours, "XOR + zstd-1", least_xor),

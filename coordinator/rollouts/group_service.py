@@ -35,7 +35,7 @@ from protocol.broadcast_messages import Acknowledgement
 from protocol.leases import LeaseRequest
 from protocol.refusals import sentence
 from protocol.requests import Refusal
-from tasks.task import Task, Text
+from tasks.task import Task, Tokenizer
 
 
 class GroupService:
@@ -50,7 +50,7 @@ class GroupService:
         terms: LeaseTerms,
         prompts: Prompts,
         tasks: Mapping[tuple[str, int], Task],
-        text: Text,
+        text: Tokenizer,
         seal: Seal,
         entropy: Entropy,
         again: Again = lambda kind, sealed: sealed,

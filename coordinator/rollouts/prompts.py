@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tasks.task import Task, TaskFault, Text, prompt_of
+from tasks.task import Task, TaskFault, Tokenizer, prompt_of
 
 _ROUNDS = 4
 
@@ -33,7 +33,7 @@ class Prompts(Protocol):
 class TaskPrompts:
     """The train splits of one or more tasks, as one sequence without end."""
 
-    def __init__(self, tasks: Sequence[Task], text: Text, seed: int, room: int | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], text: Tokenizer, seed: int, room: int | None = None) -> None:
         """`room`: most tokens of a prompt, the model's context less the limit; None: the model states no context."""
         self._room = room
         self._tasks = list(tasks)

@@ -32,7 +32,7 @@ from protocol.leases import Lease, Received, SubmitResponse, VerdictsRequest
 from protocol.leases import VerdictsResponse as VerdictsAnswer
 from protocol.refusals import refusal, sentence
 from protocol.requests import Refusal
-from tasks.task import Task, Text
+from tasks.task import Task, Tokenizer
 
 log = structlog.get_logger("coordinator")
 
@@ -51,7 +51,7 @@ class SubmissionService:
         again: Again,
         spec: RunSpec,
         tasks: Mapping[tuple[str, int], Task],
-        text: Text,
+        text: Tokenizer,
     ) -> None:
         self._database = database
         self._leases = leases

@@ -28,7 +28,7 @@ from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
 from protocol.leases import Lease, Rollout, Submission
 from protocol.refusals import sentence
-from tasks.task import MOST_REWARD, InvalidTranscript, Score, Task, TaskFault, Text, Transcript, begun, replay
+from tasks.task import MOST_REWARD, InvalidTranscript, Score, Task, TaskFault, Tokenizer, Transcript, begun, replay
 
 MOST_GIVEN = 1 << 14
 """Tokens that an environment may give in one rollout."""
@@ -169,7 +169,7 @@ _EXAMINATIONS: tuple[tuple[str, Callable[[Rollout | Claimed, Lease, RunSpec], st
 )
 
 
-def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Text) -> list[Score] | Fault:
+def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Tokenizer) -> list[Score] | Fault:
     """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
 
     A Fault `task-score` is the task's, where the transcripts hold: it refuses nothing, and its sentence is for the
@@ -196,7 +196,7 @@ def scored(scores: Sequence[Score]) -> bool:
     return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
 
 
-def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Text) -> Score:
+def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Tokenizer) -> Score:
     episode = begun(task, "train", lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
 

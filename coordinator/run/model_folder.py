@@ -26,7 +26,7 @@ from runtime.child import ChildDied, ChildError
 from runtime.errors import LocalFault
 from tasks import registry
 from tasks import tokenizer as text
-from tasks.task import Task, Text
+from tasks.task import Task, Tokenizer
 from weights.errors import WeightsError
 
 ASSETS: Final = ("config.json", "tokenizer.json")
@@ -59,7 +59,7 @@ def facts(folder: Path) -> ModelFacts:
     return ModelFacts(eos=eos, vocabulary=vocabulary, assets=assets)
 
 
-def tokenizer(folder: Path, eos: int) -> Text:
+def tokenizer(folder: Path, eos: int) -> Tokenizer:
     """The folder's tokenizer. Raises `LocalFault`."""
     path = folder / "tokenizer.json"
     if not path.is_file():

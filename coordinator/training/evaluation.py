@@ -16,7 +16,7 @@ import structlog
 from coordinator.metrics.views import Evaluation
 from coordinator.rollouts.scorer import Scorer
 from engines.engine import Job, Sample
-from tasks.task import Task, TaskFault, Text, Transcript, begun, prompt_of, replay
+from tasks.task import Task, TaskFault, Tokenizer, Transcript, begun, prompt_of, replay
 
 log = structlog.get_logger("coordinator")
 
@@ -29,7 +29,7 @@ class EvaluationSet:
     """`limit`: most sampled tokens an answer. `prompts`: how many, at most the size of the held-out split."""
 
     task: Task
-    text: Text
+    text: Tokenizer
     limit: int
     prompts: int
 

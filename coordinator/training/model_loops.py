@@ -23,7 +23,7 @@ from coordinator.training.run_watch import Watch
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
 from coordinator.training.training_loop import Training, TrainingConfig
-from tasks.task import Text
+from tasks.task import Tokenizer
 
 
 class Learning:
@@ -33,7 +33,7 @@ class Learning:
     def __init__(
         self,
         run: Run,
-        text: Text,
+        text: Tokenizer,
         books: GroupService,
         publisher: Publisher,
         history: History,

@@ -31,7 +31,7 @@ from engines.rollout_state import RolloutState
 from engines.transformers import packed_linear
 from engines.transformers.kv_cache import growing_cache
 from tasks import registry
-from tasks.task import Text, sampled_mask
+from tasks.task import Tokenizer, sampled_mask
 from tasks.tokenizer import load as load_text
 from weights.diff import Change
 from weights.errors import BadSnapshot, WrongBase
@@ -63,7 +63,7 @@ class TransformersEngine:
         # 64-bit integer operations are incomplete on MPS.
         self._noise_device = torch.device("cpu") if self._device.type == "mps" else self._device
         self._live: _Live | None = None
-        self._texts: dict[int, Text] = {}
+        self._texts: dict[int, Tokenizer] = {}
 
     def load(self, model: Path, weights: Path) -> Loaded:
         """Raises EngineError (folder), weights.errors.BadSnapshot, StoreCorrupt."""
@@ -155,7 +155,7 @@ class TransformersEngine:
         self._live = live._replace(loaded=_loaded(live.model, rolling.root, rolling))
         return self._live.loaded
 
-    def _text(self, eos: int) -> Text:
+    def _text(self, eos: int) -> Tokenizer:
         if eos not in self._texts:
             self._texts[eos] = load_text(self._loaded().folder / "tokenizer.json", eos)
         return self._texts[eos]

@@ -75,7 +75,7 @@ class RolloutWorker:
         self._engine, self._follower, self._link, self._outbox = engine, follower, link, outbox
         self._outbox_relay, self._records, self._clock, self._run_state = outbox_relay, records, clock, run_state
         self._node, self._random, self._once = node, random.Random(seed), once
-        self._ahead = LeasePrefetch()
+        self._prefetch = LeasePrefetch()
         self._kept: Lease | None = None
         self._crowded = False
         """Whether the pause at hand is for a coordinator of which too many nodes ask."""
@@ -163,7 +163,7 @@ class RolloutWorker:
             context=self._engine.context,
         )  # fmt: skip
         self._clock.observe(lease.sent, asked, signed=True)
-        self._ahead.answered(asyncio.get_running_loop().time() - began)
+        self._prefetch.answered(asyncio.get_running_loop().time() - began)
         _log.debug("lease received", version=lease.version, lease=lease.id.hex())
         return lease
 
@@ -187,10 +187,10 @@ class RolloutWorker:
 
     async def _ask_ahead(self, current: LoadedVersion, done: asyncio.Event) -> Lease | None:
         """The second half of rule 1. Whatever comes in between, the next turn asks anyway."""
-        if self._once or self._ahead.wait is None:
+        if self._once or self._prefetch.wait is None:
             return None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._ahead.wait):
+            async with asyncio.timeout(self._prefetch.wait):
                 await done.wait()
                 return None
         if self._engine.wanted or self._run_state.idle or self._outbox.full or self._expired():
@@ -208,7 +208,7 @@ class RolloutWorker:
             began = asyncio.get_running_loop().time()
             try:
                 samples = await self._engine.generate(job_of(lease, spec.value))
-                self._ahead.generated(asyncio.get_running_loop().time() - began)
+                self._prefetch.generated(asyncio.get_running_loop().time() - began)
                 break
             except ChildError as error:
                 raise Stale(f"the engine cannot work for this lease: {error.message}") from error

@@ -30,9 +30,9 @@ SHELL_BREAK = re.compile(r"\s(?:\||\|\||&&|;|#|>|>>|2>|<|&)(?:\s|$)")
 LINK = re.compile(r"!?\[(?:[^\]\\]|\\.)*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
 
 
-def commands(line: str) -> Iterator[list[str]]:
+def commands(command_line: str) -> Iterator[list[str]]:
     """The words of each echo2 command in a line of code, the program's name first."""
-    for part in SHELL_BREAK.split(line):
+    for part in SHELL_BREAK.split(command_line):
         try:
             words = shlex.split(part)
         except ValueError:
@@ -49,8 +49,8 @@ def promised_commands() -> list[tuple[str, list[str]]]:
     return [
         (str(path.relative_to(ROOT)), words)
         for path in current_documents()
-        for line in code_lines(path.read_text())
-        for words in commands(line)
+        for text_line in code_lines(path.read_text())
+        for words in commands(text_line)
     ]
 
 
@@ -99,8 +99,8 @@ def test_every_make_target_in_the_documents_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: make {target}"
         for path in current_documents()
-        for line in code_lines(path.read_text())
-        for target in re.findall(r"(?:^|&& |; )make ([a-z][a-z0-9-]*)", line)
+        for text_line in code_lines(path.read_text())
+        for target in re.findall(r"(?:^|&& |; )make ([a-z][a-z0-9-]*)", text_line)
         if target not in targets
     ]
     assert not wrong, "\n".join(["", *wrong])
@@ -117,8 +117,8 @@ def test_every_benchmark_in_the_documents_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: benchmarks.{name}"
         for path in current_documents()
-        for line in code_lines(path.read_text())
-        for name in re.findall(r"-m benchmarks\.(\w+)", line)
+        for text_line in code_lines(path.read_text())
+        for name in re.findall(r"-m benchmarks\.(\w+)", text_line)
         if not any((ROOT / "benchmarks" / place).exists() for place in (f"{name}.py", f"{name}/__main__.py"))
     ]
     assert not wrong, "\n".join(["", *wrong])
@@ -127,12 +127,12 @@ def test_every_benchmark_in_the_documents_exists() -> None:
 def anchors(path: Path) -> set[str]:
     """The anchors that a Markdown reader gives to the headings, as GitHub does."""
     headings = re.findall(r"^#{1,6}\s+(.*?)\s*#*$", FENCE.sub("", path.read_text()), re.MULTILINE)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for heading in headings:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-        found[slug] = found.get(slug, -1) + 1
-    return {slug if n == 0 else f"{slug}-{n}" for slug, last in found.items() for n in range(last + 1)}
+        counts[slug] = counts.get(slug, -1) + 1
+    return {slug if n == 0 else f"{slug}-{n}" for slug, last in counts.items() for n in range(last + 1)}
 
 
 def broken(path: Path, link: str) -> bool:
@@ -157,9 +157,9 @@ def documented_keys(text: str, heading: str) -> set[str]:
     """The keys of all settings tables under the column `heading`."""
     keys: set[str] = set()
     inside = False
-    for line in text.splitlines():
-        first = line.split("|")[1].strip() if line.startswith("|") else ""
-        if not line.startswith("|") or first == heading:
+    for text_line in text.splitlines():
+        first = text_line.split("|")[1].strip() if text_line.startswith("|") else ""
+        if not text_line.startswith("|") or first == heading:
             inside = first == heading
         elif inside and not set(first) <= set(":- "):
             keys |= set(re.findall(r"`([\w.]+)`", first))
@@ -208,7 +208,7 @@ def an_app() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("command_line", "expected"),
     [
         ("echo2-node join --gpu auto <invite>", None),
         ("echo2-node join INVITE --no-dry-run", None),
@@ -225,14 +225,14 @@ def an_app() -> Any:
         ("echo2-node receipts list --strict", "no option --strict"),
     ],
 )
-def test_a_command_line_is_judged_as_the_program_would(line: str, expected: str | None) -> None:
-    (words,) = commands(line)
+def test_a_command_line_is_judged_as_the_program_would(command_line: str, expected: str | None) -> None:
+    (words,) = commands(command_line)
     assert complaint(words, an_app()) == expected
 
 
-@pytest.mark.parametrize("line", ["apt install echo2-node", "import echo2", "man echo2-node | less"])
-def test_what_is_no_echo2_command_is_left_alone(line: str) -> None:
-    assert list(commands(line)) == []
+@pytest.mark.parametrize("command_line", ["apt install echo2-node", "import echo2", "man echo2-node | less"])
+def test_what_is_no_echo2_command_is_left_alone(command_line: str) -> None:
+    assert list(commands(command_line)) == []
 
 
 def test_a_settings_table_is_read_by_its_first_column() -> None:

@@ -67,13 +67,13 @@ ALL = "\n".join(PAGES.values())
 
 def headed(words: str) -> dict[str, list[list[str]]]:
     """The rows of each table of which the first header is `words X`, by X."""
-    found: dict[str, list[list[str]]] = {}
+    sections: dict[str, list[list[str]]] = {}
     for header, *rows in tables(ALL):
         match = re.fullmatch(re.escape(words) + r" `?([\w.]+)`?", header[0])
         if match:
-            assert match[1] not in found, f"two tables of {match[1]}"
-            found[match[1]] = rows
-    return found
+            assert match[1] not in sections, f"two tables of {match[1]}"
+            sections[match[1]] = rows
+    return sections
 
 
 # --- structs ---------------------------------------------------------------------------------------------------------
@@ -91,14 +91,14 @@ def structs(module: ModuleType) -> list[type[msgspec.Struct]]:
 
 WIRE_MODULES = (authority, broadcast_messages, leases, requests, versions, discovery_messages)
 BASES = {"Wire", "Document"}
-LOCAL = {"Traffic", "Feed", "Fetched"}
+LOCAL = {"Traffic", "PeerTransfer", "FetchReport"}
 """Structs of these modules that never leave the process."""
 DESCRIBED = {
     type_.__name__: type_
     for module in (*WIRE_MODULES, documents, wire, network, envelope, invite)
     for type_ in structs(module)
     if type_.__name__ not in BASES | LOCAL
-} | {"State": checkpoint.State, "Base": checkpoint.Base, "LeaseEnd": verdicts.LeaseEnd}
+} | {"State": checkpoint.State, "Base": checkpoint.Base, "LeaseOutcome": verdicts.LeaseOutcome}
 
 
 def power(number: int) -> str:
@@ -203,7 +203,7 @@ def method_row(method: methods.Method[Any, Any]) -> list[str]:
     request, answer = method.request.said, method.answer.said
     if method.sealed:
         body = "an empty body" if answer == "empty" else answer
-        request, answer = f"sealed Request of {request}", f"Answer of {body}"
+        request, answer = f"sealed Request of {request}", f"Response of {body}"
     limit = spelled_bytes(method.limit)
     if method.at_coordinator is not None:
         limit += f", {spelled_bytes(method.at_coordinator)} at the coordinator"
@@ -244,9 +244,9 @@ def columns(*schemas: str) -> dict[str, list[str]]:
         for schema in schemas:
             database.executescript(schema)
         names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        found = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")] for name in names}
+        column_names = {name: [row[1] for row in database.execute(f"PRAGMA table_info({name})")] for name in names}
     database.close()
-    return found
+    return column_names
 
 
 @pytest.mark.parametrize(
@@ -371,12 +371,14 @@ def test_a_stated_number_is_that_of_the_code(what: str) -> None:
 
 def examples() -> dict[str, dict[str, str]]:
     """name -> its `name = value` lines; a line that begins with spaces goes on with the one before."""
-    found: dict[str, dict[str, str]] = {}
+    examples_read: dict[str, dict[str, str]] = {}
     for name, body in re.findall(r"^```text example ([\w-]+)\n(.*?)^```", ALL, re.MULTILINE | re.DOTALL):
         body = re.sub(r"\n +", "", body)
-        assert name not in found, f"two examples {name}"
-        found[name] = dict(line.split(" = ", 1) for line in re.sub(r" += ", " = ", body).splitlines() if " = " in line)
-    return found
+        assert name not in examples_read, f"two examples {name}"
+        examples_read[name] = dict(
+            text_line.split(" = ", 1) for text_line in re.sub(r" += ", " = ", body).splitlines() if " = " in text_line
+        )
+    return examples_read
 
 
 def envelope_example() -> dict[str, str]:
@@ -545,7 +547,7 @@ def cost_example() -> dict[str, str]:
 
 def tasks_example() -> dict[str, str]:
     """Question and answer of the places that the page names; a guess has its secret for an answer."""
-    found = {}
+    episodes = {}
     for place in examples()["tasks"]:
         name, version, split, index = place.split()
         task: Any = registry.get(name, int(version))
@@ -554,8 +556,8 @@ def tasks_example() -> dict[str, str]:
         else:
             low, high, secret = task.bounds(split, int(index))
             question, answer = f"guess {low}-{high}>", str(secret)
-        found[place] = f"{json.dumps(question)} {json.dumps(answer)}"
-    return found
+        episodes[place] = f"{json.dumps(question)} {json.dumps(answer)}"
+    return episodes
 
 
 def weight_example() -> dict[str, str]:

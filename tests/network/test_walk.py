@@ -28,13 +28,13 @@ ROOT = str(Path(__file__).parents[2]) + "/"
 
 def callers() -> list[str]:
     """Our functions that wait for the one that calls this, the last one first."""
-    found, frame = [], sys._getframe(2)
+    frames, frame = [], sys._getframe(2)
     while frame is not None:
         place = frame.f_code.co_filename.removeprefix(ROOT)
         if place.startswith(OURS):
-            found.append(frame.f_code.co_qualname)
+            frames.append(frame.f_code.co_qualname)
         frame = frame.f_back  # type: ignore[assignment]
-    return found
+    return frames
 
 
 async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches(
@@ -70,14 +70,19 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
             await network.host.ready()
             await source.share(manifest, tmp_path / "payload")
             await network.links.dial(await source.addresses())
-            held = await payloads.get(edge_of(manifest))
+            path = await payloads.get(edge_of(manifest))
             task.cancel()
-    assert held.read_bytes() == (tmp_path / "payload").read_bytes()
+    assert path.read_bytes() == (tmp_path / "payload").read_bytes()
     assert walks == [
-        ["Payloads.get"],
-        ["Ways.fetch"],
-        ["Broadcast._download", "Broadcast.fetch", "TrioThread.call.<locals>.runner", "TrioThread.run.<locals>.thread"],
-    ], "the callers of Ways.fetch, of TrioThread.call, and on trio of Download.run"
+        ["PayloadFetcher.get"],
+        ["FailoverNetwork.fetch"],
+        [
+            "ChunkExchange._download",
+            "ChunkExchange.fetch",
+            "TrioThread.call.<locals>.runner",
+            "TrioThread.run.<locals>.thread",
+        ],
+    ], "the callers of FailoverNetwork.fetch, of TrioThread.call, and on trio of Download.run"
 
 
 def edge_of(manifest: Manifest) -> Verified[Edge]:

@@ -85,11 +85,11 @@ DIRECT, RELAY = f"/ip4/192.0.2.7/tcp/4310/p2p/{PEER}", "/dns4/relay.example/tcp/
 def test_an_address_is_read(
     text: str, route: str, peers: list[str], relay: str | None, host: str, port: int | None, url: str | None
 ) -> None:
-    found = parse(text)
-    assert (found.route, found.peers, found.relay, found.host, found.port, found.https_url) == (
+    parsed = parse(text)
+    assert (parsed.route, parsed.peers, parsed.relay, parsed.host, parsed.port, parsed.https_url) == (
         route, peers, relay, host, port, url,
     )  # fmt: skip
-    assert (found.peer, found.text, address_of(text)) == (peers[-1] if peers else "", text, found)
+    assert (parsed.peer, parsed.text, address_of(text)) == (peers[-1] if peers else "", text, parsed)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_addresses_are_written_as_they_are_read() -> None:
 
 def test_no_other_module_parses_a_multiaddress() -> None:
     """Neither at a slash that parts components nor at the name of one; `NOT_ADDRESSES` part other texts at a slash."""
-    found = []
+    parsing = []
     for path in sorted(path for package in ("p2p", "node", "coordinator") for path in (ROOT / package).rglob("*.py")):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -147,7 +147,7 @@ def test_no_other_module_parses_a_multiaddress() -> None:
                 continue
             at = str(call.args[0].value)
             if COMPONENT.search(at) or (at == "/" and str(path) not in NOT_ADDRESSES):
-                found.append(f"{path}:{call.lineno}: {call.func.attr}({at!r})")
-    wrong = [one for one in found if not one.startswith(f"{multiaddr.__file__}:")]
+                parsing.append(f"{path}:{call.lineno}: {call.func.attr}({at!r})")
+    wrong = [one for one in parsing if not one.startswith(f"{multiaddr.__file__}:")]
     assert not wrong, wrong
-    assert found, "the search found not even the parser"
+    assert parsing, "the search found not even the parser"

@@ -23,12 +23,12 @@ from coordinator.run.setup import Run
 from coordinator.training.model_processes import Learner
 from engines.engine import Job, Loaded, Sample, SampleScore
 from engines.messages import PackedSample
-from p2p.envelope import peek
+from p2p.envelope import decode_unverified
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Network
 from p2p.peer.peer import Peer
 from p2p.wire_types import decode, encode
-from protocol.leases import Lease, LeaseAsk, Rollout, Segment, Submission
+from protocol.leases import Lease, LeaseRequest, Rollout, Segment, Submission
 from runtime.child import ChildError
 from tests.support.fake_coordinator import until
 from weights.store import Store
@@ -136,11 +136,11 @@ async def _volunteer(coordinator: Coordinator) -> None:
         latest, now = coordinator.publisher.latest, int(wall() * 1000)
         assert latest is not None
         engine = f"{coordinator.books.terms.engines[0]}/cpu"
-        ask = LeaseAsk(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
+        ask = LeaseRequest(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
         answer = coordinator.books.lease(NODE, ask, now)
         if isinstance(answer, bytes):
-            lease = decode(peek(answer).payload, Lease)
-            coordinator.books.intake.submit(NODE, encode(made_up(lease, chance)), now + 1)
+            lease = decode(decode_unverified(answer).payload, Lease)
+            coordinator.books.submissions.submit(NODE, encode(made_up(lease, chance)), now + 1)
             coordinator.learning.arrived.set()
         await anyio.sleep(0.1)
 

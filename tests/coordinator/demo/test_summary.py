@@ -59,10 +59,10 @@ def test_a_shortcoming_is_one_sentence(flaw: str, case: tuple[dict[str, object],
 
 
 def test_the_ways_are_told_where_one_was_not_the_plain_one_and_must_be_those_asked_for() -> None:
-    first, second, *others = [msgspec.structs.replace(node, way="direct") for node in pictures.FINISHED.nodes]
+    first, second, *others = [msgspec.structs.replace(node, route="direct") for node in pictures.FINISHED.nodes]
     assert "relay" not in "\n".join(summary(changed(nodes=[first, second, *others]), 1.0))
     behind = msgspec.structs.replace(first, reached="relay")
-    narrow = msgspec.structs.replace(second, way="https")
+    narrow = msgspec.structs.replace(second, route="https")
     mixed = changed(nodes=[behind, narrow, *others], relayed_bytes=12_345)
     told = "\n".join(summary(mixed, 1.0))
     assert f"{first.name} over libp2p; has no open port" in told

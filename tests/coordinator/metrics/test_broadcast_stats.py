@@ -24,8 +24,10 @@ def sender(peer: str, nbytes: int, began: int, ended: int) -> TransferSource:
     return TransferSource(peer=peer, nbytes=nbytes, began=began, ended=ended)
 
 
-def acknowledgement(version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[TransferSource] | None = None,
-         **changes: int) -> Acknowledgement:  # fmt: skip
+def acknowledgement(
+    version: int = 1, *, heard: int = 0, complete: int = 0, applied: int = 0, by: list[TransferSource] | None = None,
+    **changes: int,
+) -> Acknowledgement:  # fmt: skip
     """An acknowledgement; times in ms ago."""
     taken = [PayloadTransfer(payload_hash=bytes(32), took=heard - complete, senders=by)] if by else []
     fields = {"era": 1, "version": version, "heard": heard, "complete": complete, "applied": applied} | changes
@@ -141,7 +143,9 @@ def test_what_came_in_several_payloads_is_one_feed_a_peer_and_nobody_feeds_itsel
     message = Acknowledgement(
         era=1, version=1, heard=900, complete=100, applied=0,
         taken=[
-            PayloadTransfer(payload_hash=bytes(32), took=400, senders=[sender("s", 5, 900, 500), sender("a", 9, 900, 1)]),
+            PayloadTransfer(
+                payload_hash=bytes(32), took=400, senders=[sender("s", 5, 900, 500), sender("a", 9, 900, 1)]
+            ),
             PayloadTransfer(payload_hash=b"1" * 32, took=400, senders=[sender("idle", 0, 900, 1)]),
             PayloadTransfer(payload_hash=b"2" * 32, took=400, senders=[sender("s", 7, 500, 100)]),
         ],

@@ -35,9 +35,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     scan = chunks.scan
 
     def counted(file: Any, size: int) -> tuple[list[bytes], bytes, int]:
-        found = scan(file, size)
-        nbytes.append(found[2])
-        return found
+        manifest = scan(file, size)
+        nbytes.append(manifest[2])
+        return manifest
 
     for module in (chunks, open_files):
         monkeypatch.setattr(module, "scan", counted)
@@ -53,23 +53,23 @@ def as_written(one: Export) -> Export:
 async def test_what_the_learner_has_hashed_is_read_no_more(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
-    made = as_written(export(tmp_path, 0, None))
+    exported = as_written(export(tmp_path, 0, None))
     read.clear()
     with publishing(tmp_path) as (publisher, _):
-        await publisher.publish(1, 0, made)
+        await publisher.publish(1, 0, exported)
         assert read == []
         (edge,) = publisher.payloads()
-    found = chunks.manifest_of(Path(made.edges[0].payload))
-    assert (edge.payload_hash, edge.length, edge.chunk_root) == (found.hash, found.length, found.chunk_root)
+    manifest = chunks.manifest_of(Path(exported.edges[0].payload))
+    assert (edge.payload_hash, edge.length, edge.chunk_root) == (manifest.hash, manifest.length, manifest.chunk_root)
     assert [payload.read(0) for payload in shared] != [None]
 
 
 async def test_what_nobody_has_hashed_is_read_once_before_it_is_signed(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
-    made = export(tmp_path, 0, None)
+    exported = export(tmp_path, 0, None)
     with publishing(tmp_path) as (publisher, _):
-        await publisher.publish(1, 0, made)
+        await publisher.publish(1, 0, exported)
         assert read == [edge.length for edge in publisher.payloads()]
         assert [payload.read(0) is not None for payload in shared] == [True]
 
@@ -78,13 +78,13 @@ async def test_a_file_that_the_store_had_already_is_read_before_it_is_shared(
     tmp_path: Path, shared: list[PayloadFile], read: list[int]
 ) -> None:
     """As after a crash between the file and the record of its version: it is not the file that the learner wrote."""
-    made = as_written(export(tmp_path, 0, None))
-    manifest = made.edges[0].hashed
+    exported = as_written(export(tmp_path, 0, None))
+    manifest = exported.edges[0].hashed
     assert isinstance(manifest, HashedManifest)
     with publishing(tmp_path) as (publisher, store):
-        shutil.copy(made.edges[0].payload, store.scratch("earlier"))
+        shutil.copy(exported.edges[0].payload, store.scratch("earlier"))
         store.put_payload(1, 0, manifest.hash, store.scratch("earlier"))
         read.clear()
-        await publisher.publish(1, 0, made)
+        await publisher.publish(1, 0, exported)
     assert read == [manifest.length]
     assert len(shared) == 1

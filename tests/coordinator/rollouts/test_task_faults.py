@@ -12,7 +12,7 @@ from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import SampleScore
 from protocol.leases import Lease
 from tasks.arithmetic import REVERSE
-from tasks.task import Episode, Score, Split, Task, Text
+from tasks.task import Episode, Score, Split, Task, Tokenizer
 from tests.support import group_world
 from tests.support.group_world import World, group, honest_scores
 
@@ -49,13 +49,13 @@ class BentTask:
     def size(self, split: Split) -> int:
         return REVERSE.size(split)
 
-    def episode(self, split: Split, index: int, text: Text) -> BentEpisode:
+    def episode(self, split: Split, index: int, text: Tokenizer) -> BentEpisode:
         self._next += 1
         return BentEpisode(
             REVERSE.episode(split, index, text), self._scores[(self._next - 1) % len(self._scores)], self._reply
         )
 
-    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+    def demonstration(self, split: Split, index: int, text: Tokenizer, seed: int, noise: float) -> Sequence[int]:
         return REVERSE.demonstration(split, index, text, seed, noise)
 
 
@@ -192,13 +192,13 @@ class Gaps:
     def size(self, split: Split) -> int:
         return REVERSE.size(split)
 
-    def episode(self, split: Split, index: int, text: Text) -> Episode:
+    def episode(self, split: Split, index: int, text: Tokenizer) -> Episode:
         self.asked += 1
         if self._missing(self.asked - 1):
             raise SystemExit("no such row")
         return REVERSE.episode(split, index, text)
 
-    def demonstration(self, split: Split, index: int, text: Text, seed: int, noise: float) -> Sequence[int]:
+    def demonstration(self, split: Split, index: int, text: Tokenizer, seed: int, noise: float) -> Sequence[int]:
         return REVERSE.demonstration(split, index, text, seed, noise)
 
 

@@ -233,7 +233,9 @@ LIES: dict[str, tuple[Lie, type[Exception]]] = {
     "mix-and-match: another Version than the Head names": (_other_version(6, root=b"x" * 32), Mismatch),
     "mix-and-match: a Version of another number": (_named(lambda o: o.version(7), 6), Mismatch),
     "mix-and-match: a Version of another era": (_named(lambda o: o.version(6, era=2), 6), Mismatch),
-    "mix-and-match: a second Version with the number held": (_named(lambda o: o.version(5, root=b"x" * 32), 5), Mismatch),
+    "mix-and-match: a second Version with the number held": (
+        _named(lambda o: o.version(5, root=b"x" * 32), 5), Mismatch
+    ),
     "two Heads with one sequence": (_head_of(5, 50, step=99), Mismatch),
     "a Head that lives a millisecond too long": (_head_of(6, 60, expires=NOW + HEAD_LIFE + 1), TooFarAhead),
     "a Head from the future": (

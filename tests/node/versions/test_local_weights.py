@@ -128,8 +128,9 @@ def chain_of(folder: Path, count: int) -> tuple[list[tuple[Verified[Edge], Path]
 
 def _edge(payload: Payload, version: int) -> Verified[Edge]:
     edge = Edge(
-        era=1, base=version - 1 if payload.base_root else None, base_root=payload.base_root, version=version, root=payload.root,
-        codec=payload.codec, payload_hash=payload.hash, length=payload.length, chunk_size=1 << 14, chunk_root=bytes(32),
+        era=1, base=version - 1 if payload.base_root else None, base_root=payload.base_root, version=version,
+        root=payload.root, codec=payload.codec, payload_hash=payload.hash, length=payload.length, chunk_size=1 << 14,
+        chunk_root=bytes(32),
     )  # fmt: skip
     return verify_named(edge.to_bytes(), document_hash(edge.to_bytes()), Edge.from_bytes)
 

@@ -75,11 +75,11 @@ async def passed(transport) -> int:
 
 
 async def holders(transport) -> list[str]:
-    return transport._relay.book.holders(trio.current_time())
+    return transport._relay.table.holders(trio.current_time())
 
 
 async def end_of_reservation(transport) -> float:
-    [(end, _)] = transport._relay.book._held.values()
+    [(end, _)] = transport._relay.table._reservations.values()
     return end
 
 

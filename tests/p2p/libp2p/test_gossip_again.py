@@ -37,7 +37,7 @@ class Ear:
 async def test_a_head_that_is_replayed_as_gossip_under_new_ids_is_heard_and_passed_on_once() -> None:
     """Row l. On 439044d the third in this line hears it each of five times."""
     stranger, middle, last = Ear(), Ear(), Ear()
-    async with running(stranger.listen(), middle.listen(), last.listen(), line=True):
+    async with running(stranger.listen(), middle.listen(), last.listen(), chained=True):
         number = 0
         while not last.heard:  # until all know of each other
             number += 1

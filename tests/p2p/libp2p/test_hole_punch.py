@@ -39,7 +39,7 @@ async def test_a_relayed_connection_becomes_a_direct_one_and_the_relayed_one_goe
 
 
 async def _circuits(transport) -> int:
-    return transport._relay.book.circuits
+    return transport._relay.table.circuits
 
 
 async def test_where_no_direct_way_is_found_the_relayed_one_stays(monkeypatch):

@@ -76,11 +76,11 @@ def unpatched_stream_class() -> Any:
 def test_1_the_other_end_s_address_is_known_over_ipv6_too(name: tuple[Any, ...], expected: tuple[str, int]) -> None:
     socket = SimpleNamespace(getpeername=lambda: name)
     patch_streams()
-    found = {}
+    addresses = {}
     for kind in (unpatched_stream_class(), libp2p.io.trio.TrioTCPStream):
         stream = kind(SimpleNamespace(socket=socket))
-        found[kind] = stream.get_remote_address()
-    upstream, ours = found.values()
+        addresses[kind] = stream.get_remote_address()
+    upstream, ours = addresses.values()
     assert ours == expected
     assert upstream == (expected if len(name) == 2 else None)
 
@@ -240,14 +240,14 @@ OUR_OWN = {"arrived", "doubled", "fault", "shield"}
 
 
 def test_no_other_module_of_the_transport_replaces_anything_in_an_object_of_another() -> None:
-    found = {}
+    assigned_by = {}
     for path in (ROOT / "p2p").rglob("*.py"):
         text = path.read_text()
         assigned = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
-        found[str(path)] = {
+        assigned_by[str(path)] = {
             node.attr for node in assigned
             if re.search(r"^(from|import) libp2p\b", text, re.MULTILINE)
             and isinstance(node.ctx, ast.Store) and not (isinstance(node.value, ast.Name) and node.value.id == "self")
         }  # fmt: skip
-    assert {"_notify", "counter", "get_remote_address"} <= found.pop(patches.__file__)
-    assert set().union(*found.values()) <= OUR_OWN
+    assert {"_notify", "counter", "get_remote_address"} <= assigned_by.pop(patches.__file__)
+    assert set().union(*assigned_by.values()) <= OUR_OWN

@@ -154,7 +154,7 @@ async def test_malformed_gossip_does_not_end_the_host(garbage):
     a.serve("echo", echo, limit=100)
     for peer in (a, c):
         peer.subscribe("heads", hear)
-    async with running(a, b, c, line=False):
+    async with running(a, b, c, chained=False):
 
         async def send_garbage(transport) -> None:
             for protocol in ("/meshsub/1.2.0", "/meshsub/1.1.0", "/meshsub/1.0.0"):
@@ -181,7 +181,7 @@ async def test_gossip_of_a_head_reaches_three_peers_along_a_line():
             return True
 
         peer.subscribe("heads", hear)
-    async with running(*peers, line=True):
+    async with running(*peers, chained=True):
         await publish_until(all_heard, peers[0])
     for messages in heard.values():
         assert len(messages) == len(set(messages))
@@ -240,9 +240,9 @@ async def test_a_frame_over_the_limit_is_refused_before_it_is_read():
 async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     a, b, c = new_peer(), new_peer(), new_peer()
-    async with running(a, b, c, line=True):
+    async with running(a, b, c, chained=True):
         await a.share(manifest, tmp_path / "a")
-        await asyncio.gather(b.fetch(manifest, tmp_path / "b", last=a.peer_id), c.fetch(manifest, tmp_path / "c"))
+        await asyncio.gather(b.fetch(manifest, tmp_path / "b", fallback=a.peer_id), c.fetch(manifest, tmp_path / "c"))
         assert (await c.traffic()).received_by_peer == {b.peer_id: 8 * MB}
     assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
 
@@ -250,7 +250,7 @@ async def test_a_payload_reaches_a_peer_through_one_in_the_middle(tmp_path):
 async def test_a_blocked_asyncio_loop_does_not_stop_chunks(tmp_path):
     manifest = payload_file(tmp_path / "a", 8 * MB)
     a, b, c = new_peer(), new_peer(), new_peer()
-    async with running(a, b, c, line=True):
+    async with running(a, b, c, chained=True):
         await a.share(manifest, tmp_path / "a")
         fetches = [asyncio.create_task(peer.fetch(manifest, tmp_path / name)) for peer, name in ((b, "b"), (c, "c"))]
         await asyncio.sleep(0)

@@ -312,7 +312,7 @@ from weights.codec import frames as codec
 with codec.using(None):
     old = np.arange(1000, dtype=np.uint16)
     kind, body = codec.encode("BF16", old, old ^ (old == 7))
-    codec.decode("BF16", kind, memoryview(body), old, 1000).onto(old)
+    codec.decode("BF16", kind, memoryview(body), old, 1000).apply_to_copy(old)
 assert not {"numba", "llvmlite"} & set(sys.modules)
 """
 
