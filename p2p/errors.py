@@ -1,21 +1,21 @@
 """Errors of the network plane, named for the side at fault.
 
 P2PError
-├── PeerFault          the other side sent what no honest peer sends: charge it, drop it
+├── PeerFault          the other side sent something that no honest peer sends: charge it, drop it
 │   ├── Malformed      bytes that do not decode, or exceed a bound
-│   │   └── TooLong    a frame longer than its reader takes
-│   ├── BadSignature   a document not signed by whom it must be
+│   │   └── TooLong    a frame longer than its reader accepts
+│   ├── BadSignature   a document that lacks the signatures its role requires
 │   ├── BadChunk       a chunk whose proof does not lead to the signed root
-│   └── WrongIdentity  the other end of a connection shows another key than the one that was pinned
-├── Unreachable        nobody's fault: no route, reset, timeout; worth another try
-│   └── Declined       the other side is there, and does not answer this: it does not know the question
-│       └── Busy       it has too much to do just now, and may be asked again soon
-├── Exhausted          nobody's fault: this process has no descriptor left; worth another try
-├── Stale              an authentic document older than what is held (rollback, replay, expiry)
-└── LocalFault         this machine's fault (a runtime.errors.LocalFault): key file, port, permission
+│   └── WrongIdentity  the other end of a connection has another key than the pinned one
+├── Unreachable        neither side's fault: no route, reset, timeout; retry
+│   └── Declined       the other side is connected, but has no such method
+│       └── Busy       the other side is overloaded; retry soon
+├── Exhausted          neither side's fault: this process has no free file descriptor; retry
+├── Stale              an authentic document older than the one already accepted (rollback, replay, expiry)
+└── LocalNetworkFault  this machine's fault (a runtime.errors.LocalFault): key file, port, permission
 """
 
-from runtime import errors
+from runtime.errors import LocalFault
 
 
 class P2PError(Exception):
@@ -31,11 +31,11 @@ class Malformed(PeerFault):
 
 
 class TooLong(Malformed):
-    """A frame longer than its reader takes, refused before it was read."""
+    """A frame longer than its reader accepts, refused before it was read."""
 
 
 class BadSignature(PeerFault):
-    """A document without the signatures its role requires."""
+    """A document without the signatures that its role requires."""
 
 
 class BadChunk(PeerFault):
@@ -43,7 +43,7 @@ class BadChunk(PeerFault):
 
 
 class WrongIdentity(PeerFault):
-    """Whoever answers holds another key than the one that was pinned."""
+    """The peer that answers holds another key than the pinned one."""
 
 
 class Unreachable(P2PError):
@@ -51,20 +51,20 @@ class Unreachable(P2PError):
 
 
 class Declined(Unreachable):
-    """The other side is there, and does not answer this."""
+    """The other side is connected, but does not answer this method."""
 
 
 class Busy(Declined):
-    """Too much is to be done just now. A handler that raises it has its asker told so."""
+    """The other side is overloaded. A handler raises it to have the requester told so."""
 
 
 class Exhausted(P2PError):
-    """This process, or the machine, has no descriptor left for now."""
+    """This process, or the machine, has no free file descriptor for now."""
 
 
 class Stale(P2PError):
-    """An authentic document that is older than one already held, or expired."""
+    """An authentic document that is older than one already accepted, or expired."""
 
 
-class LocalFault(P2PError, errors.LocalFault):
-    """Something on this machine must be put right before it can take part in the network."""
+class LocalNetworkFault(P2PError, LocalFault):
+    """An operator must put something on this machine right before it can join the network."""

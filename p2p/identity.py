@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from runtime.files import syncing
 
 # libp2p: an identity multihash (0x00, 36 bytes) of the protobuf {type: Ed25519, data: 32 bytes}.
@@ -52,7 +52,7 @@ def public_key(peer: str) -> bytes:
 
 
 def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, passphrase: str | None = None) -> None:
-    """Write a new key file, mode 0600, durable. Raises `LocalFault` when it exists or cannot be written."""
+    """Write a new key file, mode 0600, durable. Raises `LocalNetworkFault` when it exists or cannot be written."""
     encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if passphrase:
         encryption = serialization.BestAvailableEncryption(passphrase.encode())
@@ -72,39 +72,39 @@ def write_key(path: Path, key: Ed25519PrivateKey | EllipticCurvePrivateKey, pass
         with suppress(OSError):
             draft.unlink()
         if isinstance(error, FileExistsError) and path.exists():
-            raise LocalFault(f"key file {path} exists: it is never overwritten; move it away first") from error
-        raise LocalFault(f"cannot write key file {path}: {error.strerror}") from error
+            raise LocalNetworkFault(f"key file {path} exists: it is never overwritten; move it away first") from error
+        raise LocalNetworkFault(f"cannot write key file {path}: {error.strerror}") from error
 
 
 def load_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:
-    """Read a key file. Raises `LocalFault` with the fix: missing, too open, not a key, wrong passphrase."""
+    """Read a key file. Raises `LocalNetworkFault` with the fix: missing, too open, not a key, wrong passphrase."""
     key = load_any_key(path, passphrase)
     if not isinstance(key, Ed25519PrivateKey):
-        raise LocalFault(f"key file {path} holds no Ed25519 key")
+        raise LocalNetworkFault(f"key file {path} holds no Ed25519 key")
     return key
 
 
 def load_any_key(path: Path, passphrase: str | None = None) -> PrivateKeyTypes:
-    """Read a key file of any kind, under rule 1. Raises `LocalFault` as `load_key` does."""
+    """Read a key file of any kind, under rule 1. Raises `LocalNetworkFault` as `load_key` does."""
     try:
         status = path.stat()
         pem = path.read_bytes()
     except FileNotFoundError as error:
-        raise LocalFault(f"no key file at {path}") from error
+        raise LocalNetworkFault(f"no key file at {path}") from error
     except OSError as error:
-        raise LocalFault(f"cannot read key file {path}: {error.strerror}") from error
+        raise LocalNetworkFault(f"cannot read key file {path}: {error.strerror}") from error
     if stat.S_IMODE(status.st_mode) & 0o077:
-        raise LocalFault(f"key file {path} is open to others: run chmod 600 {path}")
+        raise LocalNetworkFault(f"key file {path} is open to others: run chmod 600 {path}")
     if status.st_uid != os.geteuid():
-        raise LocalFault(f"key file {path} belongs to another user: run chown {os.geteuid()} {path}")
+        raise LocalNetworkFault(f"key file {path} belongs to another user: run chown {os.geteuid()} {path}")
     try:
         return serialization.load_pem_private_key(pem, passphrase.encode() if passphrase else None)
     except TypeError as error:
         fix = "needs a passphrase: set ECHO2_KEY_PASSPHRASE" if "not given" in str(error) else "takes no passphrase"
-        raise LocalFault(f"key file {path} {fix}") from error
+        raise LocalNetworkFault(f"key file {path} {fix}") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         reason = "the passphrase is wrong, or it is damaged" if passphrase else "it is no PEM key"
-        raise LocalFault(f"key file {path} cannot be read: {reason}") from error
+        raise LocalNetworkFault(f"key file {path} cannot be read: {reason}") from error
 
 
 def load_or_create_key(path: Path, passphrase: str | None = None) -> Ed25519PrivateKey:

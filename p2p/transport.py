@@ -51,7 +51,7 @@ class Transport(Protocol):
 
     async def run(self, listening: Callable[[], None]) -> None:
         """Serve until cancelled; `listening` is called once this peer can dial and be dialled. Every handler is
-        registered before. Raises `LocalFault` (port taken, library missing)."""
+        registered before. Raises `LocalNetworkFault` (port taken, library missing)."""
 
     def addresses(self) -> list[str]:
         """Multiaddresses under which this peer can be dialled, each ending in /p2p/<peer id>."""

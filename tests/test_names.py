@@ -19,7 +19,7 @@ PACKAGES = ("runtime", "protocol", "p2p", "weights", "tasks", "engines", "node",
 SAME_MODULES = {"errors", "cli", "main", "daemon", "config", "messages", "registry", "engine", "transport"}
 """The same thing in each package that has one."""
 PYTHONS_OWN = {"__init__", "__main__"}
-SAME_CLASSES = {"LocalFault": "p2p's is both a P2PError and the LocalFault of runtime, so that callers catch either"}
+SAME_CLASSES: dict[str, str] = {}
 """Class -> why two classes bear this name."""
 BANNED = {"held", "way", "turn", "line", "made", "found", "book", "over"}
 

@@ -6,7 +6,7 @@ Rules
 1. The checksum is the first four bytes of SHA-256("echo2/invite" || format || MessagePack): it catches a slip of
    copying, and nothing else. Authority comes from `root_hash`, which pins the first sealed Root.
 2. Whitespace inside and around is dropped, because mail programs wrap long lines.
-3. Whatever is wrong is said in one sentence with the fix, as `LocalFault`: the string is the user's own input.
+3. Whatever is wrong is said in one sentence with the fix, as `LocalNetworkFault`: the string is the user's own input.
 4. Format 2 is written, formats 1 and 2 are read. Format 1 is MessagePack of `Invite`. Format 2 is MessagePack of
    `_Short`: multiaddresses in binary form, the coordinator's peer id and each host once. It is not deflated: the bytes
    of deflate differ from one library to another, and would save no more.
@@ -23,7 +23,7 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.identity import peer_id, public_key
 from p2p.multiaddr import address_of, pack, peer_of, unpack
 from p2p.wire_types import Address, Hash
@@ -66,27 +66,33 @@ class Invite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Read an invite. Raises `LocalFault` with the fix."""
+        """Read an invite. Raises `LocalNetworkFault` with the fix."""
         text = "".join(text[: 2 * LONGEST].split())
         if not text.startswith(PREFIX):
-            raise LocalFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
+            raise LocalNetworkFault(f"this is no invite: one begins with {PREFIX!r}; ask the operator for it")
         if len(text) > LONGEST:
-            raise LocalFault("the invite is too long: copy it again, and nothing beside it")
+            raise LocalNetworkFault("the invite is too long: copy it again, and nothing beside it")
         try:
             raw = base58.b58decode(text.removeprefix(PREFIX))
         except ValueError as error:
-            raise LocalFault("the invite is damaged (a character that cannot be in it): copy it again") from error
+            raise LocalNetworkFault(
+                "the invite is damaged (a character that cannot be in it): copy it again"
+            ) from error
         content, checksum = raw[:-_CHECKSUM], raw[-_CHECKSUM:]
         if not content or checksum != _checksum(content):
-            raise LocalFault("the invite is damaged (its checksum does not fit): copy it again, whole")
+            raise LocalNetworkFault("the invite is damaged (its checksum does not fit): copy it again, whole")
         if content[0] not in (_FIRST, FORMAT):
-            raise LocalFault(f"the invite has format {content[0]}, which this version does not know: update echo2")
+            raise LocalNetworkFault(
+                f"the invite has format {content[0]}, which this version does not know: update echo2"
+            )
         try:
             if content[0] == _FIRST:
                 return msgspec.msgpack.decode(content[1:], type=cls)
             return msgspec.convert(_lengthened(msgspec.msgpack.decode(content[1:], type=_Short)), cls)
         except (msgspec.MsgspecError, ValueError, LookupError, RecursionError, Malformed) as error:
-            raise LocalFault("the invite was made by a faulty program: ask the operator for a new one") from error
+            raise LocalNetworkFault(
+                "the invite was made by a faulty program: ask the operator for a new one"
+            ) from error
 
 
 class _Short(msgspec.Struct, frozen=True, array_like=True):

@@ -22,7 +22,7 @@ from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from p2p.discovery.invite import Invite
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.multiaddr import address_of
 
 log = logging.getLogger("p2p")
@@ -85,7 +85,7 @@ def private(addresses: Sequence[str]) -> dict[str, int]:
 
 
 async def announce(nearby: Announcement, hosts: Mapping[str, int]) -> None:
-    """Until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises `LocalFault`."""
+    """Until cancelled. `hosts`: IP addresses of this machine, each with its port. Raises `LocalNetworkFault`."""
     addresses = [ipaddress.ip_address(host).packed for host in hosts]
     short = nearby.invite.run.hex()[:12]
     info = AsyncServiceInfo(
@@ -95,7 +95,7 @@ async def announce(nearby: Announcement, hosts: Mapping[str, int]) -> None:
     try:
         zeroconf = AsyncZeroconf(interfaces=list(hosts))
     except OSError as error:
-        raise LocalFault(f"nothing is announced on the local network: {error.strerror or error}") from error
+        raise LocalNetworkFault(f"nothing is announced on the local network: {error.strerror or error}") from error
     try:
         await zeroconf.async_register_service(info, allow_name_change=True)
         await asyncio.get_running_loop().create_future()
@@ -110,7 +110,7 @@ async def _farewell(zeroconf: AsyncZeroconf) -> None:
 
 async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> list[Announcement]:
     """Runs announced within so many seconds. `interfaces`: IP addresses of this machine; None: all. Raises
-    `LocalFault`."""
+    `LocalNetworkFault`."""
     names: dict[str, None] = {}
 
     def heard(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
@@ -120,7 +120,7 @@ async def discover(seconds: float, interfaces: Sequence[str] | None = None) -> l
     try:
         zeroconf = AsyncZeroconf(interfaces=list(interfaces)) if interfaces else AsyncZeroconf()
     except OSError as error:
-        raise LocalFault(f"the local network cannot be listened to: {error.strerror or error}") from error
+        raise LocalNetworkFault(f"the local network cannot be listened to: {error.strerror or error}") from error
     try:
         browser = AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[heard])
         await asyncio.sleep(seconds)

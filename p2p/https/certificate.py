@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from p2p.errors import LocalFault, WrongIdentity
+from p2p.errors import LocalNetworkFault, WrongIdentity
 from p2p.identity import load_any_key, write_key
 
 LIFE: Final = datetime.timedelta(days=730)
@@ -32,12 +32,12 @@ _CLOCKS: Final = datetime.timedelta(days=2)
 
 
 def make_key(path: Path, passphrase: str | None = None) -> None:
-    """A new key file. Raises `LocalFault` where one exists."""
+    """A new key file. Raises `LocalNetworkFault` where one exists."""
     write_key(path, ec.generate_private_key(ec.SECP256R1()), passphrase)
 
 
 def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: str | None = None) -> bytes:
-    """A new certificate (PEM) under the key. `name`: its subject, for people. Raises `LocalFault`."""
+    """A new certificate (PEM) under the key. `name`: its subject, for people. Raises `LocalNetworkFault`."""
     key = _load(key_file, passphrase)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     signed = (
@@ -56,7 +56,7 @@ def certificate(key_file: Path, name: str, now: datetime.datetime, passphrase: s
 
 
 def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str | None = None) -> bool:
-    """Whether a certificate (PEM) is of this key and lasts a while yet. Raises `LocalFault` (the key)."""
+    """Whether a certificate (PEM) is of this key and lasts a while yet. Raises `LocalNetworkFault` (the key)."""
     try:
         certificate_ = x509.load_pem_x509_certificate(pem)
     except ValueError:
@@ -68,21 +68,21 @@ def serves(pem: bytes, key_file: Path, now: datetime.datetime, passphrase: str |
 
 
 def pin_of(pem: bytes) -> bytes:
-    """What nodes pin (rule 1), 32 bytes. Raises `LocalFault` where it is no certificate."""
+    """What nodes pin (rule 1), 32 bytes. Raises `LocalNetworkFault` where it is no certificate."""
     try:
         return _spki_hash(x509.load_pem_x509_certificate(pem))
     except ValueError as error:
-        raise LocalFault("the HTTPS certificate is damaged: remove it, the coordinator makes another") from error
+        raise LocalNetworkFault("the HTTPS certificate is damaged: remove it, the coordinator makes another") from error
 
 
 def server_context(certificate_file: Path, key_file: Path, passphrase: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 for a server that shows this certificate. Raises `LocalFault`."""
+    """TLS 1.3 for a server that shows this certificate. Raises `LocalNetworkFault`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_cert_chain(certificate_file, key_file, lambda: passphrase or "")
     except (OSError, ssl.SSLError) as error:
-        raise LocalFault(f"{certificate_file} or {key_file} cannot be used for HTTPS: {error}") from error
+        raise LocalNetworkFault(f"{certificate_file} or {key_file} cannot be used for HTTPS: {error}") from error
     return context
 
 
@@ -113,5 +113,5 @@ def _spki_hash(certificate_: x509.Certificate) -> bytes:
 def _load(path: Path, passphrase: str | None) -> ec.EllipticCurvePrivateKey:
     key = load_any_key(path, passphrase)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise LocalFault(f"key file {path} holds no P-256 key")
+        raise LocalNetworkFault(f"key file {path} holds no P-256 key")
     return key

@@ -23,7 +23,7 @@ import aiohttp
 import anyio
 import anyio.to_thread
 
-from p2p.errors import BadChunk, Busy, Declined, LocalFault, Malformed, P2PError, PeerFault, Unreachable
+from p2p.errors import BadChunk, Busy, Declined, LocalNetworkFault, Malformed, P2PError, PeerFault, Unreachable
 from p2p.guard import guarded, one_error
 from p2p.https import routes
 from p2p.https.certificate import KeyPin
@@ -153,9 +153,9 @@ class HttpsClient:
         self._topics[topic] = guarded(handler)
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        """See `PayloadExchange`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         if manifest.hash in self._fetching:
-            raise LocalFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
+            raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is being fetched already")
         if await anyio.to_thread.run_sync(_is_whole, manifest, path):
             return FetchReport()
         self._fetching.add(manifest.hash)
@@ -322,7 +322,7 @@ def _is_whole(manifest: Manifest, path: Path) -> bool:
         return False
     try:
         PayloadFile.open(manifest, path).close()
-    except LocalFault as fault:
+    except LocalNetworkFault as fault:
         log.warning("%s is fetched again: %s", path, fault)
         return False
     return True

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 from anyio.abc import TaskGroup
 
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.guard import guarded
 from p2p.https.client_limits import ClientLimiter, HttpsLimits
 from p2p.https.routes import PIECE
@@ -66,7 +66,7 @@ class HttpsListener:
         return [f"{tcp(*opened.getsockname()[:2])}/https" for opened in self._sockets]
 
     async def run(self, listening: Callable[[], None]) -> None:
-        """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalFault`."""
+        """Serve until cancelled; `listening` is called once the ports are open. Raises `LocalNetworkFault`."""
         self._server = _Server(self._handle, self._connected, self._disconnected)
         try:
             for address in self._listen:
@@ -231,7 +231,9 @@ class _Server(web.Server):
 def _listening(address: str) -> socket.socket:
     parsed = address_of(address)
     if not parsed.is_listening:
-        raise LocalFault(f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like")
+        raise LocalNetworkFault(
+            f"{address} is no address to listen on for HTTPS: write /ip4/0.0.0.0/tcp/4311 or the like"
+        )
     opened = socket.socket(socket.AF_INET if parsed.kind == "ip4" else socket.AF_INET6)
     try:
         opened.setblocking(False)
@@ -242,5 +244,7 @@ def _listening(address: str) -> socket.socket:
         opened.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         opened.close()
-        raise LocalFault(_TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)) from error
+        raise LocalNetworkFault(
+            _TAKEN.format(address=address, why=getattr(error, "strerror", None) or error)
+        ) from error
     return opened

@@ -20,7 +20,7 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 
 PROTOCOL = "/echo2/mux/1"
 
@@ -239,9 +239,9 @@ class Mux:
     # -- what this side does
 
     def open(self) -> StreamState:
-        """A new stream. Raises `LocalFault` when as many are open as may be."""
+        """A new stream. Raises `LocalNetworkFault` when as many are open as may be."""
         if self._counts[self._parity] >= STREAMS_MAX or self._next >= 1 << 32:
-            raise LocalFault(f"{STREAMS_MAX} streams are open on this connection")
+            raise LocalNetworkFault(f"{STREAMS_MAX} streams are open on this connection")
         flow = self._add(self._next)
         self._next += 2
         self._control.append(HEADER.pack(OPEN, flow.id, 0))

@@ -30,7 +30,7 @@ from libp2p.stream_muxer.exceptions import (
 )
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.libp2p.mux import FAULT, LEAVING, QUANTUM, Bytes, Mux, StreamState
 from p2p.libp2p.noise_session import NoiseSession
 
@@ -215,7 +215,7 @@ class MuxConn(IMuxedConn):
             raise MuxedConnUnavailable(self.reason)
         try:
             stream = self._stream(self._mux.open())
-        except LocalFault as fault:
+        except LocalNetworkFault as fault:
             raise MuxedStreamError(str(fault)) from None
         self._news()
         return stream

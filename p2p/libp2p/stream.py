@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 import trio
 from libp2p.abc import INetStream
 
-from p2p.errors import LocalFault, Malformed, TooLong, Unreachable
+from p2p.errors import LocalNetworkFault, Malformed, TooLong, Unreachable
 from p2p.libp2p.mux import Bytes
 from p2p.libp2p.muxed_connection import MuxStream
 from p2p.libp2p.yamux import YamuxStream
@@ -76,7 +76,7 @@ class LibP2PStream:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         if self._finished:
-            raise LocalFault("a frame was sent after the stream's finish")
+            raise LocalNetworkFault("a frame was sent after the stream's finish")
         try:
             self._pipe.put(sum(map(len, pieces)).to_bytes(LENGTH, "big"))
             for piece in pieces:

@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.guard import one_error
 from p2p.handlers import Handlers
 from p2p.identity import peer_id, public_bytes
@@ -169,5 +169,5 @@ def _libp2p_transport(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "libp2p":
             raise
-        raise LocalFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
+        raise LocalNetworkFault("libp2p is not installed: pip install --no-deps libp2p==0.8.1") from None
     return LibP2PTransport(key, listen, patience=patience, relay=relay, limits=limits)

@@ -53,7 +53,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.guard import guarded
 from p2p.libp2p.circuit import RelayClient, remote_address
 from p2p.libp2p.connection_gater import Connections, close_socket
@@ -151,12 +151,12 @@ class LibP2PTransport:
         limits: PeerLimits | None = None,
     ) -> None:
         """`listen`: multiaddresses such as /ip4/0.0.0.0/tcp/4001 or /ip6/::/tcp/0. `relay`: what it relays for others,
-        None for nothing. Raises `LocalFault`."""
+        None for nothing. Raises `LocalNetworkFault`."""
         limits = limits or PeerLimits()
         try:
             self._listen = [Multiaddr(address) for address in listen]
         except ValueError as error:
-            raise LocalFault(f"not a multiaddress to listen on: {error}") from error
+            raise LocalNetworkFault(f"not a multiaddress to listen on: {error}") from error
         self._patience = patience
         self._nursery: trio.Nursery | None = None
         self._topics: dict[str, GossipHandler] = {}
@@ -339,7 +339,7 @@ class LibP2PTransport:
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Transport`."""
         if len(data) > GOSSIP_LIMIT:
-            raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+            raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
         await trio.sleep(self._gossip.consume(topic, trio.current_time()))
         await self._pubsub.publish(topic, data)
 
@@ -374,7 +374,9 @@ class LibP2PTransport:
         running = self._host.get_network().listeners
         for address in self._listen:
             if str(address) not in running:
-                raise LocalFault(f"cannot listen on {address}: the port is taken or not allowed; choose another port")
+                raise LocalNetworkFault(
+                    f"cannot listen on {address}: the port is taken or not allowed; choose another port"
+                )
 
     async def _join(self, topic: str, handler: GossipHandler, nursery: trio.Nursery) -> None:
         own, once = self._host.get_id(), ValidationCache()

@@ -20,7 +20,7 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
-from p2p.errors import LocalFault, TooLong, Unreachable
+from p2p.errors import LocalNetworkFault, TooLong, Unreachable
 from p2p.guard import guarded
 from p2p.limits.origin import Origin
 from p2p.memory.places import MemoryAddresses
@@ -64,7 +64,7 @@ class MemoryNetwork:
     def transport(self, peer_id: str) -> "MemoryTransport":
         """A transport for `peer_id`, which must not be alive already."""
         if peer_id in self.transports:
-            raise LocalFault(f"peer {peer_id} is already in this network")
+            raise LocalNetworkFault(f"peer {peer_id} is already in this network")
         self.transports[peer_id] = MemoryTransport(self, peer_id)
         return self.transports[peer_id]
 
@@ -235,7 +235,7 @@ class MemoryTransport:
     async def publish(self, topic: str, data: bytes) -> None:
         """See `Transport`."""
         if len(data) > GOSSIP_LIMIT:
-            raise LocalFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
+            raise LocalNetworkFault(f"a gossip message of {len(data)} bytes exceeds {GOSSIP_LIMIT}")
         self._published += 1
         message = (self._peer_id, self._published)
         self._seen.add(message)
@@ -400,7 +400,7 @@ class _MemoryStream:
             while True:
                 self._check()
                 if self._finished:
-                    raise LocalFault("a frame was sent after the stream's finish")
+                    raise LocalNetworkFault("a frame was sent after the stream's finish")
                 if not self.other._under_way or self.other._under_way + size <= WINDOW:
                     return
                 await self._changed.wait()

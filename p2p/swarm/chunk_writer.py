@@ -42,7 +42,7 @@ class ChunkWriter:
         await self._until(0)
 
     async def run(self) -> None:
-        """Write until cancelled. Raises `LocalFault` (the disk)."""
+        """Write until cancelled. Raises `LocalNetworkFault` (the disk)."""
         while True:
             await self._filled.wait()
             batch, self._waiting, self._filled = self._waiting, [], anyio.Event()

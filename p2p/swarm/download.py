@@ -72,7 +72,7 @@ class Download:
         self._looking.set()
 
     async def run(self, protocol: str) -> None:
-        """Fetch what is missing; raises only `LocalFault`, else tries until cancelled."""
+        """Fetch what is missing; raises only `LocalNetworkFault`, else tries until cancelled."""
         with one_error():
             async with anyio.create_task_group() as tasks:
                 self.follow(self._parents)

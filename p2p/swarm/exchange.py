@@ -21,7 +21,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from p2p.errors import LocalFault
+from p2p.errors import LocalNetworkFault
 from p2p.limits.bandwidth import FairQueue, bandwidth
 from p2p.limits.bans import Bans
 from p2p.network import FetchReport, Manifest, Traffic
@@ -77,19 +77,19 @@ class ChunkExchange:
             shared.withdraw()
 
     async def fetch(self, manifest: Manifest, path: Path, *, fallback: str | None = None) -> FetchReport:
-        """See `PayloadExchange`. Raises `LocalFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
+        """See `PayloadExchange`. Raises `LocalNetworkFault` (the disk), `Malformed` (the manifest exceeds a bound)."""
         shared = self._shared.get(manifest.hash)
         if shared is not None and shared.payload.lost:
             await self.unshare(manifest.hash)
         elif shared is not None:
             if shared.payload.path != path or not shared.payload.complete:
-                raise LocalFault(f"payload {manifest.hash.hex()[:16]} is already held at {shared.payload.path}")
+                raise LocalNetworkFault(f"payload {manifest.hash.hex()[:16]} is already held at {shared.payload.path}")
             return FetchReport()
         if await anyio.Path(path).exists():
             try:
                 await self.share(manifest, path)
                 return FetchReport()
-            except LocalFault as fault:
+            except LocalNetworkFault as fault:
                 log.warning("%s is fetched again: %s", path, fault)
         payload = await patiently(PartialPayload, manifest, path)
         shared = SharedPayload(payload)

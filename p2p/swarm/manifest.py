@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.network import Manifest
 from p2p.swarm import merkle
 from p2p.swarm.messages import CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, CHUNKS_MAX
@@ -64,7 +64,7 @@ def check(manifest: Manifest) -> None:
 
 
 def manifest_of(path: Path) -> Manifest:
-    """Read a payload once, in chunks, and describe it. Blocking. Raises `LocalFault`."""
+    """Read a payload once, in chunks, and describe it. Blocking. Raises `LocalNetworkFault`."""
     return bare(hashed(path))
 
 
@@ -77,7 +77,7 @@ def bare(manifest: Manifest) -> Manifest:
 
 def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
     """Read a payload once, in chunks, and describe it and them. Blocking. `whole`: BLAKE3 of the payload, where it was
-    computed while the file was written; only the chunks are hashed then. Raises `LocalFault`."""
+    computed while the file was written; only the chunks are hashed then. Raises `LocalNetworkFault`."""
     try:
         length = path.stat().st_size
         size = chunk_size(length)
@@ -87,7 +87,7 @@ def hashed(path: Path, whole: bytes | None = None) -> HashedManifest:
             else:
                 leaves = [leaf_digest(chunk) for chunk in iter(partial(file.read, size), b"")]
     except OSError as error:
-        raise LocalFault(f"cannot read payload {path}: {error.strerror}") from error
+        raise LocalNetworkFault(f"cannot read payload {path}: {error.strerror}") from error
     root = merkle.Tree.of(leaves, digest).root
     return HashedManifest(hash=whole, length=length, chunk_size=size, chunk_root=root, leaves=leaves)
 

@@ -7,8 +7,8 @@ Rules
    program has just hashed it: as it wrote it (`HashedManifest`), or chunk by chunk as it came
    (p2p/swarm/payload_file.py). A file that is opened again is read again. The tree over its chunks is kept only as long
    as the file is open: 10,000 payloads on offer cost no descriptor and little memory.
-3. A file that is gone or changed is a `LocalFault`. A want of descriptors is `Exhausted`: files that nobody reads are
-   closed first, and `patiently` tries again until one is free.
+3. A file that is missing or changed is a `LocalNetworkFault`. A shortage of descriptors is `Exhausted`: idle files are
+   closed first, and `patiently` retries until one is free.
 """
 
 import os
@@ -23,7 +23,7 @@ from typing import Final, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
-from p2p.errors import Exhausted, LocalFault
+from p2p.errors import Exhausted, LocalNetworkFault
 from p2p.network import Manifest
 from p2p.swarm import merkle
 from p2p.swarm.manifest import HashedManifest, digest, scan
@@ -64,13 +64,13 @@ class OpenPayloads:
         return len(self._open)
 
     def open(self, manifest: Manifest, path: Path) -> None:
-        """Open a file anew and check it (rule 2). Raises `LocalFault`, `Exhausted`."""
+        """Open a file anew and check it (rule 2). Raises `LocalNetworkFault`, `Exhausted`."""
         self.adopt((manifest.hash, path), self._opened(manifest, path))
 
     @contextmanager
     def reading(self, manifest: Manifest, path: Path, *, block: bool) -> Iterator[OpenPayload]:
-        """Keep a file open while it is read. Raises `LocalFault`, `Exhausted`; unless `block`, raises `BlockingIOError`
-        where it is not open."""
+        """Keep a file open while it is read. Raises `LocalNetworkFault`, `Exhausted`; unless `block`, `BlockingIOError`
+        for a file that is not open."""
         opened = self._taken(key := (manifest.hash, path))
         if opened is None and not block:
             raise BlockingIOError("not open")
@@ -169,13 +169,13 @@ async def patiently(function: Callable[[*Ts], T], *args: *Ts) -> T:
 
 @contextmanager
 def faults(path: Path) -> Iterator[None]:
-    """Translate what the disk says into `LocalFault` and `Exhausted`."""
+    """Translate what the disk says into `LocalNetworkFault` and `Exhausted`."""
     try:
         yield
     except OSError as error:
         if is_shortage(error):
             raise Exhausted(f"opening {path}") from error
-        raise LocalFault(f"{path}: {error.strerror}; put the disk right and start again") from error
+        raise LocalNetworkFault(f"{path}: {error.strerror}; put the disk right and start again") from error
 
 
 def _doom(opened: OpenPayload) -> None:
@@ -192,5 +192,5 @@ def _checked(manifest: Manifest, path: Path, descriptor: int) -> merkle.Tree:
             leaves, whole, length = scan(file, manifest.chunk_size)
     tree = merkle.Tree.of(leaves, digest)
     if (whole, length, tree.root) != (manifest.hash, manifest.length, manifest.chunk_root):
-        raise LocalFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")
+        raise LocalNetworkFault(f"{path} is not the payload {manifest.hash.hex()[:16]}: remove it")
     return tree

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
 
-from p2p.errors import BadChunk, LocalFault
+from p2p.errors import BadChunk, LocalNetworkFault
 from p2p.network import Manifest
 from p2p.swarm import merkle
 from p2p.swarm.manifest import bare, check, chunk_count, chunk_span, digest, leaf_digest
@@ -47,9 +47,9 @@ class PayloadFile:
 
     @classmethod
     def open(cls, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> "PayloadFile":
-        """Read the file once and check it, unless the manifest says that it was hashed already
-        (p2p/swarm/open_files.py, rule 2). Raises `LocalFault` when it is missing or is not what the manifest says,
-        `Exhausted` where no descriptor is free."""
+        """Read the file once and check it, unless its manifest is a `HashedManifest` (p2p/swarm/open_files.py, rule 2).
+        Raises `LocalNetworkFault` for a file that is missing or differs from the manifest, `Exhausted` while no
+        descriptor is free."""
         check(manifest)
         files.open(manifest, path)
         return cls.offered(manifest, path, files)
@@ -95,7 +95,7 @@ class PayloadFile:
             raise
         except OSError:
             return None
-        except LocalFault as fault:
+        except LocalNetworkFault as fault:
             self._lose(fault)
             return None
         return None if proof is None else (data, proof)
@@ -118,7 +118,7 @@ class PayloadFile:
     def _reading(self, block: bool) -> AbstractContextManager[OpenPayload]:
         return self._files.reading(self.manifest, self.path, block=block)
 
-    def _lose(self, fault: LocalFault) -> None:
+    def _lose(self, fault: LocalNetworkFault) -> None:
         if not self._lost:
             log.warning("a payload is offered no more: %s", fault)
         self._lost, self.have = True, 0
@@ -128,7 +128,7 @@ class PartialPayload(PayloadFile):
     """A payload that is being filled, and serves what it has."""
 
     def __init__(self, manifest: Manifest, path: Path, files: OpenPayloads = FILES) -> None:
-        """Open or resume `<path>.part`. Raises `LocalFault`, `Exhausted`, `Malformed` (the manifest)."""
+        """Open or resume `<path>.part`. Raises `LocalNetworkFault`, `Exhausted`, `Malformed` (the manifest)."""
         check(manifest)
         super().__init__(manifest, path, files)
         self._part, self._notes = Path(f"{path}.part"), Path(f"{path}.part.proofs")
@@ -148,7 +148,8 @@ class PartialPayload(PayloadFile):
         self._resume()
 
     def put(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
-        """Verify and store a chunk; False when it was here already. Raises `BadChunk`, `LocalFault` (the disk)."""
+        """Verify and store a chunk; return False for one already stored. Raises `BadChunk`, `LocalNetworkFault` (the
+        disk)."""
         self.prove(index, data, proof)
         return self.store(index, data, proof)
 
@@ -158,12 +159,12 @@ class PartialPayload(PayloadFile):
             raise BadChunk(f"chunk {index} does not lead to the chunk root")
 
     def store(self, index: int, data: bytes | memoryview, proof: list[bytes]) -> bool:
-        """Store a chunk that was proven; False when it was here already. Raises `LocalFault` (the disk)."""
+        """Store a chunk that was proven; False when it was here already. Raises `LocalNetworkFault` (the disk)."""
         if self.have >> index & 1:
             return False
         with self._lock, faults(self._part):
             if self._descriptor < 0:
-                raise LocalFault(f"{self._part} was closed")
+                raise LocalNetworkFault(f"{self._part} was closed")
             _write(self._descriptor, data, chunk_span(self.manifest, index)[0])
             _write(self._proofs, bytes([len(proof) + 1]) + b"".join(proof), index * self._record)
             self.have |= 1 << index

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 with atheris.instrument_imports(include=["p2p.libp2p.mux"]):
     from p2p.libp2p import mux
 
-from p2p.errors import LocalFault, Malformed  # noqa: E402
+from p2p.errors import LocalNetworkFault, Malformed  # noqa: E402
 from p2p.libp2p.mux import HEADER, Mux  # noqa: E402
 from tests.p2p.libp2p.test_mux import FAULTS, check_books  # noqa: E402
 
@@ -55,7 +55,7 @@ def act(one: Mux, flows: list[mux.StreamState], choice: int) -> None:
         case 6:
             try:
                 flows.append(one.open())
-            except LocalFault:
+            except LocalNetworkFault:
                 assert len(flows) >= mux.STREAMS_MAX
         case _:
             one.data_to_send(1 << 16)

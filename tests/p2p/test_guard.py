@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from p2p.errors import LocalFault, Malformed, P2PError, Unreachable
+from p2p.errors import LocalNetworkFault, Malformed, P2PError, Unreachable
 from p2p.guard import guarded, one_error
 from p2p.limits.bandwidth import BURST, bandwidth
 
@@ -75,7 +75,7 @@ async def test_what_a_handler_returns_comes_through_the_guard_and_twice_is_once(
 
 RANKED = {
     "the peer's fault before bad luck": ([Unreachable("a"), Malformed("b")], "b"),
-    "ours before the peer's": ([Malformed("a"), ExceptionGroup("", [LocalFault("b")])], "b"),
+    "ours before the peer's": ([Malformed("a"), ExceptionGroup("", [LocalNetworkFault("b")])], "b"),
     "one alone": ([Unreachable("a")], "a"),
     "an unranked one last": ([P2PError("a"), Unreachable("b")], "b"),
 }

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.identity import generate_key, load_key, load_or_create_key, peer_id, public_bytes, public_key, write_key
 from tests.support.cuts import cuts
 from tests.support.quick_disk import quick_folder
@@ -84,7 +84,7 @@ def test_the_mode_does_not_hang_on_the_umask(tmp_path: Path) -> None:
 
 def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
     write_key(tmp_path / "key", KEY)
-    with pytest.raises(LocalFault, match="never overwritten"):
+    with pytest.raises(LocalNetworkFault, match="never overwritten"):
         write_key(tmp_path / "key", generate_key())
     assert public_bytes(load_key(tmp_path / "key")) == public_bytes(KEY)
 
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_leaves_no_half_key_file(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LocalFault, match="No space left"):
+    with pytest.raises(LocalNetworkFault, match="No space left"):
         write_key(tmp_path / "key", KEY)
     assert list(tmp_path.iterdir()) == []
 
@@ -159,7 +159,7 @@ def test_a_key_file_that_cannot_be_used_is_refused_with_the_fix(sentence: str, t
     make, passphrase, said = BAD[sentence]
     path = tmp_path / "key"
     make(path)
-    with pytest.raises(LocalFault, match=said) as refused:
+    with pytest.raises(LocalNetworkFault, match=said) as refused:
         load_key(path, passphrase)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -168,11 +168,11 @@ def test_a_key_file_that_cannot_be_used_is_refused_with_the_fix(sentence: str, t
 def test_a_key_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_key(tmp_path / "key", KEY)
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
-    with pytest.raises(LocalFault, match="chown"):
+    with pytest.raises(LocalNetworkFault, match="chown"):
         load_key(tmp_path / "key")
 
 
 def test_a_folder_that_cannot_be_made_is_a_local_fault(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(LocalFault, match="cannot write key file"):
+    with pytest.raises(LocalNetworkFault, match="cannot write key file"):
         write_key(tmp_path / "file" / "key", KEY)

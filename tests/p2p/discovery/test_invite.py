@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.discovery.invite import PREFIX, Invite
-from p2p.errors import LocalFault
+from p2p.errors import LocalNetworkFault
 from tests.support.paths import VECTORS
 
 VECTOR = json.loads((VECTORS / "invite.json").read_text())
@@ -118,7 +118,7 @@ def test_an_invite_wrapped_by_a_mail_program_is_read() -> None:
 @pytest.mark.parametrize("sentence", BAD)
 def test_what_is_no_invite_is_refused_with_a_sentence(sentence: str) -> None:
     text, said = BAD[sentence]
-    with pytest.raises(LocalFault, match=said) as refused:
+    with pytest.raises(LocalNetworkFault, match=said) as refused:
         Invite.from_text(text)
     assert "\n" not in str(refused.value)
 
@@ -128,7 +128,7 @@ def test_no_bytes_raise_anything_but_a_local_fault(content: bytes) -> None:
     for text in (spelled(content), PREFIX + content.decode("latin-1"), short(content), short(LOOPBACK, content)):
         try:
             Invite.from_text(text)
-        except LocalFault:
+        except LocalNetworkFault:
             continue
 
 

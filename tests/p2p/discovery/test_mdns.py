@@ -9,7 +9,7 @@ import pytest
 
 from p2p.discovery.invite import Invite
 from p2p.discovery.mdns import LONGEST, MOST, VERSION, Announcement, announce, discover, parse, private, txt_record
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 
 INVITE = Invite(run=b"r" * 32, root_hash=b"h" * 32, addresses=["/ip4/192.168.1.7/tcp/4310/p2p/c"], https_key=b"k" * 32)
 NEARBY = Announcement(name="café", invite=INVITE)
@@ -89,7 +89,7 @@ async def test_a_run_is_announced_and_found_on_the_loopback_interface():
             announcements = await discover(1.0, ["127.0.0.1"])
             if here in announcements or task.done():
                 break
-    except LocalFault as fault:
+    except LocalNetworkFault as fault:
         pytest.skip(f"no multicast here: {fault}")
     finally:
         task.cancel()

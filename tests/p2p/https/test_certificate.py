@@ -8,7 +8,7 @@ import stat
 import pytest
 from cryptography import x509
 
-from p2p.errors import LocalFault
+from p2p.errors import LocalNetworkFault
 from p2p.https import certificate
 from p2p.https.certificate import LIFE, RENEW_BEFORE
 from p2p.identity import generate_key, write_key
@@ -51,7 +51,7 @@ def test_a_certificate_of_another_key_or_of_none_does_not_serve():
     one, other = shown(), shown("stranger")
     assert not certificate.serves(other.certificate.read_bytes(), one.key, NOW)
     assert not certificate.serves(b"-----BEGIN CERTIFICATE-----", one.key, NOW)
-    with pytest.raises(LocalFault, match="damaged: remove it"):
+    with pytest.raises(LocalNetworkFault, match="damaged: remove it"):
         certificate.pin_of(b"nothing")
 
 
@@ -60,11 +60,11 @@ def test_a_key_that_a_passphrase_covers_serves_with_it_alone(tmp_path):
     certificate.make_key(key, "secret")
     pem.write_bytes(certificate.certificate(key, "name", NOW, "secret"))
     assert certificate.server_context(pem, key, "secret").minimum_version is ssl.TLSVersion.TLSv1_3
-    with pytest.raises(LocalFault, match="cannot be used for HTTPS"):
+    with pytest.raises(LocalNetworkFault, match="cannot be used for HTTPS"):
         certificate.server_context(pem, key, "other")
 
 
 def test_a_key_of_another_kind_is_refused(tmp_path):
     write_key(tmp_path / "key.pem", generate_key())
-    with pytest.raises(LocalFault, match="no P-256 key"):
+    with pytest.raises(LocalNetworkFault, match="no P-256 key"):
         certificate.certificate(tmp_path / "key.pem", "name", NOW)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.errors import LocalFault, Malformed
+from p2p.errors import LocalNetworkFault, Malformed
 from p2p.libp2p import mux
 from p2p.libp2p.mux import CREDIT, DATA, FIN, GOAWAY, HEADER, OPEN, PING, PONG, RESET, Mux, StreamState
 from tests.support.paths import VECTORS
@@ -210,10 +210,10 @@ def test_a_reset_of_a_stream_that_has_ended_is_no_fault():
 def test_an_open_stream_too_many_is_this_side_s_fault_before_it_is_the_other_s():
     pair = Pair()
     flows = [pair.stream() for _ in range(mux.STREAMS_MAX)]
-    with pytest.raises(LocalFault):
+    with pytest.raises(LocalNetworkFault):
         pair.a.open()
     pair.a.reset(flows[0][0])
-    with pytest.raises(LocalFault):
+    with pytest.raises(LocalNetworkFault):
         pair.a.open()  # not until the reset is answered
     pair.move()
     pair.stream()
@@ -224,7 +224,7 @@ def test_opening_and_resetting_in_turn_stays_within_what_the_other_side_counts()
     for number in range(3000):
         try:
             flow = pair.a.open()
-        except LocalFault:
+        except LocalNetworkFault:
             pair.move()
             flow = pair.a.open()
         (pair.a.reset if number % 2 else pair.a.finish)(flow)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 from libp2p.peer.id import ID
 
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import LocalNetworkFault, Malformed, Unreachable
 from p2p.identity import generate_key
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.threaded_network import ThreadedPeer
@@ -265,18 +265,18 @@ async def test_a_port_that_is_taken_is_a_fault_with_its_fix():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         peer = new_peer(listen=f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
         run = asyncio.create_task(peer.run())
-        with pytest.raises(LocalFault, match="choose another port"):
+        with pytest.raises(LocalNetworkFault, match="choose another port"):
             await peer.ready()
-        with pytest.raises(LocalFault, match="choose another port"):
+        with pytest.raises(LocalNetworkFault, match="choose another port"):
             await run
 
 
 async def test_an_address_that_cannot_be_parsed_is_a_fault():
     peer = new_peer(listen="127.0.0.1:4001")
     run = asyncio.create_task(peer.run())
-    with pytest.raises(LocalFault, match="multiaddr"):
+    with pytest.raises(LocalNetworkFault, match="multiaddr"):
         await peer.ready()
-    with pytest.raises(LocalFault):
+    with pytest.raises(LocalNetworkFault):
         await run
 
 
@@ -285,7 +285,7 @@ async def test_a_missing_libp2p_says_how_to_install_it(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libp2p", None)
     monkeypatch.delitem(sys.modules, "p2p.libp2p.transport")
-    with pytest.raises(LocalFault) as caught:
+    with pytest.raises(LocalNetworkFault) as caught:
         await new_peer().run()
     assert str(caught.value) == "libp2p is not installed: pip install --no-deps libp2p==0.8.1"
 

@@ -22,7 +22,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
-from p2p.errors import LocalFault, Malformed, Unreachable
+from p2p.errors import LocalNetworkFault, Malformed, Unreachable
 from p2p.libp2p import transport as libp2p
 from p2p.libp2p.stream import LibP2PStream
 from p2p.limits.subnets import CONNECTIONS
@@ -240,7 +240,7 @@ async def test_what_is_said_in_a_burst_is_gossiped_whole_and_too_much_is_refused
             await a.publish("heads", data)
         async with asyncio.timeout(60):
             await all_heard.wait()
-        with pytest.raises(LocalFault, match=f"exceeds {GOSSIP_LIMIT}"):
+        with pytest.raises(LocalNetworkFault, match=f"exceeds {GOSSIP_LIMIT}"):
             await a.publish("heads", bytes(GOSSIP_LIMIT + 1))
 
 

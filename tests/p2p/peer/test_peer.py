@@ -5,7 +5,7 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from p2p.errors import Declined, LocalFault, Malformed, P2PError, Unreachable
+from p2p.errors import Declined, LocalNetworkFault, Malformed, P2PError, Unreachable
 from p2p.limits.request_slots import PER_PEER
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.peer import rpc
@@ -281,7 +281,7 @@ def test_gossip_that_a_peer_judges_invalid_goes_no_further():
 def test_gossip_too_large_is_refused_where_it_starts():
     async def main():
         async with peers(MemoryNetwork(1), "a") as (a,):
-            with pytest.raises(LocalFault):
+            with pytest.raises(LocalNetworkFault):
                 await a.publish("heads", bytes(16 * 1024 + 1))
 
     run_fake(main)
@@ -312,15 +312,15 @@ def test_a_failure_to_listen_reaches_whoever_waits_for_ready():
     transport = network.transport("a")
 
     async def broken(listening) -> None:
-        raise LocalFault("the port is taken: choose another")
+        raise LocalNetworkFault("the port is taken: choose another")
 
     transport.run = broken  # type: ignore[method-assign]
     peer = Peer(transport, seed=0)
 
     async def main():
-        with pytest.raises(LocalFault, match="port"):
+        with pytest.raises(LocalNetworkFault, match="port"):
             await peer.run()
-        with pytest.raises(LocalFault, match="port"):
+        with pytest.raises(LocalNetworkFault, match="port"):
             await peer.ready()
 
     run_fake(main)

@@ -5,7 +5,7 @@ import threading
 import anyio
 import pytest
 
-from p2p.errors import LocalFault
+from p2p.errors import LocalNetworkFault
 from p2p.swarm import chunk_writer
 from p2p.swarm.chunk_writer import ChunkWriter
 
@@ -22,7 +22,7 @@ class Disk:
     def store(self, index: int, data: bytes, proof: list[bytes]) -> bool:
         assert self.may.acquire(timeout=60)
         if data == b"full":
-            raise LocalFault("no space left")
+            raise LocalNetworkFault("no space left")
         self.stored.append(index)
         return data != b"known"
 
@@ -69,5 +69,5 @@ async def test_a_full_disk_ends_the_writer_with_its_fault():
     disk.may.release(1)
     kept = ChunkWriter(disk, lambda _: None)
     await kept.put(0, b"full", [])
-    with pytest.raises(LocalFault, match="no space"):
+    with pytest.raises(LocalNetworkFault, match="no space"):
         await kept.run()

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.errors import LocalFault, Unreachable
+from p2p.errors import LocalNetworkFault, Unreachable
 from p2p.memory.transport import Link, MemoryNetwork
 from p2p.network import Manifest
 from p2p.peer.peer import Peer
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_the_payload_cannot_be_shared(tmp_path):
 
     async def main():
         async with peers(MemoryNetwork(1), "a") as (a,):
-            with pytest.raises(LocalFault, match="is not the payload"):
+            with pytest.raises(LocalNetworkFault, match="is not the payload"):
                 await a.share(manifest, tmp_path / "a")
 
     run_fake(main)

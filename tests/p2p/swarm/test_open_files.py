@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from p2p.errors import LocalFault
+from p2p.errors import LocalNetworkFault
 from p2p.memory.transport import MemoryNetwork
 from p2p.network import Manifest
 from p2p.swarm import open_files
@@ -36,7 +36,7 @@ def test_payloads_are_shared_under_256_files_and_each_can_still_be_fetched(tmp_p
         async with peers(MemoryNetwork(1), "coordinator", "node") as (coordinator, node):
             before = descriptors()
             for number, manifest in enumerate(manifests):
-                with contextlib.suppress(LocalFault, OSError):
+                with contextlib.suppress(LocalNetworkFault, OSError):
                     await coordinator.share(manifest, tmp_path / f"{number}")
                     shared += 1
             assert shared == versions
@@ -156,7 +156,7 @@ def test_a_payload_whose_file_is_gone_or_changed_is_offered_no_more_and_that_is_
                 await node.fetch(manifest, tmp_path / "fetched")
             assert not (tmp_path / "fetched").exists()
             assert caplog.text.count("a payload is offered no more") == 1
-            with pytest.raises(LocalFault):
+            with pytest.raises(LocalNetworkFault):
                 await coordinator.share(manifest, path)
             path.write_bytes(content)
             await coordinator.share(manifest, path)

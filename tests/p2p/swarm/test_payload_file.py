@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from p2p.errors import BadChunk, LocalFault, Malformed
+from p2p.errors import BadChunk, LocalNetworkFault, Malformed
 from p2p.network import Manifest
 from p2p.swarm import merkle, messages
 from p2p.swarm.manifest import check, chunk_count, chunk_size, chunk_span, digest, hashed, leaf_digest, manifest_of
@@ -70,7 +70,7 @@ def test_the_spans_of_the_chunks_cover_the_payload():
 
 
 def test_a_manifest_of_a_missing_file_is_a_local_fault(tmp_path):
-    with pytest.raises(LocalFault, match="No such file"):
+    with pytest.raises(LocalNetworkFault, match="No such file"):
         manifest_of(tmp_path / "none")
 
 
@@ -230,12 +230,12 @@ def test_a_closed_payload_neither_reads_nor_writes(whole, tmp_path):
     partial.close()
     partial.close()
     assert partial.read(0) is None
-    with pytest.raises(LocalFault, match="closed"):
+    with pytest.raises(LocalNetworkFault, match="closed"):
         partial.put(1, *whole.read(1))
 
 
 def test_a_folder_that_cannot_be_written_is_a_local_fault(whole, tmp_path):
-    with pytest.raises(LocalFault, match="No such file"):
+    with pytest.raises(LocalNetworkFault, match="No such file"):
         PartialPayload(whole.manifest, tmp_path / "missing" / "p")
 
 
@@ -382,7 +382,7 @@ def test_a_manifest_that_contradicts_itself_is_found_when_the_file_is_opened_ane
         partial.put(index, *chunks[index])
     partial.finish()
     assert (tmp_path / "p").read_bytes() == whole.path.read_bytes()
-    with pytest.raises(LocalFault, match="is not the payload"):
+    with pytest.raises(LocalNetworkFault, match="is not the payload"):
         PayloadFile.open(lie, tmp_path / "p")
 
 
@@ -422,7 +422,7 @@ SPOILED = {
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
 def test_digests_that_do_not_fit_the_manifest_or_the_file_are_a_local_fault(tmp_path, spoil):
     payload_file(tmp_path / "p", LENGTH)
-    with pytest.raises(LocalFault, match="is not the payload"):
+    with pytest.raises(LocalNetworkFault, match="is not the payload"):
         PayloadFile.open(spoil(hashed(tmp_path / "p")), tmp_path / "p", OpenPayloads())
 
 
