@@ -131,8 +131,8 @@ def cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
     for source, target in edges:
         targets.setdefault(source, set()).add(target)
         targets.setdefault(target, set())
-    reachability = {node: _reachable(node, targets) for node in targets}
-    groups = {tuple(sorted(other for other in reachability[node] if node in reachability[other])) for node in targets}
+    reach = {node: _reachable(node, targets) for node in targets}
+    groups = {tuple(sorted(other for other in reach[node] if node in reach[other])) for node in targets}
     return sorted(list(group) for group in groups if group)
 
 

@@ -117,21 +117,21 @@ def measured(hours: float, identities: int, count: int = SAMPLES) -> list[Sample
         return running(setting, main)
 
 
-def left(dialer: int, after: Sequence[float] = AFTER) -> list[Left]:
+def left(strangers: int, after: Sequence[float] = AFTER) -> list[Left]:
     """Let strangers without accepted work come for an hour; what they leave then, and after so many hours more each."""
 
     async def main(world: World) -> list[Left]:
         await anyio.sleep(60)
         before = _on_disk(world)
-        for number in range(dialer):
+        for number in range(strangers):
             world.tasks.start_soon(_visit, world, number, number % FREE_KINDS)
-            await anyio.sleep(3600 / dialer)
+            await anyio.sleep(3600 / strangers)
         samples = []
         ended = anyio.current_time()
         for hours in after:
             world.put_forward(max(0.0, ended + 3600 * hours - anyio.current_time()))
             await anyio.sleep(_SETTLES)
-            samples.append(Left(hours, (_on_disk(world) - before) / dialer, _rows(world)))
+            samples.append(Left(hours, (_on_disk(world) - before) / strangers, _rows(world)))
         return samples
 
     return running(replace(SETTING, nodes=()), main)
@@ -192,7 +192,7 @@ def claims_of(samples: Sequence[Sample]) -> list[Claim]:
     ]
 
 
-def claims_of_disk(dialer: int, sizes: Sequence[Left]) -> list[Claim]:
+def claims_of_disk(strangers: int, sizes: Sequence[Left]) -> list[Claim]:
     """Print what is left on disk, and return what is claimed of it."""
     bench.table(["hours later", "bytes on disk a stranger"], [(one.hours, one.nbytes) for one in sizes])
     tables = sorted(table for table, count in sizes[0].rows.items() if count)
@@ -201,7 +201,7 @@ def claims_of_disk(dialer: int, sizes: Sequence[Left]) -> list[Claim]:
     ])  # fmt: skip
     last = sizes[-1]
     groups = last.rows["submissions"]
-    each = last.nbytes * dialer / max(1, groups)
+    each = last.nbytes * strangers / max(1, groups)
     silent = sum(last.rows[table] - groups for table in ("nodes", "leases", "verdicts")) + last.rows["ends"]
     return [
         Claim("rows of strangers that handed nothing in, 8 days later", silent, "one", 0, at_most=True),

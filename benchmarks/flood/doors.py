@@ -109,7 +109,7 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
     answered: list[bool] = []
     ask, head = encode(ReachableRequest(ports=[4310])), encode(HeadRequest())
 
-    async def dialer(peer: Peer) -> None:
+    async def strangers(peer: Peer) -> None:
         while True:
             with contextlib.suppress(P2PError):
                 await peer.request(place.run.peer_id, "reachable", ask, timeout=30.0)
@@ -129,7 +129,7 @@ async def _questions(place: Station, seconds: float) -> list[bool]:
         crowd = [await _peer(nursery, place, f"127.6.{n}.1") for n in range(PEERS)]
         for peer in crowd:
             for _ in range(ASKS // PEERS):
-                nursery.start_soon(dialer, peer)
+                nursery.start_soon(strangers, peer)
         await trio.sleep(1.0)
         for peer in friends:
             nursery.start_soon(honest, peer)

@@ -89,8 +89,8 @@ async def _hello(coordinator: Bare) -> float:
     return 1000 * statistics.median(spent)
 
 
-def told(workers: int, dialer: int) -> Told:
-    """Let `workers` nodes work from as many subnets, then `dialer` fresh keys of 8 subnets say hello; ask as a
+def told(workers: int, strangers: int) -> Told:
+    """Let `workers` nodes work from as many subnets, then `strangers` fresh keys of 8 subnets say hello; ask as a
     newcomer does."""
 
     async def main() -> Told:
@@ -102,7 +102,7 @@ def told(workers: int, dialer: int) -> Told:
                 group = node.sealed("submit", encode(honest(lease_of(answer))))
                 await _ask(coordinator, Ask(f"honest {number}", "submit", group))
             await until(lambda: _accepted(coordinator) == workers)
-            for number in range(dialer):
+            for number in range(strangers):
                 host = f"90.1.{number % 8}.{1 + number // 8 % 250}"
                 await _ask(coordinator, Ask("stranger", "hello", _hello_from(LightNode(coordinator.terms()), host)))
             newcomer = _hello_from(LightNode(coordinator.terms()), "91.1.1.1")

@@ -43,17 +43,17 @@ def from_sources() -> None:
 
 @dataclass
 class Visitors:
-    """`dialer`, each over `connections`. `counts`: answers by status; 0: none."""
+    """`strangers`, each over `connections`. `counts`: answers by status; 0: none."""
 
     addresses: list[str]
     pin: bytes
-    dialer: int = 4
+    strangers: int = 4
     connections: int = 32
     counts: Counter[int] = field(default_factory=Counter)
 
     async def run(self, world: Place) -> None:
         """Ask until cancelled."""
-        for number in range(self.dialer):
+        for number in range(self.strangers):
             key = world.key(await world.connect(f"stranger {number}"))
             world.tasks.start_soon(self._visit, world, key)
 

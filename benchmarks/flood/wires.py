@@ -70,19 +70,19 @@ def _known(attack: str, seconds: float, bar: float) -> Wired:
         time.sleep(BEFORE)
         calm, calm_cpu = place.counted(seconds)
         honest = place.honest()
-        dialer = place.dialer(attack)
+        strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
         asked = {what: count - honest[what] for what, count in place.honest().items()}
-        return Wired(bar, calm, steps, calm_cpu, cpu, **asked, said=_said(dialer))
+        return Wired(bar, calm, steps, calm_cpu, cpu, **asked, said=_said(strangers))
 
 
 def _fresh(attack: str, seconds: float, bar: float) -> Wired:
     with _place() as place:
         calm, calm_cpu = place.counted(seconds)
     with _place() as place:
-        dialer = place.dialer(attack)
+        strangers = place.strangers(attack)
         steps, cpu = place.counted(seconds)
-        return Wired(bar, calm, steps, calm_cpu, cpu, **place.honest(), said=_said(dialer))
+        return Wired(bar, calm, steps, calm_cpu, cpu, **place.honest(), said=_said(strangers))
 
 
 class _Place:
@@ -93,7 +93,7 @@ class _Place:
         self._crowds: list[Process] = []
         self._nodes = [self._crowd(nodes=list(NODES[::2])), self._crowd(nodes=list(NODES[1::2]), https=True)]
 
-    def dialer(self, attack: str) -> Process:
+    def strangers(self, attack: str) -> Process:
         """Let strangers come."""
         return self._crowd(attack=attack, https=attack == VISITORS)
 

@@ -61,12 +61,12 @@ class RelayTable:
         self.limits = limits
         self.pace = bandwidth(limits.rate)
         self._reservations: dict[str, tuple[float, str | None]] = {}
-        self._relay_client: Counter[tuple[str, str]] = Counter()
+        self._circuits: Counter[tuple[str, str]] = Counter()
 
     @property
-    def relay_client(self) -> int:
+    def circuits(self) -> int:
         """Open ones."""
-        return self._relay_client.total()
+        return self._circuits.total()
 
     def holders(self, now: float) -> list[str]:
         """Peers with a reservation."""
@@ -94,19 +94,19 @@ class RelayTable:
         self._expire(now)
         if target not in self._reservations:
             raise RelayRefused(RelayRefusal.NO_RESERVATION)
-        if self.relay_client >= self.limits.circuits:
+        if self.circuits >= self.limits.circuits:
             raise RelayRefused(RelayRefusal.FULL)
-        from_source = sum(n for (one, _), n in self._relay_client.items() if one == source)
-        to_target = sum(n for (_, one), n in self._relay_client.items() if one == target)
+        from_source = sum(n for (one, _), n in self._circuits.items() if one == source)
+        to_target = sum(n for (_, one), n in self._circuits.items() if one == target)
         if max(from_source, to_target) >= self.limits.per_peer:
             raise RelayRefused(RelayRefusal.TOO_MANY)
-        self._relay_client[source, target] += 1
+        self._circuits[source, target] += 1
         return Circuit(self, source, target, now)
 
     def _close(self, source: str, target: str) -> None:
-        self._relay_client[source, target] -= 1
-        if not self._relay_client[source, target]:
-            del self._relay_client[source, target]
+        self._circuits[source, target] -= 1
+        if not self._circuits[source, target]:
+            del self._circuits[source, target]
 
     def _expire(self, now: float) -> None:
         self._reservations = {

@@ -73,8 +73,8 @@ def repair(
     parents = {peer: list(plan.parents.get(peer, ("",) * plan.stripes)) for peer in links}
     for peer, ups in parents.items():
         for stripe, up in enumerate(ups):
-            transfers = up == plan.source or (up in links and links[up].dialable)
-            if not transfers or up in excluded.get(peer, ()):
+            feeds = up == plan.source or (up in links and links[up].dialable)
+            if not feeds or up in excluded.get(peer, ()):
                 ups[stripe] = ""
     rooms = _Rooms(plan, uplink, links, parents)
     for stripe in range(plan.stripes):
@@ -92,7 +92,7 @@ class _Rooms:
         most = len(links) * plan.stripes
         self.source, self._links, self._uplink = plan.source, links, uplink
         self.homes: dict[str, int] = {}
-        self.transfers = Counter(up for ups in parents.values() for up in ups)
+        self.feeds = Counter(up for ups in parents.values() for up in ups)
         for ups in parents.values():
             for stripe, up in enumerate(ups):
                 self.homes.setdefault(up, stripe)
@@ -103,7 +103,7 @@ class _Rooms:
         self._most[plan.source] = fanout(uplink, plan.stripes, plan.rate, most)
 
     def left(self, feeder: str) -> int:
-        return self._most[feeder] - self.transfers[feeder]
+        return self._most[feeder] - self.feeds[feeder]
 
     def rank(self, feeder: str, stripe: int) -> tuple[int, float] | None:
         """Lower is better: (class of rule 1, load); None: it can feed nobody."""
@@ -113,9 +113,9 @@ class _Rooms:
         if self.left(feeder) > 0:
             if home != stripe:
                 return 2, 0.0
-            return (0 if self.transfers[feeder] else 1), 0.0
+            return (0 if self.feeds[feeder] else 1), 0.0
         up = self._uplink if feeder == self.source else self._links[feeder].uplink
-        return (3, (self.transfers[feeder] + 1) / up) if up else None
+        return (3, (self.feeds[feeder] + 1) / up) if up else None
 
 
 def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: Mapping[str, Collection[str]]) -> None:
@@ -144,7 +144,7 @@ def _adopt(stripe: int, rooms: _Rooms, parents: dict[str, list[str]], excluded: 
             feeder_at = (rooms.source, 0)
         feeder, depth = feeder_at
         parents[peer][stripe] = feeder
-        rooms.transfers[feeder] += 1
+        rooms.feeds[feeder] += 1
         rooms.homes.setdefault(feeder, stripe)
         for one, at in [(feeder, depth), *_attached(peer, depth + 1, children)]:
             rank = rooms.rank(one, stripe)

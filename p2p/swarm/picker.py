@@ -347,14 +347,14 @@ class ChunkPicker:
                 peer_state.stalled = True
         self._recount()
         self._awaited = {parent: until for parent, until in self._awaited.items() if until > now}
-        live = [stripe for stripe in self._stripes if self._transfers(stripe.parent)]
+        live = [stripe for stripe in self._stripes if self._feeds(stripe.parent)]
         if live:
             ahead = min((self.missing & stripe.chunks).bit_count() for stripe in live)
             for stripe in live:
                 self._judge_stripe(stripe, ahead, now)
         self._shielded = 0
         for stripe in self._stripes:
-            if stripe.parent in self._awaited or (self._transfers(stripe.parent) and not stripe.lags):
+            if stripe.parent in self._awaited or (self._feeds(stripe.parent) and not stripe.lags):
                 self._shielded |= stripe.chunks
                 stripe.news = now
 
@@ -378,7 +378,7 @@ class ChunkPicker:
             self._cancel_request(stripe.parent, peer_state, bit)
         self._recount()  # another may have been asked for them too, while the parent had stalled
 
-    def _transfers(self, parent: str) -> bool:
+    def _feeds(self, parent: str) -> bool:
         peer_state = self._peers.get(parent)
         return peer_state is not None and not peer_state.stalled
 

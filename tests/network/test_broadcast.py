@@ -131,15 +131,15 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
         await acknowledged(swarm, nodes)
         assert swarm.coordinator is not None
         books, picture = swarm.coordinator.books, swarm.coordinator.view_builder.build()
-        reachability = books.broadcasts.reach()
-        assert reachability is not None
-        assert picture.broadcast.applied == reachability
+        reach = books.broadcasts.reach()
+        assert reach is not None
+        assert picture.broadcast.applied == reach
         with_it = picture.capacity.turnaround_seconds
         books.broadcasts._takes = {key: {} for key in books.broadcasts._takes}
         without = swarm.coordinator.view_builder.build().capacity.turnaround_seconds
         assert with_it is not None
         assert without is not None
-        assert with_it == pytest.approx(without + reachability)
+        assert with_it == pytest.approx(without + reach)
 
     story(tmp_path, tell)
 

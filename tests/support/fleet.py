@@ -165,7 +165,7 @@ class Fleet:
 
         self.after(0, ask)
 
-    def dialer(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
+    def strangers(self, every: int, parties: int, drops: Callable[[Lease], bool]) -> None:
         """Keys that were never used before, a new one each `every` milliseconds over a connection of its own. Each asks
         until it gets a lease, a few times at most, returns what it likes after 4 s, and gives the rest back at once."""
         numbers = itertools.count()

@@ -148,7 +148,7 @@ class World:
 
     def capacity(self, step_seconds: float | None) -> CapacityView:
         """What the page says of the capacity model's terms."""
-        terms, reachability = self.books.terms, self.books.broadcasts.reach() or 0.0
+        terms, reach = self.books.terms, self.books.broadcasts.reach() or 0.0
         known = Measured(
             step_seconds=step_seconds,
             turnaround_seconds=None,
@@ -156,7 +156,7 @@ class World:
             supply=0.0,
         )
         completed = run_metrics.completed(
-            self.books.database, known, reachability, self.now, {}, refill=self.books.buffer.refill
+            self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill
         )
         return view(terms.staleness, 1, completed)
 

@@ -46,7 +46,7 @@ def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tm
         run.honest(key("honest", number), 6.0)
     run.run(3 * MINUTE)
     before = len(run.leases)
-    run.dialer(250, 8, even)
+    run.strangers(250, 8, even)
     run.run(6 * MINUTE)
     settled = [lease for lease in run.leases[before:] if even(lease) and lease.sent < run.world.now - 2 * MINUTE]
     dropped = {lease.index for lease in settled if lease.node.startswith(b"stranger")}

@@ -83,17 +83,17 @@ def test_where_no_place_is_free_a_handshake_that_lasts_gives_way_and_a_fresh_one
 def test_strangers_cannot_keep_out_who_has_accepted_work() -> None:
     places = ConnectionAdmission(PeerLimits(connections=16))
     places.keep(["8.8.8.0/24", "8.8.4.0/24", "192.168.0.7"])
-    dialer = 0
+    strangers = 0
     for number in range(20):
         try:
-            places.come(number, f"9.9.{number}.9", dialer, 0)
+            places.come(number, f"9.9.{number}.9", strangers, 0)
         except ConnectionRefused:
             break
         places.shook_hands(number)
-        dialer += 1
-    assert dialer == 13, "three parties are known, a quarter of 16 is more"
+        strangers += 1
+    assert strangers == 13, "three parties are known, a quarter of 16 is more"
     for count, ip in enumerate(("8.8.8.8", "8.8.4.4", "192.168.0.7")):
-        places.come(ip, ip, dialer + count, 0)
+        places.come(ip, ip, strangers + count, 0)
         places.shook_hands(ip)
     with pytest.raises(ConnectionRefused):
         places.come("full", "8.8.8.9", 16, 0)

@@ -59,7 +59,7 @@ def test_circuits_are_bounded_for_a_source_for_a_target_and_in_all():
     assert refusal(table.open, "y", "d", 0.0) is RelayRefusal.FULL
     first.close()
     first.close()
-    assert table.relay_client == 2
+    assert table.circuits == 2
     table.open("y", "d", 0.0)
 
 

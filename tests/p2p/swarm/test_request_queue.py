@@ -99,11 +99,11 @@ def test_who_comes_late_begins_level_and_does_not_starve_the_others():
 def test_all_whom_a_plan_does_not_feed_count_as_one_and_share_a_quarter():
     turns = FairQueue[str](bandwidth(1000.0))
     turns.prioritise(["a", "b", "c"])
-    dialer = {name: (name, 100) for name in "defghijkl"}
-    sent = served(turns, {name: (name, 100) for name in "abc"} | dialer, 1200)
+    strangers = {name: (name, 100) for name in "defghijkl"}
+    sent = served(turns, {name: (name, 100) for name in "abc"} | strangers, 1200)
     for child in "abc":
-        assert sent[child] == pytest.approx(sum(sent[name] for name in dialer), rel=0.05)
-    assert max(sent[name] for name in dialer) <= 1.2 * min(sent[name] for name in dialer)
+        assert sent[child] == pytest.approx(sum(sent[name] for name in strangers), rel=0.05)
+    assert max(sent[name] for name in strangers) <= 1.2 * min(sent[name] for name in strangers)
 
 
 def test_strangers_have_all_of_an_uplink_that_no_child_wants_and_without_a_plan_all_are_alike():
