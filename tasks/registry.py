@@ -4,11 +4,18 @@ from tasks.arithmetic import ADD, REVERSE, SINGLE_SUM
 from tasks.guess import GUESS
 from tasks.task import Task
 
-_TASKS: dict[tuple[str, int], Task] = {(task.name, task.version): task for task in (REVERSE, ADD, SINGLE_SUM, GUESS)}
+_TASKS: dict[tuple[str, int], Task] = {}
 
 
 class UnknownTask(LookupError):
     """No such task, or not in this version; the message names what there is."""
+
+
+def register(task: Task) -> None:
+    """Add a task. Raises ValueError where its name and version are taken."""
+    if (task.name, task.version) in _TASKS:
+        raise ValueError(f"there is a task {task.name} version {task.version}: take another name, or the next version")
+    _TASKS[task.name, task.version] = task
 
 
 def known() -> list[tuple[str, int]]:
@@ -26,3 +33,7 @@ def get(name: str, version: int) -> Task:
         raise UnknownTask(f"task {name} version {version} is not in this build, which has {', '.join(versions)}")
     names = ", ".join(sorted({n for n, _ in known()}))
     raise UnknownTask(f"task {name} is not in this build, which has {names}")
+
+
+for _task in (REVERSE, ADD, SINGLE_SUM, GUESS):
+    register(_task)

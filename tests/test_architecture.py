@@ -8,7 +8,7 @@
 4. torch and what pulls it in are known to the engines, the learner, the scorer and the tensor code in `weights` alone;
    a daemon's main process and `--help` load none of it.
 5. The rooms, which are the sub-folders of packages and the modules beside them, import each other in no circle.
-6. A module is named for what it is, and stays short enough to be read.
+6. A module is named for what it is, and says so in its docstring. Its length is no rule here: `make report` tells it.
 """
 
 import ast
@@ -39,7 +39,6 @@ HEAVY_ALLOWED = re.compile(r"weights/|engines/|coordinator/learner(/|\.py)|coord
 LIBP2P_ALLOWED = re.compile(r"p2p/libp2p/\w+\.py")
 LIBP2P_PUBLIC = {"p2p/libp2p/transport.py", "p2p/libp2p/threaded_network.py"}
 EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
-MOST_LINES = 500
 
 # Import name -> distribution, for what the default installation leaves out.
 OPTIONAL = {"llama_cpp": "llama-cpp-python", "pynvml": "nvidia-ml-py", "vllm": "vllm", "math_verify": "math-verify"}
@@ -210,13 +209,6 @@ def test_no_module_has_an_empty_name() -> None:
         for path in (ROOT / place).rglob("*")
         if (path.is_dir() or path.suffix == ".py") and EMPTY_NAMES & set(path.stem.split("_"))
     ]
-    assert not wrong, offences(wrong)
-
-
-def test_no_module_is_too_long_to_be_read() -> None:
-    sources = [*modules(), *(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks").rglob("*.py"))]
-    lengths = {source: len((ROOT / source).read_text().splitlines()) for source in sources}
-    wrong = [f"{source}: {length} lines" for source, length in lengths.items() if length > MOST_LINES]
     assert not wrong, offences(wrong)
 
 

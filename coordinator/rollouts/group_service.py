@@ -67,7 +67,7 @@ class GroupService:
         self.strikes = Strikes(database, self.accounts)
         self.told = Ends(database, self.ledger, self.accounts)
         self.ends = VerdictService(
-            database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec.run
+            database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec
         )
         self._waiting = WaitingGroups(database)
         self.submissions = SubmissionService(

@@ -6,8 +6,7 @@ Rules
    (coordinator/accounts/lease_ends.py).
 2. A group received before its lease expired is judged on its own worth. If it is good, it is paid; it is trainable iff
    its era is the learner's and step - version <= S when it is decided. The buffer's draw checks that again.
-3. The weight of a rollout is round(1000 * (tokens in + tokens out) / 128) milli-RE, halves up: the forward FLOPs of
-   prompt and completion relative to a reference rollout of 128 tokens, taken as linear in the tokens.
+3. An accepted group earns what the pay rule of the run's price mode says (coordinator/accounts/pay.py).
 4. A group that comes too late is refused with a receipt that points at the lease's expiry in the ledger.
 5. A good group for which the task gave no finite reward is accepted and paid under the code `task-score`. It is not
    trainable: it never enters the buffer.
@@ -22,6 +21,7 @@ import msgspec
 from coordinator.accounts.lease_ends import Ends, LedgerPosition
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.ledger_facts import RULES
+from coordinator.accounts.pay import pay_rule
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
@@ -32,11 +32,11 @@ from coordinator.rollouts.token_storage import Tokens
 from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
 from p2p.identity import peer_id
 from p2p.wire_types import encode
+from protocol.authority import RunSpec
 from protocol.leases import Lease, Receipt
 from protocol.refusals import sentence
 from tasks.task import Score
 
-REFERENCE_TOKENS = 128
 ACCEPTED = ("ok", "task-score")
 """Codes of accepted groups."""
 RECENT = 200
@@ -67,13 +67,8 @@ class LeaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = RULES
 
 
-def weight(tokens: int) -> int:
-    """Milli-RE of a rollout of `tokens` tokens, prompt and completion together (rule 3)."""
-    return (2000 * tokens + REFERENCE_TOKENS) // (2 * REFERENCE_TOKENS)
-
-
 class VerdictService:
-    """Writes the ends of leases. `run`: the run's id. `recent`: the codes of the groups decided last, in this life."""
+    """Writes the ends of leases. `spec`: of the run. `recent`: the codes of the groups decided last, in this life."""
 
     def __init__(
         self,
@@ -84,7 +79,7 @@ class VerdictService:
         strikes: Strikes,
         ends: Ends,
         seal: Seal,
-        run: bytes,
+        spec: RunSpec,
     ) -> None:
         self._database = database
         self._leases = leases
@@ -93,7 +88,8 @@ class VerdictService:
         self._strikes = strikes
         self._ends = ends
         self._seal = seal
-        self._run = run
+        self._run = spec.run
+        self._pay = pay_rule(spec.price_mode)
         self._tokens = Tokens(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
 
@@ -122,11 +118,11 @@ class VerdictService:
         young = lease.era == progress.era and fresh(progress.step, lease.version, self._leases.terms.staleness)
         trainable = young and code == "ok"
         lengths = [len(lease.prompt) + sum(rollout.turns) for rollout in rollouts]
-        total = sum(map(weight, lengths))
+        total = self._pay.earned(lengths)
         sampled = sum(map(sampled_tokens, rollouts))
         given = sum(lengths) - sampled
         end = self._end(record, at, code, len(rollouts), given, sampled, total, trainable)
-        self._ledger.issue_points(now, total)
+        self._pay.fund(self._ledger, now, total)
         place = self._append(now, "lease.accepted", end, total)
         if trainable:
             varied = len({score.reward for score in scores}) > 1

@@ -99,8 +99,8 @@ def check(submission: Submission | Group, lease: Lease, spec: RunSpec) -> Fault 
         return _fault("incomplete", wanted=len(lease.seeds), got=len(submission.rollouts))
     rollouts: Sequence[Rollout | Claimed] = submission.rollouts
     for number, rollout in enumerate(rollouts):
-        for code, examine in _EXAMINATIONS:
-            detail = examine(rollout, lease, spec)
+        for code, rule in FORM_RULES.items():
+            detail = rule(rollout, lease, spec)
             if detail:
                 return _fault(code, sample=number, detail=detail)
     return None
@@ -160,13 +160,16 @@ def _segments(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | 
     return None
 
 
-_EXAMINATIONS: tuple[tuple[str, Callable[[Rollout | Claimed, Lease, RunSpec], str | None]], ...] = (
-    ("turns", _turns),
-    ("tokens", _tokens),
-    ("end", _end),
-    ("segments", _segments),
-    ("logprobs", _logprobs),
-)
+FormRule = Callable[[Rollout | Claimed, Lease, RunSpec], str | None]
+"""Returns what is wrong with the form of one rollout, None: nothing."""
+FORM_RULES: dict[str, FormRule] = {
+    "turns": _turns,
+    "tokens": _tokens,
+    "end": _end,
+    "segments": _segments,
+    "logprobs": _logprobs,
+}
+"""T0: refusal code -> its rule, in the order in which a rollout is checked. A rule relies on those before it."""
 
 
 def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Tokenizer) -> list[Score] | Fault:
@@ -255,7 +258,12 @@ def _against(number: int, rollout: Rollout | Claimed, score: SampleScore, calibr
     if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
         detail = f"the scorer's values of sample {number} are not a number for each sampled token"
         return _fault("not-scorable", detail=detail)
-    return _wrong_choice(number, margins, calibration) or _drift(number, claimed, ours, calibration)
+    evidence = Evidence(claimed, ours, margins)
+    for code, rule in SCORE_RULES.items():
+        facts = rule(evidence, calibration)
+        if facts is not None:
+            return _fault(code, sample=number, **facts)
+    return None
 
 
 def wrong_tokens(scores: Sequence[SampleScore | None], calibration: Calibration = EXACT) -> tuple[int, int]:
@@ -274,23 +282,49 @@ def mostly_wrong(wrong: int, tokens: int) -> bool:
     return tokens >= ENOUGH and wrong >= MOSTLY * tokens
 
 
-def _wrong_choice(number: int, margins: Values, calibration: Calibration) -> Fault | None:
-    position = _first(margins > calibration.margin)
+class Evidence(NamedTuple):
+    """What the scorer's pass shows of one sample, one value per sampled token, in nats.
+
+    `claimed`, `ours`: log-probabilities by the node and by the scorer. `margins`: by how much the seeded choice beats
+    the token that was handed in.
+    """
+
+    claimed: NDArray[np.float32]
+    ours: Values
+    margins: Values
+
+
+Facts = dict[str, object]
+ScoreRule = Callable[[Evidence, Calibration], Facts | None]
+"""Returns the facts of the refusal's sentence where the sample is false, None: nothing is wrong."""
+
+
+def _wrong_choice(evidence: Evidence, calibration: Calibration) -> Facts | None:
+    position = _first(evidence.margins > calibration.margin)
     if position is None:
         return None
-    return _fault("seeded-choice", sample=number, position=position, margin=margins[position].item())
+    return {"position": position, "margin": evidence.margins[position].item()}
 
 
-def _drift(number: int, claimed: NDArray[np.float32], ours: Values, calibration: Calibration) -> Fault | None:
-    off = np.abs(claimed - ours)
+def _drift(evidence: Evidence, calibration: Calibration) -> Facts | None:
+    off = np.abs(evidence.claimed - evidence.ours)
     position = _first(~(off <= calibration.drift_most))
-    if position is not None:
-        facts = {"off": off[position].item(), "most": calibration.drift_most}
-        return _fault("drift", sample=number, position=position, **facts)
-    middle = _median(off)
-    if middle > calibration.drift_median:
-        return _fault("drift-median", sample=number, off=middle, most=calibration.drift_median)
-    return None
+    if position is None:
+        return None
+    return {"position": position, "off": off[position].item(), "most": calibration.drift_most}
+
+
+def _drift_median(evidence: Evidence, calibration: Calibration) -> Facts | None:
+    middle = _median(np.abs(evidence.claimed - evidence.ours))
+    return {"off": middle, "most": calibration.drift_median} if middle > calibration.drift_median else None
+
+
+SCORE_RULES: dict[str, ScoreRule] = {
+    "seeded-choice": _wrong_choice,
+    "drift": _drift,
+    "drift-median": _drift_median,
+}
+"""T1 and T2: refusal code -> its rule, in the order in which a sample is checked."""
 
 
 def _values(values: Sequence[float] | NDArray[np.float32]) -> Values:

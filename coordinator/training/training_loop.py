@@ -4,7 +4,7 @@ Rules
 1. Whenever a learner process starts, the buffer is rebuilt from its checkpoint's draws before anything is drawn.
 2. An export that its checkpoint holds and nobody has published yet is published before the next step.
 3. A batch that a crash or an error swallowed is drawn again, the very same one: it was drawn in memory only. When it is
-   set aside instead, and when nothing is drawn at all, coordinator/supervision says.
+   set aside instead, and when nothing is drawn at all, run_watch.py says.
 4. The last step of the course is exported and published, whether or not `publish_every` divides it.
 5. The learner is idle from the end of a step (with its export) to the next batch; the clock runs from its first batch.
 """

@@ -24,7 +24,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import inspect
 
-from coordinator.accounts import ledger
+from coordinator.accounts import ledger, pay
 from coordinator.accounts.standing import Remarked
 from coordinator.config import LeasesSection, NetworkSection
 from coordinator.learner import checkpoint
@@ -561,7 +561,7 @@ def tasks_example() -> dict[str, str]:
 
 
 def weight_example() -> dict[str, str]:
-    return {f"{tokens} tokens": f"{verdicts.weight(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
+    return {f"{tokens} tokens": f"{pay.points(tokens)} milli-RE" for tokens in (128, 14, 1, 200)}
 
 
 EXAMPLES: dict[str, Callable[[], dict[str, str]]] = {

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from coordinator.accounts.ledger import ESCROW, FUND, accrued
-from coordinator.rollouts.verdicts import LeaseOutcome, weight
+from coordinator.accounts.pay import points
+from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.identity import peer_id
 from p2p.wire_types import encode
 from protocol.leases import Receipt, Submission, VerdictsRequest
@@ -175,17 +176,12 @@ def test_a_group_that_nobody_can_score_is_the_operators_fault(world: World) -> N
     assert (receipt.verdict, receipt.code) == ("refused", "not-scorable")
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(128, 1000), (9, 70), (1, 8), (8, 63), (16, 125), (1024, 8000)])
-def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: int) -> None:
-    assert weight(tokens) == expected
-
-
 def test_given_tokens_of_an_environment_count_as_input(world: World) -> None:
     lease = world.lease()
     long = [rollout(lease, "12345"), rollout(lease, "1")]
     world.submit(group(lease, rollouts=long))
     (receipt,) = world.decide_all()
-    assert receipt.weight == weight(5 + 6) + weight(5 + 2)
+    assert receipt.weight == points(5 + 6) + points(5 + 2)
 
 
 def test_points_come_from_the_fund(world: World) -> None:

@@ -1,1 +1,0 @@
-"""Keep a run going when the learner fails: charges against batches, pauses, and words for a wait."""

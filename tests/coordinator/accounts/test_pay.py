@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator.accounts.ledger import ESCROW, FUND, accrued
+from coordinator.accounts.pay import PAY_RULES, PayRule, UnknownPriceMode, pay_rule, points
+from coordinator.run.signing import PRICE_MODE
+from p2p.identity import peer_id
+from tests.support.group_world import ALICE, SPEC, World, group
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(128, 1000), (9, 70), (1, 8), (8, 63), (16, 125), (1024, 8000)])
+def test_the_weight_of_a_rollout_is_linear_in_its_tokens(tokens: int, expected: int) -> None:
+    assert points(tokens) == expected
+
+
+def test_a_group_earns_the_sum_of_its_rollouts() -> None:
+    assert PAY_RULES["points"].earned([5, 11]) == points(5) + points(11)
+    assert PAY_RULES["points"].earned([]) == 0
+
+
+def test_a_new_run_states_a_price_mode_that_this_build_has() -> None:
+    assert pay_rule(PRICE_MODE) is PAY_RULES["points"]
+
+
+def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: World) -> None:
+    world.accepted()
+    balances = world.books.ledger.balances()
+    paid = balances[accrued(peer_id(ALICE))]
+    assert paid > 0
+    assert balances[FUND] + balances[ESCROW] + paid == 0
+
+
+def test_a_run_of_a_price_mode_that_this_build_lacks_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(UnknownPriceMode, match="price mode auction is not in this build, which has points"):
+        World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="auction"))
+
+
+def test_the_pay_rule_is_that_of_the_runs_price_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PAY_RULES, "flat", PayRule(lambda tokens: 7, PAY_RULES["points"].fund))
+    world = World(tmp_path, spec=msgspec.structs.replace(SPEC, price_mode="flat"))
+    world.submit(group(world.lease()))
+    (receipt,) = world.decide_all()
+    assert receipt.weight == 7 * SPEC.group_size
+    world.close()
