@@ -4,7 +4,7 @@ Rules
 1. Order of a step that exports: weights change in memory; the export's files become durable; the checkpoint that
    names them becomes durable; then the caller hears of it. So a version can be published only if a checkpoint has it.
 2. After a crash, the last checkpoint is where the learner stands. An export that it names and that is not published
-   is handed out again: the files that are there, never encoded anew. What they hash to is not in the checkpoint: after
+   is handed out again: the files that are there, never encoded anew. Their digests are not in the checkpoint: after
    a crash a file is read and hashed once more before it is signed.
 3. Whether that is so, or steps are undone that others have seen, is decided in `learner.eras`. The first version of a
    new era is exported as the session opens.

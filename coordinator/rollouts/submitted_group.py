@@ -29,7 +29,7 @@ _ids = msgspec.msgpack.Decoder(Tokens).decode
 
 
 class UnreadRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.UnreadRollout`, its token ids unread."""
+    """`protocol.leases.Rollout`, its token ids unread."""
 
     tokens: msgspec.Raw
     turns: Annotated[list[Count], Meta(max_length=1024)]
@@ -38,7 +38,7 @@ class UnreadRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """`protocol.leases.UnreadSubmission` of such rollouts."""
+    """`protocol.leases.Submission` of such rollouts."""
 
     lease: Id
     era: Count

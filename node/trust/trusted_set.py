@@ -15,7 +15,7 @@ Rules, in order
    era and version: a forged Head alone moves nothing forward.
 7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
    names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
-8. Hash and signature are over the bytes received, never over a re-serialisation. What is returned and kept is the value
+8. Hash and signature are over the bytes received, never over a re-serialisation. Methods return and keep the value
    decoded from verified bytes, with them (`Verified`). The same bytes are verified once under a Root.
 9. Which Received and Receipts hold after the ledger's keys have changed: protocol/authority.py.
 
@@ -247,7 +247,7 @@ class TrustedSet:
             raise NotSigned(str(error)) from None
 
     def _fits(self, edge: Verified[Edge], index: Verified[EdgeIndex]) -> Verified[Edge]:
-        """What rule 7 asks of an Edge beside its signature and its name."""
+        """Check what rule 7 asks of an Edge beside its signature and its name. Raises `Mismatch`."""
         place = edge.value.era, edge.value.version
         if place > (index.value.era, index.value.version):
             raise Mismatch("the Edge leads past the version that the index is for")

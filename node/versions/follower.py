@@ -11,7 +11,7 @@ Rules
 5. Kept on disk: the version held, the payloads for others that an index may still name, up to the owner's quota, oldest
    dropped first, and the documents that the next version's index will name again: each is asked for once. So a version
    costs the same after however many.
-   What was verified once is passed on as `Verified`, and not decoded again.
+   A verified document is passed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
    after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
 7. A Head that names a later Root than the one held is judged once that Root was asked for
@@ -94,7 +94,7 @@ class Follower:
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
         self._stored: list[Verified[Edge]] = []
-        """What `resume` found."""
+        """Edges that `resume` found in the store."""
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
         """Hash -> payload hash of the edges in the newest index: the next one names nearly the same."""

@@ -95,13 +95,20 @@ class ChunkExchange:
         shared = SharedPayload(payload)
         self._hold(shared)
         transfers = self._recorded(manifest.hash)
+        download = Download(
+            self._transport, shared, self._seed, fallback, self._bans, self._received, transfers, self._downlink,
+            self._parents,
+        )  # fmt: skip
+        self._downloads[download] = None
         try:
-            await self._download(shared, fallback, transfers)
+            await download.run(PROTOCOL)
             await patiently(payload.finish)
         except BaseException:
             self._shared.pop(manifest.hash, None)
             shared.withdraw()
             raise
+        finally:
+            del self._downloads[download]
         self._transfers.pop(manifest.hash, None)
         return transfers.report(anyio.current_time())
 
@@ -144,24 +151,6 @@ class ChunkExchange:
         for shared in self._shared.values():
             shared.withdraw()
         self._shared.clear()
-
-    async def _download(self, shared: SharedPayload, fallback: str | None, transfers: TransferLog) -> None:
-        download = Download(
-            self._transport,
-            shared,
-            self._seed,
-            fallback,
-            self._bans,
-            self._received,
-            transfers,
-            self._downlink,
-            self._parents,
-        )
-        self._downloads[download] = None
-        try:
-            await download.run(PROTOCOL)
-        finally:
-            del self._downloads[download]
 
     def _hold(self, shared: SharedPayload) -> None:
         self._shared[shared.payload.manifest.hash] = shared

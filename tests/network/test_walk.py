@@ -77,7 +77,6 @@ async def test_a_fetch_passes_four_functions_of_ours_before_the_one_that_fetches
         ["PayloadFetcher.get"],
         ["FailoverNetwork.fetch"],
         [
-            "ChunkExchange._download",
             "ChunkExchange.fetch",
             "TrioThread.call.<locals>.runner",
             "TrioThread.run.<locals>.thread",
