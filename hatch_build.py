@@ -1,12 +1,13 @@
 """Compiles `weights/codec/native/classes.c` into the wheel and, for an editable installation, beside its source.
 
 Without a compiler, or with one that fails, nothing is built and nothing breaks: `weights.codec.exponent_classes` does
-the same in numpy. CC names another compiler; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into an
-error.
+the same in numpy. CC is another compiler's command; ECHO2_NATIVE=0 builds nothing, ECHO2_NATIVE=1 turns a failure into
+an error.
 """
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,15 +39,13 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def compile_levels(folder: Path) -> list[Path]:
     """Build `classesN.so` for each level; those that are there afterwards, or none."""
-    wanted = os.environ.get("ECHO2_NATIVE")
-    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
-    compiler = next((found for name in names if name and (found := shutil.which(name))), None)
+    wanted, compiler = os.environ.get("ECHO2_NATIVE"), find_compiler()
     for stale in folder.glob("classes?.so"):
         stale.unlink()
-    if wanted == "0" or os.name != "posix" or (compiler is None and wanted != "1"):
+    if wanted == "0" or os.name != "posix" or (not compiler and wanted != "1"):
         return []
     try:
-        return [_compile(str(compiler), folder, level, flags) for level, flags in enumerate(LEVELS)]
+        return [_compile(compiler, folder, level, flags) for level, flags in enumerate(LEVELS)]
     except (OSError, subprocess.CalledProcessError) as error:
         if wanted == "1":
             raise
@@ -56,10 +55,16 @@ def compile_levels(folder: Path) -> list[Path]:
         return []
 
 
-def _compile(compiler: str, folder: Path, level: int, flags: list[str]) -> Path:
+def find_compiler() -> list[str]:
+    """Return the command of a C compiler; empty where there is none."""
+    commands = [shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]]
+    return next((command for command in commands if command and shutil.which(command[0])), [])
+
+
+def _compile(compiler: list[str], folder: Path, level: int, flags: list[str]) -> Path:
     target = folder / f"classes{level}.so"
     temporary = target.with_suffix(".tmp")
-    command = [compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *flags]
+    command = [*compiler, "-O3", "-std=c99", "-fPIC", "-shared", "-fvisibility=hidden", *flags]
     subprocess.run([*command, str(folder / "classes.c"), "-o", str(temporary)], check=True, capture_output=True)
     temporary.replace(target)
     return target

@@ -76,9 +76,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parsed()
-    bench.header(
-        "diff: bytes and speed of what leads from one policy version to the next", ["numpy", "numba", "zstandard"]
-    )
+    bench.header("diff: bytes and speed of what leads from one policy version to the next", ["numpy", "zstandard"])
     build = native.best()
     print(f"native build: {'none' if build is None else f'level {build.level}'}; {frames.NAME}; {STRETCH}\n")
     with tempfile.TemporaryDirectory() as folder:

@@ -38,11 +38,9 @@ def peak_of_apply(base: Path, base_root: bytes, payload: Path, root: bytes, whic
     """Bytes; to be called once in a process."""
     current = Snapshot(base, root=base_root)
     with frames.using(builds()[which]):
-        # What is loaded and compiled once is not what applying takes. A mapped snapshot is read-only, for which numba
-        # compiles apart.
+        # What is loaded once is not what applying takes.
         old = np.arange(4, dtype=np.uint16)
         kind, body = frames.encode("BF16", old, old ^ (old == 1))
-        old.flags.writeable = False
         patch = frames.decode("BF16", kind, memoryview(body), old, len(old))
         assert [len(piece) for piece in (patch.apply_to_copy(old), *patch.pieces(old))] == [4, 4]
         return peak_of(lambda: apply(current, payload, base.with_name("out"), root, threads=1))

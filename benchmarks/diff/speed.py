@@ -19,6 +19,8 @@ from weights.ordered_map import in_order
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 TILED: Final = 256 << 20
+SPARSE: Final = 0.01
+"""Share of the weights that change, up to which the portable bar is the higher one."""
 
 
 def waited() -> float:
@@ -104,17 +106,18 @@ class Tiled:
         }
 
 
-BARS: Final = {
-    ("numba", "encode"): 0.08, ("numba", "decode+apply"): 0.08,
-    ("native", "encode"): 0.35, ("native", "decode+apply"): 0.30,
-}  # fmt: skip
-"""numba is what a machine without a compiler runs; numpy is the reference, and for frames too small to matter."""
+def bars(stream: Stream) -> dict[tuple[str, str], float]:
+    """Return what each build must reach, of memcpy. numpy runs where the C part was not built."""
+    portable = 0.08 if stream.rho <= SPARSE else 0.06
+    return {
+        ("numpy", "encode"): portable, ("numpy", "decode+apply"): portable,
+        ("native", "encode"): 0.35, ("native", "decode+apply"): 0.30,
+    }  # fmt: skip
 
 
 def builds() -> dict[str, Build]:
     native_build = native.best()
-    candidates = {"numpy": REFERENCE, "numba": frames.compiled()}
-    return candidates | ({"native": native_build} if native_build else {})
+    return {"numpy": REFERENCE} | ({"native": native_build} if native_build else {})
 
 
 def speeds(stream: Stream, repeats: int) -> list[Claim]:
@@ -132,6 +135,6 @@ def speeds(stream: Stream, repeats: int) -> list[Claim]:
     bench.table(["what", "GB of model per CPU second", "of memcpy"], rows)
     return [
         Claim(f"{stream.name}, {which} {what}", ratios[f"{which}, {what}"], "memcpy", bar)
-        for (which, what), bar in BARS.items()
+        for (which, what), bar in bars(stream).items()
         if which in builds()
     ]

@@ -1,7 +1,9 @@
 """Numbers as bits, many at a time: unary codes in one run of bits, fields of any width in another. Pure, numpy only.
 
-Bits fill a byte from its lowest on; a field's lowest bit comes first. The same bits are written by
-`weights.codec.compiled` and `native/classes.c`.
+Bits fill a byte from its lowest on; a field's lowest bit comes first. `native/classes.c` writes the same bits.
+
+Fields of one width k repeat every k bytes: eight of them. So each of the eight is read, or written, for all groups at
+once, by one shift.
 """
 
 from typing import Any, Final
@@ -12,29 +14,39 @@ from numpy.typing import NDArray
 from weights.codec.rice import Code, Numbers
 from weights.errors import BadPayload
 
-_PIECE: Final = 1 << 16
-"""Fields whose temporaries stay in a core's cache."""
+Bytes = NDArray[np.uint8]
+_CODES: Final = 1 << 13
+"""Bytes of unary codes whose bits stay in a core's cache."""
+_CODES_LIMIT: Final = 1 << 28
+"""Bytes of unary codes whose bits 32-bit integers count: 16 times what a frame can fill."""
+_GROUP: Final = 8
+_WIDEST_GROUPED: Final = 16
 _LONGEST_ELIAS: Final = 16
+_SPARE: Final = 32
+"""Zero bytes after a run of fields, so that a last group and a window of eight bytes may reach beyond its end."""
 
 
 class Writer:
     """Numbers, part by part; those without a code are a bit each."""
 
     def __init__(self) -> None:
-        self._quotients: list[Numbers] = []
-        self._values: list[Numbers] = []
-        self._widths: list[Numbers] = []
+        self._codes: list[NDArray[np.bool_]] = []
+        self._fields: list[tuple[Bytes, int]] = []
 
     def put(self, values: Numbers, code: Code | None) -> None:
-        if code is not None:
-            self._quotients.append(code.quotients(values))
-        self._values.append(values if code is None else code.fields(values))
-        self._widths.append(np.ones(len(values), np.int64) if code is None else code.widths(self._quotients[-1]))
+        if code is None:
+            self._fields.append((np.packbits(values, bitorder="little"), len(values)))
+            return
+        quotients = code.quotients(values)
+        self._codes.append(_unary(quotients))
+        if code.elias:
+            self._fields.append(_varying(values + (1 << code.k), quotients + code.k))
+        elif code.k:
+            self._fields.append((_equal(values, code.k), code.k * len(values)))
 
     def bits(self) -> tuple[bytes, bytes]:
-        """(unary codes, fields)"""
-        codes = _unary(np.concatenate(self._quotients))
-        return codes, _fields(np.concatenate(self._values), np.concatenate(self._widths))
+        """Return (unary codes, fields)."""
+        return np.packbits(np.concatenate(self._codes), bitorder="little").tobytes(), _joined(self._fields)
 
 
 class Reader:
@@ -42,66 +54,180 @@ class Reader:
     exactly as long as they are, padded with zeros."""
 
     def __init__(self, codes: memoryview, fields: memoryview) -> None:
-        ends = np.flatnonzero(np.unpackbits(np.frombuffer(codes, np.uint8), bitorder="little"))
-        if len(codes) != (int(ends[-1]) // 8 + 1 if len(ends) else 0):
+        if len(codes) >= _CODES_LIMIT:
+            raise BadPayload(f"{len(codes)} bytes of unary codes")
+        self._ends, self._taken = _ones(np.frombuffer(codes, np.uint8)), 0
+        """Places of the ones."""
+        if len(codes) != (int(self._ends[-1]) // 8 + 1 if len(self._ends) else 0):
             raise BadPayload("unary codes are followed by bytes")
-        self._ends, self._taken = ends, 0
         self._size, self._bit = len(fields), 0
-        padded = np.frombuffer(bytes(fields) + bytes(16), np.uint8)
-        # Eight bytes from each byte on: a field begins in the first of them, and is at most 48 bits long.
-        self._windows: NDArray[Any] = np.ndarray(len(padded) - 8, "<u8", padded.data, strides=(1,))
+        self._fields = np.frombuffer(bytes(fields) + bytes(_SPARE), np.uint8)
 
-    def take(self, count: int, code: Code | None) -> Numbers:
-        quotients = np.empty(0, np.int64) if code is None else self._unary(count)
-        if code is not None and code.elias and count and int(quotients.max()) > _LONGEST_ELIAS:
-            raise BadPayload("a step is longer than 16 bits")
-        fields = self._fields(np.ones(count, np.int64) if code is None else code.widths(quotients))
-        return fields if code is None else code.values(quotients, fields)
+    def take(self, count: int, code: Code, limit: int) -> Numbers:
+        """Return the next `count` numbers, all of them below `limit`, which is at most 2^31."""
+        ends = self._unary(count)
+        quotients = np.diff(ends, prepend=np.int32(-1))
+        quotients -= 1
+        most = int(quotients.max()) if count else 0
+        if most > (_LONGEST_ELIAS if code.elias else (limit - 1) >> code.k):
+            raise BadPayload(f"a number of {limit} or more")
+        values = self._elias(quotients, code.k) if code.elias else (quotients << code.k) | self._equal(count, code.k)
+        if count and int(values.max()) >= limit:
+            raise BadPayload(f"a number of {limit} or more")
+        return values.astype(np.int32)
+
+    def places(self, count: int, code: Code, limit: int) -> Numbers:
+        """Return `count` places below `limit`, which is at most 2^31, from the gaps before them: Rice codes."""
+        places, fields = self._unary(count), self._equal(count, code.k)
+        if not count:
+            return places
+        # The sum of the quotients up to a one is the number of zeros before it.
+        numbers = np.arange(count, dtype=np.int32)
+        zeros = int(places[-1]) - count + 1
+        if (zeros << code.k) + int(fields.sum(dtype=np.int64)) + count > limit:
+            raise BadPayload(f"a place among {limit}")
+        places -= numbers
+        places <<= code.k
+        places += np.cumsum(fields, dtype=np.int32)
+        places += numbers
+        return places
+
+    def flags(self, count: int) -> NDArray[np.bool_]:
+        """Return the next `count` fields of one bit."""
+        first = self._advance(count)
+        bits = np.unpackbits(self._fields[first >> 3 : (first + count + 7) >> 3], bitorder="little")
+        return bits[first & 7 : (first & 7) + count].view(np.bool_)
 
     def end(self) -> None:
         last = self._bit % 8
-        left_over = last and self._bit // 8 < self._size and int(self._windows[self._bit // 8]) & 0xFF
-        if self._taken != len(self._ends) or self._size != (self._bit + 7) // 8 or (left_over and left_over >> last):
+        left_over = last and self._bit // 8 < self._size and int(self._fields[self._bit // 8]) >> last
+        if self._taken != len(self._ends) or self._size != (self._bit + 7) // 8 or left_over:
             raise BadPayload("numbers are followed by bits")
 
+    def _advance(self, bits: int) -> int:
+        """Pass over `bits` bits of fields, which must be there; return the first."""
+        first, self._bit = self._bit, self._bit + bits
+        if self._bit > 8 * self._size:
+            raise BadPayload(f"{self._bit} bits of fields in {self._size} bytes")
+        return first
+
     def _unary(self, count: int) -> Numbers:
-        before = int(self._ends[self._taken - 1]) if self._taken else -1
-        ends = self._ends[self._taken : self._taken + count]
+        """Return where `count` unary codes end, from where the first of them begins."""
+        first = int(self._ends[self._taken - 1]) + 1 if self._taken else 0
+        ends = self._ends[self._taken : self._taken + count] - np.int32(first)
         self._taken += count
         if len(ends) < count:
             raise BadPayload(f"unary codes end before {count} numbers")
-        return np.diff(ends, prepend=before) - 1
+        return ends
 
-    def _fields(self, widths: Numbers) -> Numbers:
-        ends = np.cumsum(widths) + self._bit
-        self._bit = int(ends[-1]) if len(ends) else self._bit
-        if self._bit > 8 * self._size:
-            raise BadPayload(f"{self._bit} bits of fields in {self._size} bytes")
-        fields = np.empty(len(ends), np.int64)
-        for at in range(0, len(ends), _PIECE):
-            width = widths[at : at + _PIECE]
-            start = ends[at : at + _PIECE] - width
-            shifted = self._windows[start >> 3] >> (start & 7).astype(np.uint64)
-            fields[at : at + _PIECE] = shifted & ((np.uint64(1) << width.astype(np.uint64)) - np.uint64(1))
-        return fields
+    def _equal(self, count: int, width: int) -> Numbers:
+        """Return fields of `width` bits, at most 24."""
+        first, groups = self._advance(count * width), -(-count // _GROUP)
+        if not count * width:
+            return np.zeros(count, np.int32)
+        if width < _GROUP:
+            return _split(self._fields, first, groups, width)[:count].astype(np.int32)
+        fields = np.empty((_GROUP, groups), np.uint32)
+        for field, row in enumerate(fields):
+            byte, shift = divmod(first + field * width, 8)
+            row[:] = np.ndarray((groups,), "<u4", self._fields.data, byte, (width,))
+            row >>= shift
+        fields &= (1 << width) - 1
+        return fields.T.reshape(-1)[:count].view(np.int32)
+
+    def _elias(self, quotients: Numbers, k: int) -> NDArray[np.int64]:
+        """Return numbers in Elias' code: fields of at most 40 bits."""
+        widths = quotients.astype(np.int64) + k
+        ends = np.cumsum(widths)
+        total = int(ends[-1]) if len(ends) else 0
+        starts = ends - widths + self._advance(total)
+        windows: NDArray[Any] = np.ndarray(len(self._fields) - 8, "<u8", self._fields.data, strides=(1,))
+        fields = windows[starts >> 3] >> (starts & 7).astype(np.uint64)
+        fields &= _below(widths)
+        values: NDArray[np.int64] = fields.astype(np.int64) + (np.int64(1) << widths) - (1 << k)
+        return values
 
 
-def _unary(values: Numbers) -> bytes:
-    """Each value as so many zeros and a one."""
-    ends = np.cumsum(values + 1)
-    bits = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
-    bits[ends - 1] = 1
-    return np.packbits(bits, bitorder="little").tobytes()
+def _split(data: Bytes, first: int, groups: int, width: int) -> Bytes:
+    """Return groups of eight fields of `width` bits from bit `first` on.
+
+    `width` is at most 7, so that a group lies within eight bytes. The group is halved three times.
+    """
+    eights = np.zeros((groups, 8), np.uint8)
+    eights[:, : width + 1] = np.ndarray((groups, width + 1), np.uint8, data.data, first >> 3, (width, 1))
+    whole = eights.view("<u8")
+    whole >>= first & 7
+    _part(whole, 32, 4 * width)
+    _part(eights.view("<u4"), 16, 2 * width)
+    _part(eights.view("<u2"), 8, width)
+    return eights.reshape(-1)
 
 
-def _fields(values: Numbers, widths: Numbers) -> bytes:
-    """The low `widths[i]` bits of `values[i]`, one after the other."""
-    ends = np.cumsum(widths)
+def _ones(codes: Bytes) -> Numbers:
+    """Return the places of all ones."""
+    places, done = np.empty(int(np.bitwise_count(codes).sum(dtype=np.int64)), np.int32), 0
+    for at in range(0, len(codes), _CODES):
+        here = np.flatnonzero(np.unpackbits(codes[at : at + _CODES], bitorder="little").view(np.bool_))
+        here += 8 * at
+        places[done : done + len(here)] = here
+        done += len(here)
+    return places
+
+
+def _below(widths: NDArray[Any]) -> NDArray[np.uint64]:
+    return (np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1)
+
+
+def _unary(values: Numbers) -> NDArray[np.bool_]:
+    """Return each value as so many zeros and a one."""
+    ends = np.cumsum(values + 1, dtype=np.intp)
+    bits = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, np.bool_)
+    bits[ends] = True
+    return bits[1:]
+
+
+def _equal(values: Numbers, width: int) -> Bytes:
+    """Return the low `width` bits of each value, one after the other; eight values fill `width` bytes."""
+    if width > _WIDEST_GROUPED:
+        return _varying(values, np.full(len(values), width, np.int32))[0]
+    groups = -(-len(values) // _GROUP)
+    ones = np.zeros(groups * _GROUP, "<u2")
+    np.bitwise_and(values, (1 << width) - 1, out=ones[: len(values)], casting="unsafe")
+    _join(twos := ones.view("<u4"), 16, width)
+    _join(fours := twos.view("<u8"), 32, 2 * width)
+    pairs, eights = fours.reshape(groups, 2), np.empty((groups, 2), "<u8")
+    # A shift by all 64 bits gives zero in numpy.
+    np.bitwise_or(pairs[:, 0], pairs[:, 1] << (4 * width), out=eights[:, 0])
+    np.right_shift(pairs[:, 1], 64 - 4 * width, out=eights[:, 1])
+    size = (len(values) * width + 7) // 8
+    return np.ascontiguousarray(eights.view(np.uint8)[:, :width]).reshape(-1)[:size]
+
+
+def _join(pairs: NDArray[Any], apart: int, width: int) -> None:
+    """Move the upper field of each pair down, from bit `apart` to bit `width`."""
+    upper = pairs >> apart
+    upper <<= width
+    pairs &= (1 << apart) - 1
+    pairs |= upper
+
+
+def _part(pairs: NDArray[Any], apart: int, width: int) -> None:
+    """Move the upper field of each pair up, from bit `width` to bit `apart`; drop what is above them."""
+    lower = (1 << width) - 1
+    upper = pairs << (apart - width)
+    upper &= lower << apart
+    pairs &= lower
+    pairs |= upper
+
+
+def _varying(values: Numbers, widths: Numbers) -> tuple[Bytes, int]:
+    """Return the low `widths[i]` bits of `values[i]`, one after the other, and their number."""
+    ends = np.cumsum(widths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     words = np.zeros(total // 64 + 2, np.uint64)
     if total:
         starts = ends - widths
-        low = values.astype(np.uint64) & ((np.uint64(1) << widths.astype(np.uint64)) - np.uint64(1))
+        low = values.astype(np.uint64) & _below(widths)
         shift = (starts & 63).astype(np.uint64)
         word = starts >> 6
         first = np.flatnonzero(np.diff(word, prepend=-1))
@@ -109,4 +235,18 @@ def _fields(values: Numbers, widths: Numbers) -> bytes:
         straddling = np.flatnonzero((starts & 63) + widths > 64)
         # A word is spilled into by one field at most.
         words[word[straddling] + 1] |= low[straddling] >> (np.uint64(64) - shift[straddling])
-    return words.astype("<u8").tobytes()[: (total + 7) // 8]
+    return words.astype("<u8").view(np.uint8)[: (total + 7) // 8], total
+
+
+def _joined(parts: list[tuple[Bytes, int]]) -> bytes:
+    """Return runs of bits (bytes, padded with zeros, and the number of bits) as one."""
+    total = sum(bits for _, bits in parts)
+    out = np.zeros(total // 8 + 2, np.uint8)
+    at = 0
+    for data, bits in parts:
+        byte, shift = divmod(at, 8)
+        out[byte : byte + len(data)] |= data << np.uint8(shift)
+        if shift:
+            out[byte + 1 : byte + 1 + len(data)] |= data >> np.uint8(8 - shift)
+        at += bits
+    return out[: (total + 7) // 8].tobytes()

@@ -19,17 +19,18 @@ those X exceed two. What `decode` enforces before it touches memory in proportio
 2. Unary codes and fields are exactly as long as their numbers.
 3. Every rank is below the size of its class, which the old weights tell; every step ends at a 16-bit float.
 
-Here is the format; the loops over elements and bits are handed in. Those in numpy are the reference.
+`weights.codec.rank_select` has the work over elements, `weights.codec.bitstream` that over bits.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weights.codec import bitstream, rank_select
+from weights.codec import rank_select
+from weights.codec.bitstream import Reader, Writer
 from weights.codec.rank_select import CLASSES, Changes, Layout, Words
 from weights.codec.rice import MAX_K, Code, Numbers, cheapest, rice
 from weights.errors import BadPayload
@@ -41,34 +42,6 @@ _ELIAS: Final = 0x40
 _MAX_STEP: Final = 0xFFFF
 _SIGNS: Final = None
 """In place of a code: fields of one bit."""
-
-
-class BitSink(Protocol):
-    def put(self, values: Numbers, code: Code | None) -> None: ...
-
-    def bits(self) -> tuple[bytes, bytes]: ...
-
-
-class BitSource(Protocol):
-    def take(self, count: int, code: Code | None) -> Numbers: ...
-
-    def end(self) -> None: ...
-
-
-class Loops(NamedTuple):
-    """What takes time: see `weights.codec.rank_select` and `weights.codec.bitstream`."""
-
-    listed: Callable[[Words, Words, Layout, int, int], list[Changes] | None]
-    merged: Callable[[Words, Layout, int, Iterable[Changes], int], tuple[NDArray[np.uint32], Words]]
-    write: Callable[[NDArray[np.uint32], Words, Words, int], None]
-    writer: Callable[[], BitSink]
-    reader: Callable[[memoryview, memoryview], BitSource]
-    cost: Callable[[Code, Numbers], int]
-
-
-NUMPY: Final = Loops(
-    rank_select.listed, rank_select.merged, rank_select.write, bitstream.Writer, bitstream.Reader, Code.cost
-)
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,20 +81,17 @@ def window(old: Words, layout: Layout) -> int:
 
 
 class Classes:
-    """Encoding and decoding by given loops."""
-
-    def __init__(self, loops: Loops) -> None:
-        self._loops, self.write = loops, loops.write
+    """The build in numpy, which every machine has."""
 
     def encode(self, old: Words, new: Words, layout: Layout, most: int) -> bytes | None:
-        """Body of the frame; empty if nothing changes, None if more than `most` elements do."""
+        """Return the body of the frame; empty if nothing changes, None if more than `most` elements do."""
         lo = window(old, layout)
-        lists = self._loops.listed(old, new, layout, lo, most)
+        lists = rank_select.listed(old, new, layout, lo, most)
         if not lists:
             return b"" if lists is not None else None
-        used, heads, writer = 0, b"", self._loops.writer()
+        used, heads, writer = 0, b"", Writer()
         for changes in lists:
-            head, numbers = _plan(changes, self._loops.cost)
+            head, numbers = _plan(changes)
             used |= 1 << changes.of
             heads += head.to_bytes()
             for (_, code), part in zip(head.parts(), numbers, strict=True):
@@ -130,16 +100,20 @@ class Classes:
         return bytes([lo]) + used.to_bytes(2, "little") + heads + _number(len(codes)) + codes + fields
 
     def decode(self, body: memoryview, old: Words, changes: int, layout: Layout) -> tuple[NDArray[np.uint32], Words]:
-        """(positions, ascending; new bits) of the `changes`, which `count` tells. Raises `BadPayload`."""
+        """Return (positions, ascending; new bits) of the `changes`, which `count` tells. Raises `BadPayload`."""
         lo, heads, rest = _read_heads(body, len(old), layout)
         length, rest = _take_number(rest)
         if length > len(rest):
             raise BadPayload("unary codes are cut short")
-        lists = _lists(heads, self._loops.reader(rest[:length], rest[length:]), len(old))
-        return self._loops.merged(old, layout, lo, lists, changes)
+        lists = _lists(heads, Reader(rest[:length], rest[length:]), len(old))
+        return rank_select.merged(old, layout, lo, lists, changes)
+
+    def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None:
+        """Write new bits into `target`, which begins at element `first`. Raises `IndexError` beyond it."""
+        rank_select.write(index, bits, target, first)
 
 
-REFERENCE: Final = Classes(NUMPY)
+REFERENCE: Final = Classes()
 
 
 def count(body: memoryview, elements: int, layout: Layout) -> int:
@@ -147,28 +121,30 @@ def count(body: memoryview, elements: int, layout: Layout) -> int:
     return sum(head.changes for head in _read_heads(body, elements, layout)[1])
 
 
-def _plan(changes: Changes, cost: Callable[[Code, Numbers], int]) -> tuple[_Head, list[Numbers]]:
-    """The head of a class, and its numbers part by part."""
+def _plan(changes: Changes) -> tuple[_Head, list[NDArray[Any]]]:
+    """Return the head of a class, and its numbers part by part."""
     of, ranks, steps = changes
     below = int(ranks[-1]) + 1 - len(ranks)
     staying = below if below < len(ranks) else None
     if staying is not None:
-        ranks = np.flatnonzero(np.bincount(ranks, minlength=int(ranks[-1]) + 1) == 0)
+        stays = np.ones(int(ranks[-1]) + 1, np.bool_)
+        stays[ranks] = False
+        ranks = _places(stays)
     gaps, sizes = _gaps(ranks), np.abs(steps) - 1
-    large = np.flatnonzero(sizes)
+    large = _places(sizes != 0)
     large_gaps = _gaps(large)
     in_list, rest = rice(large_gaps), sizes[large] - 1
-    code, bits = cheapest(rest, cost)
+    code, bits = cheapest(rest)
     listed = True
     if 4 * len(large) > len(sizes):
-        plain, plain_bits = cheapest(sizes, cost)
-        listed = cost(in_list, large_gaps) + bits <= plain_bits
+        plain, plain_bits = cheapest(sizes)
+        listed = in_list.cost(large_gaps) + bits <= plain_bits
         code = code if listed else plain
     head = _Head(
         of=of, changes=len(steps), gaps=rice(gaps), staying=staying, sizes=code,
         large=len(large) if listed else None, large_gaps=in_list,
     )  # fmt: skip
-    return head, [gaps, (steps < 0).astype(np.int64), *([large_gaps, rest] if listed else [sizes])]
+    return head, [gaps, steps < 0, *([large_gaps, rest] if listed else [sizes])]
 
 
 def _read_heads(body: memoryview, elements: int, layout: Layout) -> tuple[int, list[_Head], memoryview]:
@@ -209,49 +185,45 @@ def _read_head(of: int, data: memoryview) -> tuple[_Head, memoryview]:
     return head, data
 
 
-def _lists(heads: list[_Head], reader: BitSource, elements: int) -> Iterator[Changes]:
-    """Class by class, so that the numbers of one at a time are in memory."""
+def _lists(heads: list[_Head], reader: Reader, elements: int) -> Iterator[Changes]:
     for head in heads:
         yield Changes(head.of, _ranks(head, reader, elements), _steps(head, reader))
     reader.end()
 
 
-def _ranks(head: _Head, reader: BitSource, elements: int) -> Numbers:
+def _ranks(head: _Head, reader: Reader, elements: int) -> Numbers:
     if head.staying is None:
-        return _from_gaps(reader.take(head.changes, head.gaps), elements)
+        return reader.places(head.changes, head.gaps, elements)
     total = head.changes + head.staying
     if total > elements:
         raise BadPayload(f"class {head.of} lists {total} elements of {elements}")
-    stay = _from_gaps(reader.take(head.staying, head.gaps), total - 1)
     stays = np.zeros(total, np.bool_)
-    stays[stay] = True
-    return np.flatnonzero(~stays)
+    stays[reader.places(head.staying, head.gaps, total - 1)] = True
+    return _places(~stays)
 
 
-def _steps(head: _Head, reader: BitSource) -> Numbers:
-    down = reader.take(head.changes, _SIGNS)
+def _steps(head: _Head, reader: Reader) -> Numbers:
+    down = reader.flags(head.changes)
     if head.large is None:
-        sizes = reader.take(head.changes, head.sizes) + 1
+        sizes = reader.take(head.changes, head.sizes, _MAX_STEP) + 1
     else:
-        sizes = np.ones(head.changes, np.int64)
-        large = _from_gaps(reader.take(head.large, head.large_gaps), head.changes)
-        sizes[large] = reader.take(head.large, head.sizes) + 2
-    if sizes.max() > _MAX_STEP:
-        raise BadPayload("a step is longer than 16 bits")
-    return np.where(down, -sizes, sizes)
+        sizes = np.ones(head.changes, np.int32)
+        large = reader.places(head.large, head.large_gaps, head.changes)
+        sizes[large] = reader.take(head.large, head.sizes, _MAX_STEP - 1) + 2
+    flips = np.negative(down.view(np.int8), dtype=np.int32)
+    sizes ^= flips
+    sizes -= flips
+    return sizes
+
+
+def _places(flags: NDArray[np.bool_]) -> Numbers:
+    return np.flatnonzero(flags).astype(np.int32)
 
 
 def _gaps(places: Numbers) -> Numbers:
-    return np.diff(places, prepend=-1) - 1
-
-
-def _from_gaps(gaps: Numbers, limit: int) -> Numbers:
-    if len(gaps) and int(gaps.max()) >= limit:
-        raise BadPayload(f"a gap of {gaps.max()} among {limit}")
-    places: Numbers = np.cumsum(gaps + 1) - 1
-    if len(places) and places[-1] >= limit:
-        raise BadPayload(f"place {places[-1]} among {limit}")
-    return places
+    gaps = np.diff(places, prepend=np.int32(-1))
+    gaps -= 1
+    return gaps
 
 
 def _number(value: int) -> bytes:

@@ -2,9 +2,8 @@
 
 A frame is at most `FRAME` consecutive elements of one dtype, seen as unsigned integers of their bits. Encoding takes
 the old and the new frame; decoding takes the old frame and the bytes, and gives a `Patch`. Both are pure: the same
-input gives the same output on any machine and with any build: the native one where there was a compiler, else numba
-for large frames, else numpy. At rho 1.6 % applying takes a third of a frame's memory, with numpy three
-quarters of one.
+input gives the same output on any machine and with any build: the native one where there was a compiler, else numpy.
+At rho 1.6 % applying takes less than a third of a frame's memory, with numpy half of one.
 
     kind        body
     SAME        empty
@@ -18,7 +17,6 @@ with nothing after it.
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
@@ -57,10 +55,7 @@ class Build(Protocol):
     def write(self, index: NDArray[np.uint32], bits: Words, target: Words, first: int) -> None: ...
 
 
-_COMPILED_FROM: Final = 1 << 22
-"""Elements of a frame that is worth numba: it saves 3 ns an element, and costs half a second to import and, the first
-time on a machine, 6 s to compile."""
-_build: Build | None = native.best()
+_build: Build = native.best() or exponent_classes.REFERENCE
 
 
 class Patch(msgspec.Struct, frozen=True):
@@ -82,19 +77,18 @@ class Patch(msgspec.Struct, frozen=True):
         if self.index is None:
             frame[:] = self.bits
         elif len(self.index):
-            _build_for(len(frame)).write(self.index, self.bits, frame, 0)
+            _build.write(self.index, self.bits, frame, 0)
 
     def pieces(self, old: Bits) -> Iterator[Bits]:
         """The new frame, in pieces that fit a cache."""
         if self.index is None:
             yield self.bits
             return
-        build = _build_for(len(old))
         for at in range(0, len(old), _PIECE):
             low, high = np.searchsorted(self.index, [at, at + _PIECE])
             piece = old[at : at + _PIECE].copy()
             if low < high:
-                build.write(self.index[low:high], self.bits[low:high], piece, at)
+                _build.write(self.index[low:high], self.bits[low:high], piece, at)
             yield piece
 
     def changes(self, old: Bits) -> tuple[NDArray[np.uint32], Bits]:
@@ -113,7 +107,7 @@ def encode(dtype: str, old: Bits | None, new: Bits) -> tuple[int, bytes]:
     layout = exponent_classes.LAYOUTS.get(dtype)
     if layout is None:
         return (XOR, _pack(_planes(old ^ new))) if (old != new).any() else (SAME, b"")
-    body = _build_for(len(old)).encode(old, new, layout, len(old) // _DENSE)
+    body = _build.encode(old, new, layout, len(old) // _DENSE)
     if body is None:
         return XOR, _pack(_planes(old ^ new))
     return (CLASSES, body) if body else (SAME, b"")
@@ -130,7 +124,7 @@ def decode(dtype: str, kind: int, body: memoryview, old: Bits | None, count: int
     if kind == XOR:
         return Patch(None, _from_planes(_unpack(body, count * width.itemsize), width) ^ old)
     if kind == CLASSES and layout is not None:
-        return Patch(*_build_for(count).decode(body, old, exponent_classes.count(body, count, layout), layout))
+        return Patch(*_build.decode(body, old, exponent_classes.count(body, count, layout), layout))
     if len(body):
         raise BadPayload("a frame without changes has a body")
     return Patch(np.empty(0, np.uint32), np.empty(0, width))
@@ -144,23 +138,9 @@ def changes(dtype: str, kind: int, body: memoryview, count: int) -> int | None:
     return 0 if kind == SAME else None
 
 
-@functools.cache
-def compiled() -> Build:
-    """The build by numba, or by numpy where numba cannot be imported."""
-    try:
-        from weights.codec.compiled import LOOPS
-    except ImportError:
-        return exponent_classes.REFERENCE
-    return exponent_classes.Classes(LOOPS)
-
-
-def _build_for(elements: int) -> Build:
-    return _build or (compiled() if elements >= _COMPILED_FROM else exponent_classes.REFERENCE)
-
-
 @contextlib.contextmanager
-def using(build: Build | None) -> Iterator[None]:
-    """Run a block with another build (None: as if there were no native one): for tests and benchmarks."""
+def using(build: Build) -> Iterator[None]:
+    """Run a block with another build: for tests and benchmarks."""
     global _build
     before, _build = _build, build
     try:

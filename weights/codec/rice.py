@@ -10,13 +10,13 @@ Universal codeword sets (1975). Rice code with k from the mean costs about 0.06 
 geometric distribution.
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
+Numbers = NDArray[np.int32]
+Sums = NDArray[np.int64]
 MAX_K: Final = 24
 MAX_ELIAS: Final = 3
 
@@ -29,36 +29,33 @@ class Code(NamedTuple):
         if not self.elias:
             return values >> self.k
         # frexp is exact below 2^53; its exponent is the length in bits.
-        return np.frexp((values + (1 << self.k)).astype(np.float64))[1].astype(np.int64) - 1 - self.k
-
-    def fields(self, values: Numbers) -> Numbers:
-        """Of which the low bits count, `widths` of them."""
-        return values + (1 << self.k) if self.elias else values
-
-    def widths(self, quotients: Numbers) -> Numbers:
-        return quotients + self.k if self.elias else np.full(len(quotients), self.k)
-
-    def values(self, quotients: Numbers, fields: Numbers) -> Numbers:
-        if self.elias:
-            return (np.int64(1) << (quotients + self.k)) + fields - (1 << self.k)
-        return quotients << self.k | fields
+        return np.frexp((values + (1 << self.k)).astype(np.float64))[1] - np.int32(1 + self.k)
 
     def cost(self, values: Numbers) -> int:
-        """Bits."""
-        quotients = self.quotients(values)
-        return int((quotients + self.widths(quotients)).sum()) + len(values)
+        """Return the bits that `values` take."""
+        return int(self._costs(values).sum())
+
+    def _costs(self, values: Numbers) -> Sums:
+        quotients = self.quotients(values).astype(np.int64)
+        return quotients * 2 + (self.k + 1) if self.elias else quotients + (self.k + 1)
 
 
 def rice(values: Numbers) -> Code:
-    """The largest k with 2^k <= 0.98 (mean + 1/2): no other costs less where values fall off geometrically."""
-    count, total = len(values), int(values.sum())
+    """Return the Rice code with the largest k such that 2^k <= 0.98 (mean + 1/2).
+
+    No other k costs less where values fall off geometrically.
+    """
+    count, total = len(values), int(values.sum(dtype=np.int64))
     k = 0
     while k < MAX_K and (count << (k + 1)) * 100 <= 98 * total + 49 * count:
         k += 1
     return Code(k)
 
 
-def cheapest(values: Numbers, cost: Callable[[Code, Numbers], int] = Code.cost) -> tuple[Code, int]:
-    """Rice's code or Elias', and its bits; among equals Rice's, then the smallest k."""
+def cheapest(values: Numbers) -> tuple[Code, int]:
+    """Return the cheaper of Rice's code and Elias', and its bits; among equals Rice's, then the smallest k."""
+    if not len(values):
+        return rice(values), 0
     codes = [rice(values), *(Code(k, elias=True) for k in range(MAX_ELIAS + 1))]
-    return min(((code, cost(code, values)) for code in codes), key=lambda costed: costed[1])
+    distinct, counts = np.unique(values, return_counts=True)
+    return min(((code, int(code._costs(distinct) @ counts)) for code in codes), key=lambda costed: costed[1])

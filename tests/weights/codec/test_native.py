@@ -1,6 +1,7 @@
 """The native build is there or absent; nothing else may depend on which."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,15 @@ def test_a_compiler_that_fails_leaves_nothing_behind(folder: Path, monkeypatch: 
     monkeypatch.setenv("ECHO2_NATIVE", "1")
     with pytest.raises(Exception, match="false"):
         hatch_build.compile_levels(folder)
+
+
+def test_a_compiler_is_a_command_with_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = folder / "recorder.py"
+    recorder.write_text("import sys; open(sys.argv[sys.argv.index('-o') + 1], 'w').write(' '.join(sys.argv[1:3]))")
+    monkeypatch.setenv("CC", f"'{sys.executable}' '{recorder}' cc")
+    monkeypatch.delenv("ECHO2_NATIVE", raising=False)
+    built = hatch_build.compile_levels(folder)
+    assert [path.read_text() for path in built] == ["cc -O3"] * len(hatch_build.LEVELS)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")
