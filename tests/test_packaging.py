@@ -1,19 +1,29 @@
 """The installation as docs/adr/0001-libp2p-without-its-pins.md decides it: our list of libp2p's needs, lock and pin."""
 
+import ast
+import functools
 import importlib.metadata
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
 
 from tests.support.paths import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
 def normal(requirement: str) -> str:
     """The distribution that a requirement names, in the normal form."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip())[0]).lower()
+
+
+DECLARED = {normal(dependency) for dependency in PROJECT["dependencies"]}
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
 
 
 def locked(name: str) -> dict[str, str]:
@@ -29,10 +39,67 @@ def test_the_installed_libp2p_is_the_pinned_one() -> None:
     assert importlib.metadata.version("libp2p") == pinned_libp2p()
 
 
-def test_everything_libp2p_needs_is_declared_since_pip_does_not_see_it() -> None:
+NOT_LOADED = {
+    "grpcio": ("grpc", "generated stubs of autonat that nothing imports"),
+    "lru-dict": ("lru", "nothing of libp2p 0.8.1 imports it"),
+    "mypy-protobuf": ("mypy_protobuf", "generates the type stubs that libp2p ships"),
+    "rpcudp": ("rpcudp", "nothing of libp2p 0.8.1 imports it"),
+    "types-requests": ("types_requests", "type stubs, for libp2p's own checks"),
+}
+"""What libp2p declares and we do not install: (module, why it is not missed)."""
+LOADED = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+import p2p
+for module in pkgutil.walk_packages(p2p.__path__, "p2p."):
+    importlib.import_module(module.name)
+print(*{name.partition(".")[0] for name, module in sys.modules.items() if module is not None})
+"""
+
+
+@functools.cache
+def loaded_by_libp2p() -> set[str]:
+    """The distributions of all that is loaded with every module of p2p, without what `NOT_LOADED` says."""
+    blocked = [module for module, _ in NOT_LOADED.values()]
+    command = [sys.executable, "-c", LOADED, *blocked]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
+    return distributions(set(done.stdout.split()))
+
+
+def distributions(modules: set[str]) -> set[str]:
+    return {normal(name) for module in modules for name in DISTRIBUTIONS.get(module, [])}
+
+
+@functools.cache
+def imported_by_us() -> set[str]:
+    """Top-level modules that a module of the packages imports, wherever it stands in it."""
+    found: set[str] = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_what_libp2p_needs_is_declared_but_for_what_it_never_loads() -> None:
     needs = importlib.metadata.requires("libp2p") or []
     unconditional = {normal(need) for need in needs if "extra ==" not in need and "python_version <" not in need}
-    assert unconditional - {normal(dependency) for dependency in PROJECT["dependencies"]} == set()
+    assert unconditional - DECLARED == NOT_LOADED.keys()
+
+
+def test_every_dependency_is_imported_by_us_or_by_libp2p() -> None:
+    assert DECLARED - distributions(imported_by_us()) - loaded_by_libp2p() == set()
+
+
+def test_what_we_import_is_declared() -> None:
+    ours = {"libp2p", *PACKAGES}
+    foreign = imported_by_us() - set(sys.stdlib_module_names) - ours
+    undeclared = {module for module in foreign if not distributions({module}) & DECLARED}
+    assert undeclared == set()
 
 
 def test_the_default_installation_does_not_pull_libp2p_with_its_pin() -> None:
