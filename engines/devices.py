@@ -1,4 +1,4 @@
-"""Which device computes, and why: `auto`, or one by name.
+"""Choose the device that computes, and say why: `auto`, or one by name.
 
 Rules
 1. `auto` takes the CUDA (or ROCm) GPU with the most free memory, else a Mac's GPU, else the CPU, and says why.
@@ -37,7 +37,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine has. `cuda`: GPUs in PyTorch's order. `unused`: a GPU that PyTorch does not see, or empty."""
+    """The devices of this machine. `cuda`: GPUs in PyTorch's order. `unused`: a GPU that PyTorch does not see, or
+    empty."""
 
     cpu: str
     cuda: list[Gpu] = []
@@ -54,7 +55,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inventory() -> Inventory:
-    """Looks at the machine. Imports torch: call it in a child process only."""
+    """Look for the devices of this machine. Imports torch: call it in a child process only."""
     import torch
 
     gpus = [_gpu(index) for index in range(torch.cuda.device_count())]
@@ -129,7 +130,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def gpu_present() -> str:
-    """A GPU that the system knows, whatever PyTorch was built for."""
+    """Name a GPU that the system knows, whatever PyTorch was built for."""
     if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi"):
         return "an NVIDIA GPU"
     if Path("/dev/kfd").exists():

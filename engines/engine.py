@@ -55,8 +55,9 @@ class SampleScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine holds: content root of the weights, parameters (count), and bytes of memory they take. `behind`,
-    `ahead`: content roots to which `step_to` leads by undoing steps, and by making them again; the nearest first."""
+    """The weights that an engine has loaded: content root of the weights, parameters (count), and bytes of memory they
+    take. `behind`, `ahead`: content roots to which `step_to` leads by undoing steps, and by making them again; the
+    nearest first."""
 
     root: bytes
     parameters: int
@@ -91,7 +92,7 @@ class Engine(Protocol):
         weights.errors.WrongBase where that is not within reach."""
 
     def generate(self, job: Job) -> list[Sample]:
-        """All samples of a group, the prompt computed once."""
+        """Generate all samples of a group; the prompt is computed once."""
 
     def generate_many(self, jobs: list[Job], *, greedy: bool = False) -> list[list[Sample]]:
         """Several groups at once (evaluation): prompts of equal length share a batch."""

@@ -26,7 +26,7 @@ class EngineHost:
         return {"probe": (ProbeCall, self.probe), **calls}
 
     def probe(self, call: ProbeCall) -> Probed:
-        """Make an engine. A second probe makes a new one; the weights of the old one are let go."""
+        """Make an engine. A second probe makes a new one; the weights of the old one are freed."""
         row = registry.choose(call.engine)
         row.check(call.dtype)
         device = choose(call.device, row.inventory(), row.devices)

@@ -1,9 +1,9 @@
-"""One rollout in the making: what an engine knows of a sample between two tokens. Pure; any engine may use it.
+"""One unfinished rollout: the state of a sample between two tokens. Pure; any engine may use it.
 
 Rules
 1. The next token is the environment's while it has tokens to give, else the policy's. All rollouts of a batch take
    exactly one token a step, so that they keep one length and need neither padding nor masks.
-2. A sampled turn ends with eos, or where `limit` tokens were sampled in all turns together; then the rollout is over.
+2. A sampled turn ends with eos, or where `limit` tokens were sampled in all turns together; then the rollout has ended.
 3. The noise of a token is keyed by its index within the rollout, given tokens counted.
 """
 
@@ -47,7 +47,7 @@ class RolloutState:
             self._turn_ended()
 
     def sample(self) -> Sample:
-        """The finished rollout."""
+        """Return the finished rollout."""
         return Sample(tokens=self._tokens, turns=self._turns, logprobs=self._logprobs)
 
     def _turn_ended(self) -> None:

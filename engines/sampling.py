@@ -46,7 +46,8 @@ _GOLDEN, _MIX_1, _MIX_2 = (_signed(w) for w in (0x9E3779B97F4A7C15, 0xBF58476D1C
 
 
 def keys(pairs: Iterable[tuple[bytes, int]], device: torch.device | str = "cpu") -> Tensor:
-    """Key of each (seed, position): int64 [R], the bits of a u64. Raises ValueError for a seed that is not 16 bytes."""
+    """Return the key of each (seed, position): int64 [R], the bits of a u64. Raises ValueError for a seed that is not
+    16 bytes."""
     digests = bytearray()
     for seed, position in pairs:
         if len(seed) != 16:
@@ -63,13 +64,13 @@ def choose(logits: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `choose`, without noise."""
+    """Choose as `choose` does, without noise."""
     tokens = logits.argmax(-1)
     return tokens, _logprobs(logits, tokens, torch.empty_like(logits))
 
 
 def margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """How much the seeded choice beats each of `tokens` [R], in nats, 0.0 where it is that token; and their
+    """Measure how much the seeded choice beats each of `tokens` [R], in nats, 0.0 where it is that token; and their
     log-probabilities as in `choose`. Both float32 [R]."""
     rows = max(1, BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     blocks = zip(*(torch.split(part, rows) for part in (logits, key, tokens)), strict=True)
@@ -95,7 +96,7 @@ def _margin(logits: Tensor, key: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor
 
 
 def _logprobs(logits: Tensor, tokens: Tensor, out: Tensor) -> Tensor:
-    """log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0. `out` becomes exp(logits - max)."""
+    """Return log softmax(logits) [R, V] of tokens [R]: float32 [R], never above 0. `out` becomes exp(logits - max)."""
     top = logits.amax(-1, keepdim=True)
     z = torch.sub(logits, top, out=out).exp_().sum(-1)
     return (_at(logits, tokens) - top[:, 0] - z.log_()).clamp_(max=0.0)
@@ -106,7 +107,7 @@ def _at(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _noise(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """(w, room for as many values): float32 [R, V], both good until the next call in this thread."""
+    """Return (w, room for as many values): float32 [R, V], both good until the next call in this thread."""
     x, spare = _bits(key, vocabulary)
     w = spare.view(torch.float32)
     w.copy_(x.view(torch.int32).bitwise_and_(0x7FFFFFFF)).add_(0.5).mul_(2.0**-31).clamp_(max=W_MAX)
@@ -114,7 +115,8 @@ def _noise(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
 
 
 def _bits(key: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """(splitmix64's words, room for as many): int64 [R, ceil(V / 2)]. torch shifts arithmetically, hence the masks."""
+    """Return (splitmix64's words, room for as many): int64 [R, ceil(V / 2)]. torch shifts arithmetically, hence the
+    masks."""
     x, shifted = _scratch(len(key), (vocabulary + 1) // 2, key.device)
     torch.add(_increments(x.shape[1], key.device), key[:, None], out=x)
     torch.bitwise_right_shift(x, 30, out=shifted).bitwise_and_((1 << 34) - 1)
@@ -136,7 +138,8 @@ def _increments(words: int, device: torch.device) -> Tensor:
 
 
 def _scratch(rows: int, words: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Two int64 [rows, words] of this thread, used again at each step: fresh memory would cost more than the noise."""
+    """Return two int64 [rows, words] of this thread, used again at each step: fresh memory would cost more than the
+    noise."""
     buffer: Tensor | None = getattr(_memory, "buffer", None)
     size = 2 * rows * words
     if buffer is None or buffer.device != device or buffer.numel() < size:

@@ -1,4 +1,4 @@
-"""Keeps a child process running: the node's engine, the coordinator's scorer, and its learner.
+"""Keep a child process running: the node's engine, the coordinator's scorer, and its learner.
 
 Rules
 1. A process is started when it is first called, and again after it died. A crash costs the work in progress and nothing
@@ -38,7 +38,7 @@ class Restarts:
         return self._backoff.delay(self.failures, self._random.random())
 
     def worked(self) -> None:
-        """Begin to count anew: the process did what it is for."""
+        """Reset the count of failures: the process did useful work."""
         self.failures = 0
 
 
@@ -112,7 +112,7 @@ class Supervisor(Generic[P]):
             await process.stop(grace)
 
     async def renew(self) -> None:
-        """Let this process go; the next call finds a new one. Counts as its end, so that renewing pauses too."""
+        """Replace the process at the next call. Counts as an end of the process, so that renewing pauses too."""
         if self._process is not None:
             self._pause = self.restarts.pause(self._clock() - self._began)
         await self.stop()
@@ -149,7 +149,7 @@ class SupervisedEngine(Supervisor[EngineProcess], EngineClient):
 
     @property
     def loaded(self) -> Loaded | None:
-        """What the process has loaded; None where that is to be loaded, as after a crash or an error."""
+        """The weights that the process has loaded; None where they must be loaded, as after a crash or an error."""
         return self._process.loaded if self._process is not None else None
 
     async def ask(self, call: EngineCall[A]) -> A:

@@ -5,7 +5,7 @@ Rules
    which it was asked for, so that a version never changes under it.
 2. The engine is started, and the current version loaded into it, when a block begins: after a crash as after a pause.
 3. The weights are a folder that the engine steps in place (weights.journaled). An engine that dies within a step leaves
-   it before or behind that step; its successor finds out which.
+   it before or behind that step; the next process finds out which.
 4. `MOST_CRASHES` in a row, with nothing done between, end the node: raises `EngineUnusable`.
 """
 
@@ -87,7 +87,8 @@ class VersionedEngine(SupervisedEngine):
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """The engine for this caller alone, running, with the current version loaded. Waits while the engine rests."""
+        """Lend the engine to this caller alone, running, with the current version loaded. Waits while the engine
+        rests."""
         self._waiting += 1
         try:
             await self._acquire()

@@ -1,1 +1,2 @@
-"""What any process stands on: files, locks, errors, logs, settings, exit codes, sockets. Imports no package of ours."""
+"""The ground of every process: files, locks, errors, logs, settings, exit codes, sockets. Imports no package of
+ours."""

@@ -8,7 +8,7 @@ Rules
 3. When a child dies, every call under way raises `ChildDied`; a call is never left waiting.
 4. An error raised by a handler is data: it crosses as (kind, message) and is raised in the parent as `ChildError`; a
    full disk as the `DiskFull` that it was: it is the whole machine's, and no other work of the child gets round it.
-5. A child that sends what is no frame is killed: nothing that follows on such a pipe can be trusted.
+5. A child that sends an invalid frame is killed: nothing that follows on such a pipe can be trusted.
 6. A child computes on one thread and waits passively unless told otherwise, by variables that stand before torch is
    imported: with torch's defaults two busy cores slow a decode step thirtyfold.
 """
@@ -61,7 +61,7 @@ class ChildDied(Exception):
 
     @property
     def told(self) -> bool:
-        """Whether it ended as a process does that somebody told to."""
+        """Whether it ended as a process does that was told to end."""
         return self.returncode in (0, -signal.SIGTERM, -signal.SIGINT)
 
 
@@ -87,12 +87,12 @@ _decode_frame = msgspec.msgpack.Decoder(_Frame).decode
 
 
 def _raised(fault: _Fault) -> Exception:
-    """What the parent raises for it (rule 4)."""
+    """Return the error that the parent raises for a fault (rule 4)."""
     return DiskFull(fault.message) if fault.kind == DiskFull.__name__ else ChildError(fault.kind, fault.message)
 
 
 def _frame(id: int, kind: Literal["call", "answer", "error"], method: str, body: object) -> bytes:
-    """One frame with its length. Raises ValueError above `MAX_FRAME`."""
+    """Encode one frame with its length. Raises ValueError above `MAX_FRAME`."""
     data = msgspec.msgpack.encode(_Frame(id, kind, method, msgspec.Raw(msgspec.msgpack.encode(body))))
     if len(data) > MAX_FRAME:
         raise ValueError(f"{method}: a message of {len(data)} bytes is above the limit of {MAX_FRAME}")
@@ -107,7 +107,7 @@ def python_path(env: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The parent's environment, `DEFAULTS` where it says nothing, and `extra` above both."""
+    """Return the parent's environment, `DEFAULTS` where it says nothing, and `extra` above both."""
     return {**DEFAULTS, **os.environ, **(extra or {})}
 
 
@@ -137,7 +137,7 @@ class Child:
         return asyncio.shield(self._life)
 
     def events(self, callback: Callable[[str, bytes], None]) -> None:
-        """`callback(method, msgpack body)` for each notification, in order, on the event loop."""
+        """Call `callback(method, msgpack body)` for each notification, in order, on the event loop."""
         self._callback = callback
 
     async def start(self) -> None:
@@ -160,8 +160,10 @@ class Child:
         *,
         timeout: float | None = None,
     ) -> T:
-        """The handler's answer, as `type_`. Raises ChildError, DiskFull, ChildDied, TimeoutError (the child then works
-        on)."""
+        """Call a handler in the child; return its answer as `type_`.
+
+        Raises ChildError, DiskFull, ChildDied, TimeoutError (the child then works on).
+        """
         process, loop = self._running(), asyncio.get_running_loop()
         self._last_id += 1
         call_id = self._last_id
@@ -177,11 +179,11 @@ class Child:
         return msgspec.msgpack.decode(raw, type=type_)
 
     async def notify(self, method: str, body: msgspec.Struct | None) -> None:
-        """A message without an answer, taken by the child even while it computes. Raises ChildDied."""
+        """Send a message without an answer, which the child takes even while it computes. Raises ChildDied."""
         await self._send(self._running(), _frame(0, "call", method, body))
 
     async def stop(self, grace: float = 5.0) -> int:
-        """Close the pipe, wait `grace` seconds, then kill the child's whole session. The return code."""
+        """Close the pipe, wait `grace` seconds, then kill the child's whole session. Return the return code."""
         process = self._running()
         assert process.stdin is not None
         process.stdin.close()
@@ -193,7 +195,7 @@ class Child:
             return await self.exited
 
     def kill(self) -> None:
-        """SIGKILL for the child and what it started; nothing if it is gone."""
+        """Send SIGKILL to the child and its descendants; do nothing if it is gone."""
         process = self._running()
         if process.returncode is None:
             try:
@@ -210,7 +212,7 @@ class Child:
         return ChildDied(self.name, returncode, self._stderr.decode(errors="replace"))
 
     async def _send(self, process: Process, data: bytes) -> None:
-        """The whole frame in one write, so that concurrent calls never interleave."""
+        """Send the whole frame in one write, so that concurrent calls never interleave."""
         assert process.stdin is not None
         assert self._life is not None
         if not self._life.done() and not process.stdin.is_closing():
@@ -293,7 +295,7 @@ class Pipe:
         self._write_lock = threading.Lock()
 
     def notify(self, method: str, body: msgspec.Struct | None) -> None:
-        """A message to the parent without an answer."""
+        """Send the parent a message without an answer."""
         self._write(_frame(0, "answer", method, body))
 
     def serve(

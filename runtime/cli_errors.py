@@ -1,4 +1,4 @@
-"""What a person sees of an error that ended a command: one line on stderr, and an exit code.
+"""Report an error that ended a command: one line on stderr, and an exit code.
 
 1. The message of a fault of ours names the fix; it is printed as it is. A foreign error is an internal fault.
 2. `ECHO2_DEBUG=1` shows the traceback below the line.

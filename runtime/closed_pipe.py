@@ -2,10 +2,10 @@
 
 1. A closed pipe is no fault. A command whose standard output is closed ends at once and in silence, with the exit code
    that a shell reports of a process that SIGPIPE ended.
-2. A log line that nobody can read is lost, and ends nothing: writing to a closed standard error succeeds.
+2. A log line that no reader can take is lost, and ends nothing: writing to a closed standard error succeeds.
 3. Only these two streams are meant. A broken connection, or a broken pipe to a child process, stays an error.
-4. What is buffered is written before the command counts as done: the interpreter, which writes it otherwise when it
-   exits, would call a pipe closed by then a fault.
+4. Buffered output is written before the command counts as done: otherwise the interpreter writes it at exit, and
+   reports a pipe that was closed by then as a fault.
 """
 
 import io

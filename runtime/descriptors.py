@@ -1,4 +1,4 @@
-"""Open files and connections of this process: how many it may have, and what happens when there are none left.
+"""Open files and connections of this process: how many it may have, and how a shortage is met.
 
 Rules
 1. At start the soft limit is raised to the hard one, at most to `MOST`: some systems give 256 or 1,024 by default.
@@ -55,7 +55,7 @@ def fitted(limit: int, *wanted: int) -> tuple[int, ...]:
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether a call failed because this process, or the machine, has no descriptor left."""
+    """Tell whether a call failed because this process, or the machine, has no descriptor left."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
@@ -69,7 +69,7 @@ class Shortages(logging.Filter):
 
     @property
     def count(self) -> int:
-        """How many there were since the start."""
+        """Shortages since the start."""
         return sum(self._met.counts().values())
 
     def met(self, doing: str) -> None:

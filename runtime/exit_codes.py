@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What ended a command. A service does not restart after REFUSED, CONFIG and TRUST: only a person can help."""
+    """Why a command ended. A service does not restart after REFUSED, CONFIG and TRUST: only a person can help."""
 
     OK = 0
     USAGE = 2
@@ -21,7 +21,7 @@ class Exit(IntEnum):
     NO_DEVICE = 80
     """No device can hold and run the model."""
     TRUST = 81
-    """A signature, a rollback or an expired Root: somebody lies, or the operator must act."""
+    """A signature, a rollback or an expired Root: an attack, or the operator must act."""
     INTERRUPTED = 130
     """Ctrl-C, after a clean drain."""
     CLOSED_PIPE = 141

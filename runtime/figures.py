@@ -15,7 +15,7 @@ _SIGNIFICANT: Final = 3
 
 
 def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
-    """The texts of numbers that stand in one message. `decimals`: at least so many."""
+    """Return the texts of numbers that stand in one message. `decimals`: at least so many."""
     for count in range(decimals, MOST + 1):
         texts = tuple(f"{value:.{count}f}" for value in values)
         told = all(_tells(value, text) for value, text in zip(values, texts, strict=True))
@@ -25,12 +25,12 @@ def apart(*values: float, decimals: int = 0) -> tuple[str, ...]:
 
 
 def figure(value: float) -> str:
-    """The text of one number."""
+    """Return the text of one number."""
     return apart(value)[0]
 
 
 def _tells(value: float, text: str) -> bool:
-    """Rules 2 and 3."""
+    """Tell whether a text shows its number well enough (rules 2 and 3)."""
     if not math.isfinite(value):
         return True
     if abs(value) >= 10**MOST:

@@ -1,7 +1,7 @@
 """Files that are either whole or absent, whatever moment the power fails.
 
 1. Bytes go to a hidden file beside the target, which is fsynced, renamed over the target, and the folder fsynced.
-2. A failure removes the hidden file. What kill -9 leaves behind has a fixed name, so the next attempt replaces it.
+2. A failure removes the hidden file. A hidden file that kill -9 leaves has a fixed name: the next attempt replaces it.
 3. A write that finds no room raises `DiskFull`, and the target is as it was.
 """
 
@@ -29,13 +29,13 @@ def room(path: Path) -> Iterator[None]:
 
 
 def hidden(path: Path) -> Path:
-    """Where the bytes of `path` are while it is being written."""
+    """Return the path of the hidden file that holds the bytes of `path` while it is being written."""
     return path.with_name(f".{path.name}.tmp")
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
+    """Open a file that becomes `path` when the block ends without an error. Raises `DiskFull`."""
     temporary = hidden(path)
     try:
         with room(path), temporary.open("wb") as file:

@@ -18,7 +18,7 @@ DIGITS = "0123456789"
 
 
 def grade(output: str, answer: str) -> Score:
-    """Reward and success of an output against the one right answer (not empty)."""
+    """Return reward and success of an output against the one right answer (not empty)."""
     if output == answer:
         return Score(1.0, True)
     right = sum(x == y for x, y in zip(output, answer, strict=False))
@@ -26,7 +26,7 @@ def grade(output: str, answer: str) -> Score:
 
 
 class _ArithmeticEpisode:
-    """One sampled turn, then it is over. Blanks around the answer do not count."""
+    """An episode of one sampled turn. Blanks around the answer do not count."""
 
     def __init__(self, question: str, answer: str, text: Tokenizer) -> None:
         self._question, self._answer, self._text = question, answer, text
@@ -34,7 +34,7 @@ class _ArithmeticEpisode:
 
     @cached_property
     def prompt(self) -> Sequence[int]:
-        """Encoded when it is looked at: who scores has no need of it."""
+        """Token ids of the prompt, encoded at first use: scoring does not need them."""
         return self._text.encode(self._question)
 
     def reply(self, sampled: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class Arithmetic:
         return splits.size(self.count, split, self.share)
 
     def question(self, split: Split, index: int) -> tuple[str, str]:
-        """(question, answer). Raises IndexError outside the split."""
+        """Return (question, answer). Raises IndexError outside the split."""
         return self.pose(splits.number(f"{self.name}/{self.version}", self.count, split, index, self.share))
 
     def episode(self, split: Split, index: int, text: Tokenizer) -> _ArithmeticEpisode:
@@ -92,7 +92,7 @@ def _add(number: int) -> tuple[str, str]:
 
 
 def _single_sum(number: int) -> tuple[str, str]:
-    """Each two numbers once, in one of their two orders: who knows 3 + 5 knows 5 + 3."""
+    """Each pair of numbers once, in one of its two orders: a policy that knows 3 + 5 knows 5 + 3."""
     large = (math.isqrt(8 * number + 1) - 1) // 2  # numbers count the pairs 0 0, 0 1, 1 1, 0 2, 1 2, ...
     small = number - large * (large + 1) // 2
     a, b = (large, small) if number % 2 else (small, large)

@@ -29,7 +29,7 @@ class _GuessEpisode:
 
     @cached_property
     def prompt(self) -> Sequence[int]:
-        """Encoded when it is looked at: who scores has no need of it."""
+        """Token ids of the prompt, encoded at first use: scoring does not need them."""
         return self._text.encode(self._question)
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
@@ -60,7 +60,7 @@ class Guess:
         return splits.size(len(_BOUNDS), split)
 
     def bounds(self, split: Split, index: int) -> tuple[int, int, int]:
-        """(low, high, secret), low <= secret <= high. Raises IndexError outside the split."""
+        """Return (low, high, secret), low <= secret <= high. Raises IndexError outside the split."""
         low, high = _BOUNDS[splits.number(f"{self.name}/{self.version}", len(_BOUNDS), split, index)]
         digest = hashlib.blake2b(f"{low}-{high}".encode(), key=f"{self.name}/{self.version}".encode()).digest()
         return low, high, low + int.from_bytes(digest, "little") % (high - low + 1)
@@ -71,7 +71,7 @@ class Guess:
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
-        """A right first guess. The usual mistake is the lower bound."""
+        """Return a right first guess. The usual mistake is the lower bound."""
         low, _, right = self.bounds(split, index)
         chance = random.Random(f"{self.name}/{self.version}/{split}/{index}/{seed}")
         secret = str(low if slip and chance.random() < slip else right)

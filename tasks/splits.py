@@ -29,7 +29,7 @@ def size(count: int, split: Split, share: int = HELDOUT_SHARE) -> int:
 
 
 def number(key: str, count: int, split: Split, index: int, share: int = HELDOUT_SHARE) -> int:
-    """The prompt's number, 0 .. count - 1. Raises IndexError for an index outside the split."""
+    """Return the prompt's number, 0 .. count - 1. Raises IndexError for an index outside the split."""
     prompts = size(count, split, share)
     if not 0 <= index < prompts:
         raise IndexError(f"{key}: index {index} is outside {split}, which has {prompts} prompts")

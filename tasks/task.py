@@ -56,12 +56,12 @@ class Episode(Protocol):
         """Token ids that the policy sees first."""
 
     def reply(self, sampled: Sequence[int]) -> Sequence[int] | None:
-        """The environment's tokens after a sampled turn, or None when the episode is over.
+        """Return the environment's tokens after a sampled turn, or None when the episode has ended.
 
         `sampled` ends with eos, or was cut at the token limit (then the episode is always over)."""
 
     def score(self) -> Score:
-        """The score so far; called after the episode is over."""
+        """Return the score so far; called after the episode has ended."""
 
 
 class Task(Protocol):
@@ -81,12 +81,14 @@ class Task(Protocol):
     def demonstration(
         self, split: Split, index: int, text: Tokenizer, seed: int, noise: float, slip: float = 0.0
     ) -> Sequence[int]:
-        """A single-turn answer with eos, for supervised warm-up only: with probability `slip` the task's usual mistake
-        in place of the right answer, and then each character wrong with probability `noise`."""
+        """Return a single-turn answer with eos, for supervised warm-up only.
+
+        With probability `slip` it is the task's usual mistake; then each character is wrong with probability `noise`.
+        """
 
 
 class Transcript(NamedTuple):
-    """What followed the prompt. `tokens`: sampled and given, in order. `turns`: lengths of the turns, sampled
+    """The tokens after a prompt. `tokens`: sampled and given, in order. `turns`: lengths of the turns, sampled
     first and then alternating, summing to len(tokens): [5] is one sampled turn, [3, 2, 4] has 2 given tokens."""
 
     tokens: Sequence[int] | NDArray[np.int32]
@@ -112,13 +114,13 @@ def sampled_mask(turns: Sequence[int]) -> list[bool]:
 
 
 def begun(task: Task, split: Split, index: int, text: Tokenizer) -> Episode:
-    """A fresh episode. Raises `TaskFault`."""
+    """Begin a fresh episode. Raises `TaskFault`."""
     with _task_code("episode", verified=False):
         return task.episode(split, index, text)
 
 
 def prompt_of(task: Task, split: Split, index: int, text: Tokenizer) -> list[int]:
-    """The tokens of a prompt. Raises `TaskFault`."""
+    """Return the tokens of a prompt. Raises `TaskFault`."""
     episode = begun(task, split, index, text)
     with _task_code("prompt", verified=False):
         return list(map(whole, episode.prompt))
@@ -165,7 +167,7 @@ def replay(episode: Episode, transcript: Transcript, *, eos: int, limit: int) ->
 
 @contextlib.contextmanager
 def _task_code(name: str, *, verified: bool) -> Iterator[None]:
-    """Translate whatever a task's code raises (rule 5)."""
+    """Translate any error of a task's code into `TaskFault` (rule 5)."""
     try:
         yield
     except TaskFault:
@@ -175,7 +177,7 @@ def _task_code(name: str, *, verified: bool) -> Iterator[None]:
 
 
 def _finite(score: Score) -> Score:
-    """The score as plain numbers. Raises `TaskFault` for a reward that is no finite float32."""
+    """Return the score as plain numbers. Raises `TaskFault` for a reward that is no finite float32."""
     reward: object = score.reward  # by a stranger's code, whatever its type says
     if not isinstance(reward, SupportsFloat) or not abs(number := float(reward)) <= MOST_REWARD:
         raise TaskFault(f"the reward {reward!r:.40} is no finite float32", verified=True)

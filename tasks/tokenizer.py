@@ -1,7 +1,7 @@
 """Text to tokens and back: a tokenizer.json on disk, or the demo's characters.
 
 Rules
-1. Nothing is added to a text: no begin-of-sequence, no template. What a task writes is what the policy sees.
+1. Nothing is added to a text: no begin-of-sequence, no template. The policy sees exactly the text that a task writes.
 2. `decode` leaves out the `eos` at the end, and nothing else: any other special token is part of the answer, and stands
    there by its name. It never raises for ids in range.
 3. Where a tokenizer's decoder only strings tokens together (`Fuse`, `ByteLevel`), `decode` does so from a table of each
@@ -24,7 +24,7 @@ class TokenizerFault(ValueError):
 
 
 class FileTokenizer:
-    """`tasks.task.Text` by the `tokenizers` library."""
+    """`tasks.task.Tokenizer` by the `tokenizers` library."""
 
     def __init__(self, tokenizer: Tokenizer, eos: int) -> None:
         self._tokenizer, self._eos = tokenizer, eos
@@ -58,11 +58,11 @@ class FileTokenizer:
 
 
 Spell = Callable[[str], bytes]
-"""A token, as the vocabulary has it, to the bytes that it stands for."""
+"""Decode a token, as the vocabulary has it, to the bytes that it stands for."""
 
 
 def _spell(tokenizer: Tokenizer) -> Spell | None:
-    """How the tokenizer's decoder spells a token, where rule 3 applies."""
+    """Choose the decoding of single tokens where rule 3 applies."""
     kind = None if tokenizer.decoder is None else json.loads(tokenizer.decoder.__getstate__())["type"]
     spells: dict[str | None, Spell] = {"Fuse": str.encode, "ByteLevel": _byte_level}
     return spells.get(kind)
@@ -75,7 +75,7 @@ def pieces(tokenizer: Tokenizer, size: int, spell: Spell) -> list[bytes]:
 
 
 def _byte_level(token: str) -> bytes:
-    """Of a token of byte-level BPE: each character stands for a byte, or the token stands for itself."""
+    """Decode a token of byte-level BPE: each character stands for a byte, or the token stands for itself."""
     try:
         return bytes(map(_BYTES.__getitem__, token))
     except KeyError:
@@ -93,7 +93,7 @@ _BYTES = _byte_characters()
 
 
 def load(path: Path, eos: int) -> FileTokenizer:
-    """The tokenizer of a tokenizer.json file. `eos`: the id that ends a turn. Raises TokenizerFault."""
+    """Load the tokenizer of a tokenizer.json file. `eos`: the id that ends a turn. Raises TokenizerFault."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception, for a missing file too
@@ -102,7 +102,7 @@ def load(path: Path, eos: int) -> FileTokenizer:
 
 
 def char_tokenizer() -> Tokenizer:
-    """The demo's tokenizer: <pad> = 0, <eos> = 1, then `CHARACTERS`, then filler up to `CHAR_SIZE` ids.
+    """Make the demo's tokenizer: <pad> = 0, <eos> = 1, then `CHARACTERS`, then filler up to `CHAR_SIZE` ids.
 
     The filler gives a name to every id of a model with 64 outputs. It is no special token: an answer with a filler
     in it decodes to a wrong answer. Encoding a character that is not among `CHARACTERS` raises.

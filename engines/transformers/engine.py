@@ -9,7 +9,7 @@
    decode step and a teacher-forced pass agree to about 1e-5, whatever else was in the batch. On a CPU the products of
    large layers are oneDNN's (engines.transformers.packed_linear).
 5. A step of the version is made on disk first, then in the live tensors, by the same list of changes. Where the second
-   fails nothing is held any more: what is on disk is whole, and is loaded again.
+   fails the live tensors are dropped: the folder on disk is whole, and is loaded again.
 6. No code comes with a model: config.json names an architecture of the installed library.
 """
 

@@ -49,7 +49,7 @@ class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
 
 def growing_cache(config: Any) -> DynamicCache:
-    """An empty cache for a model's config; layers of another kind than full attention are left as they are."""
+    """Make an empty cache for a model's config; layers of another kind than full attention are left as they are."""
     cache = DynamicCache(config=config)
     new: Any = _GrowingLayer  # the library's classes carry no types
     cache.layers = [new() if type(layer) is DynamicLayer else layer for layer in cache.layers]

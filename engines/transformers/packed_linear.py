@@ -37,7 +37,7 @@ class PackedLinear(nn.Linear):
         self.forget()
 
     def forget(self) -> None:
-        """The weights have changed."""
+        """Drop the packed copies: the weights have changed."""
         self._packed: Tensor | None = None
         self._products = 0
 
@@ -53,7 +53,7 @@ class PackedLinear(nn.Linear):
 
 
 def pack(model: nn.Module) -> int:
-    """Let the layers of a model compute packed that rules 2 and 3 allow. How many do."""
+    """Pack every layer that rules 2 and 3 allow; return their number."""
     plain = {name: module for name, module in model.named_modules() if type(module) is nn.Linear and _gains(module)}
     nbytes = sum(layer.weight.nbytes for layer in plain.values())
     if not plain or 2 * nbytes > psutil.virtual_memory().available or not _right(next(iter(plain.values()))):
@@ -65,7 +65,7 @@ def pack(model: nn.Module) -> int:
 
 
 def forget(model: nn.Module) -> None:
-    """The weights have changed."""
+    """Drop the packed copies: the weights have changed."""
     for module in model.modules():
         if isinstance(module, PackedLinear):
             module.forget()
