@@ -20,7 +20,7 @@ import numpy as np
 
 from coordinator.database import Database
 from coordinator.learner.messages import Batch
-from coordinator.rollouts.replay_buffer import Buffer
+from coordinator.rollouts.replay_buffer import ReplayBuffer
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, Rollout, Segment, Submission
 from tasks.task import Score
@@ -49,7 +49,7 @@ def main() -> int:
         path = Path(folder) / "run.sqlite"
         with Database.open(path) as database:
             fill(database, tokens)
-            buffer = Buffer(database, 4)
+            buffer = ReplayBuffer(database, 4)
             buffer.rebuild([])
             began = time.perf_counter()
             drawn = buffer.draw(0, 1, GROUPS)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.harness import bench
-from coordinator.rollouts.submitted_group import Claimed, UnreadRollout
+from coordinator.rollouts.submitted_group import ClaimedRollout, UnreadRollout
 from coordinator.rollouts.verification import EXACT, judge, proof
 from engines.engine import Job, Sample, SampleScore
 from engines.messages import packed
@@ -144,15 +144,15 @@ def _check(
     """Hold the passes to what they are for: the honest group is accepted, the made-up one is refused by one sample."""
     assert judge(_claimed(honest), scores).accepted
     looked = [first if number == FIRST else None for number in range(len(forged))]
-    fault = proof(_claimed(forged), looked, kin=False)
+    fault = proof(_claimed(forged), looked, other_version_possible=False)
     assert fault is not None
     assert fault.code == "not-generated"
 
 
-def _claimed(samples: Sequence[Sample]) -> list[Claimed]:
+def _claimed(samples: Sequence[Sample]) -> list[ClaimedRollout]:
     segments = [Segment(version=0, root=bytes(32), first=0)]
     return [
-        Claimed(UnreadRollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
+        ClaimedRollout(UnreadRollout(tokens=one.packed, turns=one.turns, logprobs=one.logprobs, segments=segments))
         for one in packed(samples)
     ]
 

@@ -287,8 +287,8 @@ def nodes_ls(
     from coordinator.accounts import nodes_report
     from coordinator.run.run_folder import RunFolder
 
-    rows = nodes_report.listed(RunFolder(home).database, unix_milliseconds(), most, page, rank, out)
-    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(nodes_report.lines(rows)))
+    rows = nodes_report.list_keys(RunFolder(home).database, unix_milliseconds(), most, page, rank, out)
+    print(msgspec.json.encode(rows).decode() if as_json else "\n".join(nodes_report.format_keys(rows)))
 
 
 @nodes_app.command("show")
@@ -304,8 +304,8 @@ def nodes_show(
     from coordinator.accounts import nodes_report
     from coordinator.run.run_folder import RunFolder
 
-    key_report = nodes_report.shown(RunFolder(home).database, node, unix_milliseconds())
-    print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.report_lines(key_report)))
+    key_report = nodes_report.describe_key(RunFolder(home).database, node, unix_milliseconds())
+    print(msgspec.json.encode(key_report).decode() if as_json else "\n".join(nodes_report.format_report(key_report)))
 
 
 @nodes_app.command("vouch")
@@ -386,7 +386,7 @@ def version() -> None:
 def _remark(home: Path, word: str, node: str, why: str) -> None:
     from coordinator.accounts import operator_remarks
 
-    print(operator_remarks.tell(home, word, node, why, unix_milliseconds()))
+    print(operator_remarks.submit_remark(home, word, node, why, unix_milliseconds()))
 
 
 def _change(home: Path, role: str | None, request: Path | None, since: int | None = None) -> None:

@@ -37,7 +37,7 @@ from coordinator.publishing.broadcast_planner import BroadcastPlanner
 from coordinator.publishing.publisher import Publisher, Signing
 from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.lease_table import Again, Entropy, LeaseTerms, Seal
+from coordinator.rollouts.lease_table import Entropy, LeaseTerms, Reseal, Seal
 from coordinator.rollouts.prompts import TaskPrompts
 from coordinator.rollouts.request_handler import RequestHandler
 from coordinator.rollouts.scorer import Scorer
@@ -106,8 +106,10 @@ class Coordinator:
         text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
         self.history = History(run.folder.path / "history.jsonl")
         sealer = Sealer(run)
-        self.books = books_of(run, database, text, sealer, entropy, sealer.again)
-        self.advertiser = Advertiser(run, network.links, network.inbound, self.books.registry.records, self._now)
+        self.group_service = group_service_of(run, database, text, sealer, entropy, sealer.again)
+        self.advertiser = Advertiser(
+            run, network.links, network.inbound, self.group_service.registry.records, self._now
+        )
         self.publisher = Publisher(
             signing_of(run),
             store,
@@ -117,13 +119,13 @@ class Coordinator:
             head_file=run.folder.path / "head",
             addresses=self.advertiser.addresses,
             clock=clock,
-            announcing=self.books.broadcasts.announced,
+            announcing=self.group_service.broadcasts.announced,
             roots=lambda: {root.serial: sealed for root, sealed in zip(run.chain, run.roots, strict=True)},
         )
-        self.learning = Learning(run, text, self.books, self.publisher, self.history, learner, scorer, clock)
+        self.learning = Learning(run, text, self.group_service, self.publisher, self.history, learner, scorer, clock)
         self.view_builder = RunViewBuilder(
             run=run,
-            books=self.books,
+            group_service=self.group_service,
             training=self.learning.training,
             scoring=self.learning.scoring,
             publisher=self.publisher,
@@ -136,9 +138,9 @@ class Coordinator:
         self.page_refused: Callable[[], dict[str, int]] = dict
         """Connections with the page that were refused, by the limit."""
         self._running_time = RunningTime()
-        self.absence = Absence(self.books.leases, self._running_time)
+        self.absence = Absence(self.group_service.leases, self._running_time)
         self._control = RequestHandler(
-            run, self.books, self.publisher, self.history, self.learning.arrived, self.absence, self._now
+            run, self.group_service, self.publisher, self.history, self.learning.arrived, self.absence, self._now
         )
         self._control.serve(network.handlers, network.inbound.origin)
 
@@ -150,8 +152,8 @@ class Coordinator:
             network.rpc,
             network.links,
             network.exchange,
-            uplinks=self.books.broadcasts.uplinks,
-            record=lambda peer: self.books.registry.record(public_key(peer), self._now()),
+            uplinks=self.group_service.broadcasts.uplinks,
+            record=lambda peer: self.group_service.registry.record(public_key(peer), self._now()),
             load=self.publisher.payload_size,
             uplink=bytes_per_second(uplink),
             enabled=self._run.config.network.plan,
@@ -162,13 +164,13 @@ class Coordinator:
     async def run(self) -> None:
         """Serve until cancelled."""
         try:
-            with self.books.database.group_commits() as commits, self._running_time:
+            with self.group_service.database.group_commits() as commits, self._running_time:
                 await self._work(commits)
         finally:
             self.history.close()
 
     async def _work(self, commits: GroupCommit) -> None:
-        away = self.books.start(self._now())
+        away = self.group_service.start(self._now())
         if away:
             log.info("back again", away_seconds=round(away / 1000, 1))
         async with asyncio.TaskGroup() as group:
@@ -188,8 +190,8 @@ class Coordinator:
 
     async def remark(self, word: str, peer: str, why: str) -> str:
         """Write what the operator says of a key; return what is so then, in words. Raises `LocalFault`."""
-        said = operator_remarks.remark(self.books.accounts, word, peer, why, self._now())
-        await self.books.durable()
+        said = operator_remarks.record_remark(self.group_service.accounts, word, peer, why, self._now())
+        await self.group_service.durable()
         return said
 
     async def renew(self) -> int:
@@ -216,10 +218,10 @@ class Coordinator:
     async def _tick(self) -> None:
         tidied = -math.inf
         while True:
-            self.absence.here(self._now())
+            self.absence.check(self._now())
             ended = EXPIRED_AT_ONCE
             while ended == EXPIRED_AT_ONCE:
-                ended = self.books.tick(self._now())
+                ended = self.group_service.tick(self._now())
                 await asyncio.sleep(0)
             self.learning.training.watch.look()
             self._remind()
@@ -229,15 +231,19 @@ class Coordinator:
             if _elapsed() - tidied >= TIDY:
                 tidied = _elapsed()
                 budget = self._run.config.store
-                await self.publisher.retain(self.books.oldest(), budget.budget_bytes, budget.payload_bytes)
-                self._network.inbound.keep_places(trusted_parties.with_work(self.books.database))
+                await self.publisher.retain(
+                    self.group_service.oldest_needed(), budget.budget_bytes, budget.payload_bytes
+                )
+                self._network.inbound.keep_places(
+                    trusted_parties.parties_with_accepted_work(self.group_service.database)
+                )
             await self._forget()
             await asyncio.sleep(TICK)
 
     async def _check(self) -> None:
         """Look through the database where that is due, beside the run, and again every day. After an unclean stop no
         verdict is given before. Raises `Corrupt`."""
-        database = self.books.database
+        database = self.group_service.database
         if not database.checked:
             log.info("database check begun; verdicts wait for it", file=database.path.name)
         while True:
@@ -252,7 +258,7 @@ class Coordinator:
     async def _look_at_network(self) -> None:
         """Show the painter who is connected, who was refused, and what was relayed."""
         peers, traffic = await self._network.links.peers(), await self._network.exchange.traffic()
-        self.view_builder.connected = {*peers, *self.books.registry.sightings.over_https(self._now())}
+        self.view_builder.connected = {*peers, *self.group_service.registry.sightings.over_https(self._now())}
         self.view_builder.invite = await self.invite()
         self.view_builder.relayed = traffic.relayed
         refused = {**traffic.refused, **self.page_refused()}
@@ -266,7 +272,7 @@ class Coordinator:
             return
         covered = frozenset(itertools.chain.from_iterable(self.learning.training.covered))
         for _ in range(FORGOTTEN_AT_ONCE):
-            if not self.books.forget(covered, latest.version, latest.era, self._now()):
+            if not self.group_service.forget(covered, latest.version, latest.era, self._now()):
                 return
             await asyncio.sleep(0)
 
@@ -368,7 +374,9 @@ def signing_of(run: Run) -> Signing:
     return Signing(run.id, run.keys.policy, run.keys.channel, run.root.serial, former - own)
 
 
-def books_of(run: Run, database: Database, text: Tokenizer, seal: Seal, entropy: Entropy, again: Again) -> GroupService:
+def group_service_of(
+    run: Run, database: Database, text: Tokenizer, seal: Seal, entropy: Entropy, again: Reseal
+) -> GroupService:
     """Return the books of a run, over its database."""
     return GroupService(
         database,

@@ -258,18 +258,18 @@ async def test_a_submission_is_decoded_once_as_it_comes_and_once_as_it_is_drawn(
         recipient=public_bytes(KEYS["channel"]), method="submit", id=bytes(16), expires=world.now + 1000,
         body=encode(group(lease)),
     )  # fmt: skip
-    sealed, books = seal("request", RUN, encode(request), node), world.books
+    sealed, group_service = seal("request", RUN, encode(request), node), world.group_service
     with Watch() as watch:
         with watch.walk(SubmissionService.submit) as receipt:
             await handlers.methods["submit"].handler("peer", sealed)
         with watch.walk() as scoring:
-            undecided = books.visit(books.waiting()[0]).take()
+            undecided = group_service.visit(group_service.waiting()[0]).take()
         assert undecided is not None
         verdict = judge(undecided.submission.rollouts, honest_scores(undecided.submission))
         with watch.walk() as deciding:
-            books.decide(undecided, verdict, world.now)
+            group_service.decide(undecided, verdict, world.now)
         with watch.walk() as drawing:
-            drawn = books.draw()
+            drawn = group_service.draw()
             groups = read(tmp_path / "run.sqlite", [one.id for one in drawn or []])
     world.close()
     assert [one.id for one in groups] == [lease.id]

@@ -199,14 +199,14 @@ class _Bench:
 
     async def _drawn(self) -> None:
         """Let the learner take what waits for it: what an ask costs must not hang on how long this has gone on."""
-        books = self._at.coordinator.books
-        while books.buffered() >= BATCH:
+        group_service = self._at.coordinator.group_service
+        while group_service.buffered() >= BATCH:
             version = self._at.terms().version + 1
             self._at.learner.let.set()
             await until(partial(self._stands_at, version))
 
     def _stands_at(self, version: int) -> bool:
-        progress = self._at.coordinator.books.progress
+        progress = self._at.coordinator.group_service.progress
         return progress is not None and progress.version >= version
 
     def _stranger(self) -> LightNode:

@@ -133,7 +133,7 @@ class World(Place):
 
     def rows(self, query: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
         """See `Place`."""
-        return self.coordinator.books.database.all(query, parameters)
+        return self.coordinator.group_service.database.all(query, parameters)
 
 
 def went(setting: Setting, attack: Attack | None = None) -> Outcome:
@@ -209,7 +209,7 @@ async def _world(setting: Setting, scorer: Scorer | None) -> AsyncIterator[World
             world = World(setting, run, network, coordinator, learner)
             async with anyio.create_task_group() as world.tasks:
                 world.tasks.start_soon(coordinator.run)
-                while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:  # noqa: ASYNC110
+                while coordinator.publisher.sealed_head is None or coordinator.group_service.progress is None:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
                 yield world
                 world.tasks.cancel_scope.cancel()

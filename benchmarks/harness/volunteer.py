@@ -37,12 +37,12 @@ from coordinator.rollouts.absence import Absence
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
 from coordinator.rollouts.prompts import TaskPrompts
-from coordinator.rollouts.request_handler import Asked, RequestHandler
+from coordinator.rollouts.request_handler import RequestContext, RequestHandler
 from coordinator.rollouts.verification import sampled_tokens
 from coordinator.run import model_folder, setup
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
-from coordinator.training.model_loops import looks_of
+from coordinator.training.model_loops import verifier_of
 from coordinator.training.model_processes import restarts
 from coordinator.training.scorer_weights import ScorerWeights
 from coordinator.training.scoring_loop import Scoring
@@ -99,7 +99,7 @@ class Measuring(RequestHandler):
     def __init__(
         self,
         run: Run,
-        books: GroupService,
+        group_service: GroupService,
         publisher: Publisher,
         history: History,
         arrived: asyncio.Event,
@@ -107,8 +107,8 @@ class Measuring(RequestHandler):
         clock: Callable[[], int],
     ) -> None:
         """`arrived`: of each submission; `delivered` is set with the last one of a turn."""
-        super().__init__(run, books, publisher, history, arrived, absence, clock)
-        self._database = books.database
+        super().__init__(run, group_service, publisher, history, arrived, absence, clock)
+        self._database = group_service.database
         self._allowed = 0
         self.cpu: Callable[[], float] = lambda: 0.0
         """CPU seconds of the node so far."""
@@ -130,7 +130,7 @@ class Measuring(RequestHandler):
         cpu, wall = (ended - began for ended, began in zip(self._ended, self._began, strict=True))
         return Measured(self._tokens, cpu, wall)
 
-    def lease(self, asked: Asked, ask: LeaseRequest) -> bytes | Refusal:
+    def lease(self, asked: RequestContext, ask: LeaseRequest) -> bytes | Refusal:
         """See `RequestHandler`."""
         given = self._count("leases")
         if given >= self._allowed:
@@ -139,7 +139,7 @@ class Measuring(RequestHandler):
             self._began = self.cpu(), time.perf_counter()
         return super().lease(asked, ask)
 
-    def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
+    def submit(self, asked: RequestContext, data: bytes) -> SubmitResponse | Refusal:
         """See `RequestHandler`."""
         known = self._count("submissions")
         answer = super().submit(asked, data)
@@ -149,7 +149,7 @@ class Measuring(RequestHandler):
             self.delivered.set()
         return answer
 
-    def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
+    def verdicts(self, asked: RequestContext, ask: VerdictsRequest) -> VerdictsAnswer:
         """See `RequestHandler`."""
         answer = super().verdicts(asked, ask)
         if ask.confirmed and self._count("verdicts WHERE confirmed") == self._allowed:
@@ -175,16 +175,16 @@ async def _open(run: Run, snapshot: Path, folder: Path) -> AsyncIterator[RunGrou
         Database.open(run.folder.database) as database,
         closing(History(run.folder.history)) as history,
     ):
-        books = _books(run, database)
+        group_service = _group_service(run, database)
         publisher = _publisher(run, store, network)
-        absence = Absence(books.leases, time.monotonic)
-        control = Measuring(run, books, publisher, history, asyncio.Event(), absence, _now)
-        scoring = _scoring(run, scorer, books, publisher, history, control.delivered)
+        absence = Absence(group_service.leases, time.monotonic)
+        control = Measuring(run, group_service, publisher, history, asyncio.Event(), absence, _now)
+        scoring = _scoring(run, scorer, group_service, publisher, history, control.delivered)
         control.serve(network.handlers, network.origin)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(network.run())]
             await network.ready()
-            await _publish(run, snapshot, books, publisher, network)
+            await _publish(run, snapshot, group_service, publisher, network)
             tasks += [group.create_task(publisher.run()), group.create_task(scoring.run())]
             try:
                 with _node(run.invite(await network.addresses()), folder) as process:
@@ -228,7 +228,7 @@ def _node(invite: str, folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
             process.kill()  # its engine ends by itself when the pipe closes
 
 
-def _books(run: Run, database: Database) -> GroupService:
+def _group_service(run: Run, database: Database) -> GroupService:
     text = model_folder.tokenizer(run.folder.model, run.runspec.eos)
     keys = {"policy": run.keys.policy, "channel": run.keys.channel, "ledger": run.keys.ledger}
     return GroupService(
@@ -258,7 +258,7 @@ def _publisher(run: Run, store: Store, network: ThreadedPeer) -> Publisher:
 def _scoring(
     run: Run,
     scorer: SupervisedEngine,
-    books: GroupService,
+    group_service: GroupService,
     publisher: Publisher,
     history: History,
     arrived: asyncio.Event,
@@ -269,22 +269,24 @@ def _scoring(
         scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=lambda: (FIRST_ERA, 0)
     )
     return Scoring(
-        scorer=scorer, books=books, publisher=publisher,
+        scorer=scorer, group_service=group_service, publisher=publisher,
         history=history, evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
-        weights=weights, looks=looks_of(run, scorer, books, publisher), evaluate_every=1, clock=time.time,
+        weights=weights, verifier=verifier_of(run, scorer, group_service, publisher), evaluate_every=1, clock=time.time,
         arrived=arrived, decided=asyncio.Event(),
     )  # fmt: skip
 
 
-async def _publish(run: Run, snapshot: Path, books: GroupService, publisher: Publisher, network: ThreadedPeer) -> None:
+async def _publish(
+    run: Run, snapshot: Path, group_service: GroupService, publisher: Publisher, network: ThreadedPeer
+) -> None:
     """Version 0 in full, as the learner exports it."""
     opened, payload = Snapshot(snapshot), snapshot.with_suffix(".edge")
     encode_full(opened, payload)
     edge = ExportedEdge(base=None, base_root=None, payload=str(payload))
     for asset in run.runspec.assets:
         await network.share(asset.manifest, run.folder.model / asset.name)
-    books.leases.publish(FIRST_ERA, 0, opened.root, _now())
-    books.progress = Progress(era=FIRST_ERA, step=0, version=0, root=opened.root)
+    group_service.leases.publish(FIRST_ERA, 0, opened.root, _now())
+    group_service.progress = Progress(era=FIRST_ERA, step=0, version=0, root=opened.root)
     await publisher.publish(
         FIRST_ERA, 0, Export(version=0, root=opened.root, snapshot=str(snapshot), edges=[edge], seconds=0.0)
     )

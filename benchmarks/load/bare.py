@@ -164,7 +164,7 @@ async def bare(run: Run, clock: Callable[[], float] = time.time, scorer: Scorer 
         task = asyncio.create_task(coordinator.run())
         try:
             bare_coordinator = Bare(run, coordinator, network, learner, database)
-            while coordinator.publisher.sealed_head is None or coordinator.books.progress is None:
+            while coordinator.publisher.sealed_head is None or coordinator.group_service.progress is None:
                 if task.done():
                     await task
                 await asyncio.sleep(0.002)

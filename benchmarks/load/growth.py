@@ -92,7 +92,9 @@ async def _measured(run: Run, cycles: int, ticks: int) -> Cost:
             rounds = [await _cycle(coordinator) for _ in range(cycles + 1)][1:]
             # The folder is as an earlier program leaves it, with the documents of every version: the first look at them
             # drops most, once.
-            await coordinator.coordinator.publisher.retain(coordinator.coordinator.books.oldest(), 1 << 50, 1 << 50)
+            await coordinator.coordinator.publisher.retain(
+                coordinator.coordinator.group_service.oldest_needed(), 1 << 50, 1 << 50
+            )
             names["TICK"], names["TIDY"] = TICK, 30 * TICK
             await asyncio.sleep(1.1)  # the tick that sleeps now is the last slow one
             cpu, wall = time.process_time(), time.perf_counter()
@@ -124,12 +126,16 @@ async def _cycle(coordinator: Bare) -> tuple[float, float, float]:
 
 
 async def _version(coordinator: Bare) -> float:
-    publisher, books, learner = coordinator.coordinator.publisher, coordinator.coordinator.books, coordinator.learner
+    publisher, group_service, learner = (
+        coordinator.coordinator.publisher,
+        coordinator.coordinator.group_service,
+        coordinator.learner,
+    )
     assert publisher.latest is not None
     version = publisher.latest.version
     cpu, spent = time.process_time(), learner.spent
     learner.let.set()
-    await until(lambda: books.progress is not None and books.progress.version > version)
+    await until(lambda: group_service.progress is not None and group_service.progress.version > version)
     return time.process_time() - cpu - (learner.spent - spent)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from coordinator.accounts.ledger import ESCROW, FUND, ORIGIN, POINTS_ISSUED, accrued, canonical, chained, transfer
 from coordinator.accounts.pay import points
-from coordinator.rollouts.prompts import Prompts
+from coordinator.rollouts.prompts import PromptSource
 from coordinator.rollouts.verdicts import LeaseOutcome
 from p2p.envelope import Envelope, Signature
 from p2p.identity import peer_id
@@ -74,7 +74,13 @@ class Rows:
     """Makes the rows in order. `roots`: content root of each version. `role`: public key of channel and ledger."""
 
     def __init__(
-        self, shape: Shape, run: bytes, role: bytes, nodes: Sequence[bytes], roots: Sequence[bytes], prompts: Prompts
+        self,
+        shape: Shape,
+        run: bytes,
+        role: bytes,
+        nodes: Sequence[bytes],
+        roots: Sequence[bytes],
+        prompts: PromptSource,
     ) -> None:
         self._shape, self._run, self._nodes, self._roots = shape, run, nodes, roots
         self._peers = [peer_id(node) for node in nodes]

@@ -53,7 +53,7 @@ def sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def place_of(document: bytes) -> LedgerPosition:
+def position_of(document: bytes) -> LedgerPosition:
     """Return the place of an encoded LeaseOutcome that has no entry of its own."""
     return LedgerPosition(0, merkle.leaf_hash(document, sha256))
 
@@ -68,7 +68,7 @@ def ended(documents: list[bytes]) -> LeasesEnded:
     return LeasesEnded(ends=len(documents), root=merkle.root(documents, sha256), counts=counts)
 
 
-class Ends:
+class LeaseEnds:
     """The table `ends`."""
 
     def __init__(self, database: Database, ledger: Ledger, accounts: Accounts) -> None:
@@ -79,12 +79,12 @@ class Ends:
     def put(self, lease: bytes, document: bytes, now: int) -> LedgerPosition:
         """Keep the end of a lease, an encoded LeaseOutcome, as part of the caller's transaction."""
         self._database.do("INSERT INTO ends VALUES (?, ?, ?, NULL)", (lease, now, document))
-        return place_of(document)
+        return position_of(document)
 
     def find(self, lease: bytes) -> LedgerPosition | None:
         """Return where the end of a lease stands, if it stands here."""
         document = self._database.value("SELECT document FROM ends WHERE lease = ?", (lease,))
-        return None if document is None else place_of(document)
+        return None if document is None else position_of(document)
 
     def tell(self, now: int) -> int:
         """Write the entry over the ends that wait for one, if it is time (rule 2); how many it tells of. Call every

@@ -3,7 +3,7 @@
 Rules
 1. `rules` names the rules under which an entry was written. Entries from before it count under the same rules, but for
    `node.suspended`, which was a ban then.
-2. An `Account` follows from the entries alone, in their order: no clock, no other table.
+2. An `KeyAccount` follows from the entries alone, in their order: no clock, no other table.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class _EarlierBan(msgspec.Struct, frozen=True):
     why: str | None
 
 
-class Account(NamedTuple):
+class KeyAccount(NamedTuple):
     """One key's entries, added up. `groups`: accepted and refused ones. `wrong`: which of them, counted from 1, the
     scorer's pass refused last; 0: none. `code`, `since`, `until`: of the last suspension, times in ms."""
 
@@ -84,7 +84,7 @@ class Account(NamedTuple):
     until: int = 0
 
 
-Change = Callable[[Account], Account]
+Change = Callable[[KeyAccount], KeyAccount]
 
 
 def changes(entry: Entry) -> list[tuple[str, Change]]:
@@ -109,7 +109,7 @@ def _ended(entry: Entry) -> list[tuple[str, Change]]:
 
 
 def _counted(refused: int, wrong: int) -> Change:
-    def change(account: Account) -> Account:
+    def change(account: KeyAccount) -> KeyAccount:
         groups = account.groups + refused
         return account._replace(groups=groups, wrong=groups if wrong else account.wrong)
 

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import Account, Remark, Suspended
+from coordinator.accounts.ledger_facts import KeyAccount, Remark, Suspended
 from coordinator.accounts.operator_remarks import key_of
-from coordinator.accounts.standing import Accounts, Rank, Standing, at, in_words, minute
+from coordinator.accounts.standing import Accounts, Rank, Standing, at, describe, minute
 from coordinator.accounts.strikes import WINDOW
 from coordinator.database import Database
 from p2p.identity import peer_id
@@ -71,7 +71,7 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[str]
 
 
-def listed(
+def list_keys(
     path: Path, now: int, most: int, page: int = 1, rank: Rank | None = None, out: Out | None = None
 ) -> list[KeyRow]:
     """Return page `page` of the keys, `most` a page, the one seen last first. `rank`, `out`: only such ones. Raises
@@ -83,16 +83,16 @@ def listed(
 
 def _rows(rows: Iterator[tuple[Any, ...]], now: int) -> Iterator[KeyRow]:
     for key, name, last_seen, *columns in rows:
-        account = Account() if columns[0] is None else Account(*columns)
+        account = KeyAccount() if columns[0] is None else KeyAccount(*columns)
         yield _row(key, name, last_seen, account, at(account, now))
 
 
-def _row(key: bytes, name: str, last_seen: int, account: Account, standing: Standing) -> KeyRow:
+def _row(key: bytes, name: str, last_seen: int, account: KeyAccount, standing: Standing) -> KeyRow:
     return KeyRow(
         node=peer_id(key),
         name=name,
         rank=standing.rank,
-        standing=in_words(standing),
+        standing=describe(standing),
         suspended_until=standing.suspended_until,
         accepted=account.accepted,
         groups=account.groups,
@@ -106,7 +106,7 @@ def _wanted(row: KeyRow, rank: Rank | None, out: Out | None) -> bool:
     return out is None or (row.suspended_until is not None and (out == "banned") == (", banned" in row.standing))
 
 
-def shown(path: Path, peer: str, now: int) -> KeyReport:
+def describe_key(path: Path, peer: str, now: int) -> KeyReport:
     """Return what is known of one key. Raises `LocalFault`, `DatabaseFault`."""
     key = key_of(peer)
     with Database.read(path) as database, database.reading():
@@ -149,7 +149,7 @@ def _told(entry: Entry) -> str:
     return said + entry.kind.removeprefix("node.") + (f": {why}" if why else "")
 
 
-def lines(rows: Sequence[KeyRow]) -> list[str]:
+def format_keys(rows: Sequence[KeyRow]) -> list[str]:
     """Return the rows of `listed` for people, under their headings."""
     table = [("node", "accepted", "groups", "last seen", "name", "standing")]
     for row in rows:
@@ -159,7 +159,7 @@ def lines(rows: Sequence[KeyRow]) -> list[str]:
     return ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table]
 
 
-def report_lines(report: KeyReport) -> list[str]:
+def format_report(report: KeyReport) -> list[str]:
     """Return a report for people."""
     key = report.key
     seen = minute(key.last_seen) if key.last_seen else "never"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.standing import Accounts, Remarked, in_words
+from coordinator.accounts.standing import Accounts, Remarked, describe
 from coordinator.database import Database, InUse
 from coordinator.run import operator_commands
 from coordinator.run.run_folder import RunFolder
@@ -37,7 +37,7 @@ def key_of(peer: str) -> bytes:
         raise LocalFault(f"{error}: name a node by its peer id; `echo2-coord nodes ls` shows them") from error
 
 
-def remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
+def record_remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
     """Write a remark of `KINDS` into the ledger; return what is so now, in words. Raises `LocalFault`."""
     node = key_of(peer)
     if len(why) > MOST_WORDS:
@@ -46,14 +46,14 @@ def remark(accounts: Accounts, word: str, peer: str, why: str, now: int) -> str:
         raise LocalFault("say why: the node is told, and the ledger keeps it" if word == "ban" else "the note is empty")
     before = accounts.of(node, now)
     if word == "vouch" and accounts.account(node).vouched:
-        return f"{peer} was vouched for before: {in_words(before)}"
+        return f"{peer} was vouched for before: {describe(before)}"
     if word == "unban" and before.suspended_until is None:
-        return f"{peer} is neither banned nor suspended: {in_words(before)}"
+        return f"{peer} is neither banned nor suspended: {describe(before)}"
     accounts.remark(node, KINDS[word], why.encode(errors="replace").decode(), now)
-    return f"{peer} is {in_words(accounts.of(node, now))}"
+    return f"{peer} is {describe(accounts.of(node, now))}"
 
 
-def tell(home: Path, word: str, peer: str, why: str, now: int) -> str:
+def submit_remark(home: Path, word: str, peer: str, why: str, now: int) -> str:
     """Have a remark written by the coordinator that runs in `home`, or write it where none does (rule 1). Return what
     is so then, in words. Raises `LocalFault`, `Unreachable`."""
     key_of(peer)
@@ -65,6 +65,6 @@ def tell(home: Path, word: str, peer: str, why: str, now: int) -> str:
             raise LocalFault(f"there is no {path}: is this the folder of a run that was started?") from None
         try:
             with Database.open(path) as database:
-                return remark(Accounts(database, Ledger(database)), word, peer, why, now)
+                return record_remark(Accounts(database, Ledger(database)), word, peer, why, now)
         except InUse:
             raise nobody from None

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from coordinator.accounts.ledger import Entry, Ledger
-from coordinator.accounts.ledger_facts import Account, Remark, Suspended, changes
+from coordinator.accounts.ledger_facts import KeyAccount, Remark, Suspended, changes
 from coordinator.database import Database
 from p2p.identity import peer_id, public_key
 
@@ -44,19 +44,19 @@ class Standing(NamedTuple):
     why: str = ""
 
 
-STRANGER = Standing()
+NEW_KEY = Standing()
 
 
 def standing(entries: Iterable[Entry], now: int) -> dict[str, Standing]:
-    """Return the standing at `now` (ms) of every key that the entries name, by peer id; any other is a `STRANGER`."""
-    accounts: dict[str, Account] = {}
+    """Return the standing at `now` (ms) of every key that the entries name, by peer id; any other is a `NEW_KEY`."""
+    accounts: dict[str, KeyAccount] = {}
     for entry in entries:
         for node, change in changes(entry):
-            accounts[node] = change(accounts.get(node, Account()))
+            accounts[node] = change(accounts.get(node, KeyAccount()))
     return {node: at(account, now) for node, account in accounts.items()}
 
 
-def at(account: Account, now: int) -> Standing:
+def at(account: KeyAccount, now: int) -> Standing:
     """Return what an account comes to at `now`, ms."""
     if account.banned is not None:
         return Standing(rank(account), FOREVER, "banned", account.banned)
@@ -65,14 +65,14 @@ def at(account: Account, now: int) -> Standing:
     return Standing(rank(account))
 
 
-def rank(account: Account) -> Rank:
+def rank(account: KeyAccount) -> Rank:
     """Return the rank by rule 1."""
     if account.accepted >= PROVEN and (not account.wrong or account.groups - account.wrong >= CLEAN):
         return "proven"
     return "known" if account.accepted >= KNOWN or account.vouched else "new"
 
 
-def in_words(standing: Standing) -> str:
+def describe(standing: Standing) -> str:
     """Return a standing for people: "known", "new, suspended until 2026-11-22 10:00 UTC (drift)"."""
     if standing.suspended_until is None:
         return standing.rank
@@ -86,11 +86,11 @@ def minute(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def account_of(database: Database, node: bytes) -> Account:
+def account_of(database: Database, node: bytes) -> KeyAccount:
     """Return what the ledger's entries of a key, 32 bytes, add up to."""
     query = "SELECT accepted, groups, wrong, vouched, banned, code, since, until FROM accounts WHERE node = ?"
     row = database.one(query, (node,))
-    return Account() if row is None else Account(*row)._replace(vouched=bool(row[3]))
+    return KeyAccount() if row is None else KeyAccount(*row)._replace(vouched=bool(row[3]))
 
 
 class Accounts:
@@ -104,7 +104,7 @@ class Accounts:
         """Return the standing of a key at `now`, ms: one look into an index, however long the ledger is."""
         return at(self.account(node), now)
 
-    def account(self, node: bytes) -> Account:
+    def account(self, node: bytes) -> KeyAccount:
         """Return what the ledger's entries of a key add up to."""
         return account_of(self._database, node)
 

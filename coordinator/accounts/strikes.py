@@ -14,7 +14,7 @@ Rules
    requests are refused, and leave nothing behind. Else a few bytes under each fresh key would fill the ledger.
 """
 
-from coordinator.accounts.ledger_facts import Account
+from coordinator.accounts.ledger_facts import KeyAccount
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
 from runtime.backoff import Backoff
@@ -39,7 +39,7 @@ OF_FREE_KEYS = 1024
 FORGOTTEN_AT_ONCE = 32
 
 
-def suspended_until(account: Account, now: int) -> int:
+def suspended_until(account: KeyAccount, now: int) -> int:
     """Return when a suspension that begins now ends, ms (rule 3)."""
     if account.until == 0 or now >= account.until + MEMORY:
         return now + TERM

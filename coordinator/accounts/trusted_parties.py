@@ -9,7 +9,7 @@ LOOKED_AT: Final = 1_000
 """Accepted groups, the last ones."""
 
 
-def with_work(database: Database, looked_at: int = LOOKED_AT) -> list[str]:
+def parties_with_accepted_work(database: Database, looked_at: int = LOOKED_AT) -> list[str]:
     """Return the parties of the groups accepted last, each once. The cost of a call does not grow with history."""
     rows = database.all(
         "SELECT DISTINCT l.party"

@@ -35,7 +35,7 @@ class VerifiedSample(NamedTuple):
     sample: PackedSample
 
 
-class Kinship:
+class CrossVersionCheck:
     """Samples of the last versions. `staleness`: S."""
 
     def __init__(self, staleness: int) -> None:
@@ -45,7 +45,7 @@ class Kinship:
         self._changed: dict[int, float] = {}
         """By version, the share of tokens that changes in one step from there."""
 
-    def wants(self, version: int, tokens: int) -> bool:
+    def wants_sample(self, version: int, tokens: int) -> bool:
         """Say whether a sample of so many sampled tokens is to be remembered (rule 1)."""
         before = self._known.get(version)
         return tokens >= ENOUGH and (before is None or tokens < before.tokens)
@@ -57,14 +57,14 @@ class Kinship:
         self._known = {at: one for at, one in self._known.items() if at >= oldest}
         self._changed = {at: share for at, share in self._changed.items() if at >= oldest}
 
-    def wanted(self, era: int, version: int) -> VerifiedSample | None:
+    def sample_to_probe(self, era: int, version: int) -> VerifiedSample | None:
         """Return the sample to look at under a version (rule 2), None where there is none or one was looked at."""
         if version in self._changed:
             return None
         others = [one for one in self._known.values() if one.era == era and self._steps(one.version, version)]
         return max(others, key=lambda one: abs(one.version - version), default=None)
 
-    def take(self, version: int, known: VerifiedSample, wrong: int) -> None:
+    def record(self, version: int, known: VerifiedSample, wrong: int) -> None:
         """Note how many tokens of a sample are wrong under a version."""
         self._changed[version] = wrong / known.tokens / abs(known.version - version)
 

@@ -14,7 +14,7 @@ LOOKED_AT: Final = 4 * SAMPLE
 """Last leases of a node among which its groups are looked for."""
 
 
-class Record(NamedTuple):
+class DeliveryRecord(NamedTuple):
     """`turnarounds`: milliseconds from lease sent to group received, newest first. `late`: whether all of these came
     after their leases' ends. `rate`: groups a millisecond while the node holds leases. `last`: when the lease of its
     newest group was sent; 0: it has none."""
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     last: int
 
 
-def record_of(database: Database, node: bytes) -> Record:
+def read_delivery_record(database: Database, node: bytes) -> DeliveryRecord:
     """Return the record of a node's last `SAMPLE` groups."""
     rows: list[tuple[int, int, int]] = database.all(
         "SELECT l.sent, s.at, l.expires FROM"
@@ -37,4 +37,4 @@ def record_of(database: Database, node: bytes) -> Record:
     in_time = [row for row in rows if row[1] <= row[2]]
     busy = union((sent, at) for sent, at, _ in rows)
     rate = len(in_time) / busy if busy > 0 else 0.0
-    return Record([at - sent for sent, at, _ in in_time or rows], not in_time, rate, last)
+    return DeliveryRecord([at - sent for sent, at, _ in in_time or rows], not in_time, rate, last)

@@ -25,29 +25,29 @@ COUNTED: Final = 10_000
 """Leases of an hour that are counted, at most."""
 
 
-class Debt(NamedTuple):
+class ExpiryDebt(NamedTuple):
     """`expired`: leases within the hour. `wait`: milliseconds until the next lease."""
 
     expired: int
     wait: int
 
 
-def pause(expired: int, given: int) -> int:
+def pause_after(expired: int, given: int) -> int:
     """Return how long a holder waits after an expiry. `expired`, `given`: its leases within the hour."""
     beyond = expired - FREE - given // SHARE
     return int(_PAUSES.delay(beyond))
 
 
-class Budgets:
+class ExpiryBudgets:
     """The table of holders. `expired` is part of the caller's transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def debt(self, holder: bytes, now: int) -> Debt | None:
+    def debt(self, holder: bytes, now: int) -> ExpiryDebt | None:
         """Return what keeps a holder waiting."""
         row = self._database.one("SELECT expired, until FROM budgets WHERE holder = ?", (holder,))
-        return Debt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
+        return ExpiryDebt(row[0], row[1] - now) if row is not None and 0 < row[1] - now <= LONGEST else None
 
     def expired(self, holder: bytes, node: bytes | None, now: int) -> None:
         """A lease of this holder expired. `node`: its key, where that is the holder."""
@@ -55,7 +55,7 @@ class Budgets:
         self._database.do("DELETE FROM budgets WHERE hour < ?", (hour - 1,))
         row = self._database.one("SELECT expired FROM budgets WHERE holder = ? AND hour = ?", (holder, hour))
         count = 1 + (0 if row is None else row[0])
-        until = now + pause(count, 0 if node is None else self._given(node, now))
+        until = now + pause_after(count, 0 if node is None else self._given(node, now))
         self._database.do("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?)", (holder, hour, count, until))
 
     def _given(self, node: bytes, now: int) -> int:

@@ -11,20 +11,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from coordinator.accounts.lease_ends import Ends
+from coordinator.accounts.lease_ends import LeaseEnds
 from coordinator.accounts.ledger import Ledger
 from coordinator.accounts.node_registry import NodeRegistry
 from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database
 from coordinator.metrics.broadcast_stats import BroadcastStats
-from coordinator.rollouts.lease_table import Again, Entropy, Leases, LeaseTerms, Progress, Seal
-from coordinator.rollouts.prompts import Prompts
-from coordinator.rollouts.replay_buffer import Buffer, Drawn
+from coordinator.rollouts.lease_table import Entropy, LeaseTable, LeaseTerms, Progress, Reseal, Seal
+from coordinator.rollouts.prompts import PromptSource
+from coordinator.rollouts.replay_buffer import DrawnGroup, ReplayBuffer
 from coordinator.rollouts.scoring_order import PendingVersion
 from coordinator.rollouts.shortage import Shortage
 from coordinator.rollouts.submissions import SubmissionService
-from coordinator.rollouts.token_storage import WINDOW, Tokens
+from coordinator.rollouts.token_storage import WINDOW, TokenStorage
 from coordinator.rollouts.verdicts import ACCEPTED, VerdictService
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided, Visit, WaitingGroups
@@ -48,12 +48,12 @@ class GroupService:
         *,
         spec: RunSpec,
         terms: LeaseTerms,
-        prompts: Prompts,
+        prompts: PromptSource,
         tasks: Mapping[tuple[str, int], Task],
         text: Tokenizer,
         seal: Seal,
         entropy: Entropy,
-        again: Again = lambda kind, sealed: sealed,
+        again: Reseal = lambda kind, sealed: sealed,
         refill: bool = False,
     ) -> None:
         self.database = database
@@ -63,18 +63,18 @@ class GroupService:
         self.asked: Counter[str] = Counter()
         self.ledger = Ledger(database)
         self.accounts = Accounts(database, self.ledger)
-        self.leases = Leases(database, terms, prompts, seal, entropy, self.accounts)
+        self.leases = LeaseTable(database, terms, prompts, seal, entropy, self.accounts)
         self.strikes = Strikes(database, self.accounts)
-        self.told = Ends(database, self.ledger, self.accounts)
-        self.ends = VerdictService(
-            database, self.leases, self.ledger, self.accounts, self.strikes, self.told, seal, spec
+        self.lease_ends = LeaseEnds(database, self.ledger, self.accounts)
+        self.verdicts = VerdictService(
+            database, self.leases, self.ledger, self.accounts, self.strikes, self.lease_ends, seal, spec
         )
         self._waiting = WaitingGroups(database)
         self.submissions = SubmissionService(
-            database, self.leases, self.ends, self.strikes, self._waiting, seal, again, spec, tasks, text
+            database, self.leases, self.verdicts, self.strikes, self._waiting, seal, again, spec, tasks, text
         )
-        self.buffer = Buffer(database, terms.staleness, refill=refill)
-        self.tokens = Tokens(database)
+        self.buffer = ReplayBuffer(database, terms.staleness, refill=refill)
+        self.tokens = TokenStorage(database)
         self.registry = NodeRegistry(database)
         self.broadcasts = BroadcastStats()
         self._entropy, self._again = entropy, again
@@ -82,7 +82,7 @@ class GroupService:
     def start(self, now: int) -> int:
         """Once after each start of the daemon; how long it was away, ms."""
         away = self.leases.resume(now)
-        while self.ends.expire(now):
+        while self.verdicts.expire(now):
             pass
         return away
 
@@ -90,13 +90,13 @@ class GroupService:
         """Every second or so, and again at once while `EXPIRED_AT_ONCE` leases have just expired; how many have."""
         self.leases.beat(now)
         self.registry.save(now)
-        self.told.tell(now)
-        self.told.forget(now)
-        return self.ends.expire(now)
+        self.lease_ends.tell(now)
+        self.lease_ends.forget(now)
+        return self.verdicts.expire(now)
 
     def forget(self, covered: Collection[bytes], step: int, era: int, now: int) -> int:
         """Forget some of what is older than the challenge window; 0 where nothing is left to forget. `covered`,
-        `step`: see `Tokens.forget`."""
+        `step`: see `TokenStorage.forget`."""
         leases = self.tokens.forget(covered, step, era, self.terms.staleness, now - WINDOW)
         return leases + self.registry.forget(now) + self.strikes.forget(now)
 
@@ -139,7 +139,7 @@ class GroupService:
         """Return the groups that wait for the scorer, oldest version first, then in the order of receipt."""
         return self._waiting.all(most)
 
-    def first_look(self, group: Undecided, now: int) -> int | None:
+    def draw_first_sample(self, group: Undecided, now: int) -> int | None:
         """Draw the sample of a group that the scorer looks at alone first; None: all at once."""
         samples = len(group.submission.rollouts)
         if samples == 1 or not self._doubted(group.lease.node, now):
@@ -151,7 +151,7 @@ class GroupService:
         standing = self.accounts.of(node, now)
         return standing.rank == "new" or standing.suspended_until is not None or self.strikes.of(node) > 0
 
-    def oldest(self) -> tuple[int, int]:
+    def oldest_needed(self) -> tuple[int, int]:
         """(era, version) of the oldest version that leases, undecided groups or late joiners may still ask for."""
         at = self.progress
         recent = (at.era, max(0, at.version - self.terms.staleness - 1)) if at else (0, 0)
@@ -159,15 +159,15 @@ class GroupService:
 
     def decide(self, group: Undecided, verdict: Verdict, now: int) -> bytes:
         """End a group; the sealed Receipt, durable."""
-        return self.ends.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
+        return self.verdicts.decide(group.lease.id, group.submission.rollouts, verdict, self._standing(), now)
 
-    def give_up(self, group: Undecided, now: int, why: str | None = None) -> bytes:
+    def refuse_unscorable(self, group: Undecided, now: int, why: str | None = None) -> bytes:
         """Refuse a group that nobody can score, by the operator's fault. `why`: None: its version is gone."""
         detail = f"version {group.lease.version} can no longer be loaded" if why is None else why
         return self.decide(group, Verdict("not-scorable", sentence("not-scorable", detail=detail), None), now)
 
-    def draw(self, again: Sequence[bytes] = ()) -> list[Drawn] | None:
-        """The learner's next batch; it makes version `progress.step + 1`. `again`: see `Buffer.draw`."""
+    def draw(self, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
+        """The learner's next batch; it makes version `progress.step + 1`. `again`: see `ReplayBuffer.draw`."""
         at = self._standing()
         return self.buffer.draw(at.step, at.era, self.terms.batch_groups, again)
 
@@ -182,8 +182,8 @@ class GroupService:
             running=load.running,
             flat=self.buffer.flat(at.step, at.era),
             asked=self.asked,
-            decided=len(self.ends.recent),
-            refused=Counter(code for code in self.ends.recent if code not in ACCEPTED),
+            decided=len(self.verdicts.recent),
+            refused=Counter(code for code in self.verdicts.recent if code not in ACCEPTED),
         )
 
     def buffered(self) -> int:

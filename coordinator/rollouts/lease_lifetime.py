@@ -6,7 +6,7 @@ Rules
    groups handed in. With fewer than `ENOUGH` proven nodes the fleet's time is the `first_ms` of the run's terms.
 2. A node that has handed in groups, and whose p90 would take more than two thirds of the fleet's time, is *slow*. It
    keeps its own life, 3 x its p90 + 5 s, and all slow nodes share a tenth of the room
-   (coordinator/rollouts/share_rules.py). So no honest node is expired for being slower than the others, and no slow one
+   (coordinator/rollouts/room_shares.py). So no honest node is expired for being slower than the others, and no slow one
    holds the room of the others.
 3. A node of which the last `ENOUGH` groups and more all came late, each after more than the longest life, is told
    `too-slow`. After `TRY_AGAIN` without a lease it may try again.
@@ -29,7 +29,7 @@ TRY_AGAIN: Final = 3_600_000
 REMEMBERED: Final = DAY
 
 
-class Bounds(NamedTuple):
+class LifetimeBounds(NamedTuple):
     """Of every lease of a run. `first`: the fleet's time while too few nodes are proven."""
 
     first: int
@@ -41,38 +41,38 @@ class Bounds(NamedTuple):
         return int(max(self.least, min(life, self.most)))
 
 
-class Life(NamedTuple):
+class LeaseLifetime(NamedTuple):
     """`slow`: by rule 2."""
 
     lasts: int
     slow: bool
 
 
-def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: Bounds) -> Life:
+def lease_duration(turnarounds: Sequence[int], fleet: int | None, bounds: LifetimeBounds) -> LeaseLifetime:
     """Return how long a node's next lease lasts. `turnarounds`: of its last groups, from lease sent to group received.
     `fleet`: p90 over the proven nodes; None: too few are proven."""
-    longest = fleets_time(fleet, bounds)
+    longest = fleet_lifetime(fleet, bounds)
     if not turnarounds:
-        return Life(longest, False)
+        return LeaseLifetime(longest, False)
     p90 = quantile(turnarounds, 0.9)
     own = bounds.within(OWN * p90 + SLACK)
     if 3 * p90 + 2 * SLACK > 2 * longest:
-        return Life(own, True)
-    return Life(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
+        return LeaseLifetime(own, True)
+    return LeaseLifetime(longest if len(turnarounds) < ENOUGH else min(own, longest), False)
 
 
-def fleets_time(fleet: int | None, bounds: Bounds) -> int:
+def fleet_lifetime(fleet: int | None, bounds: LifetimeBounds) -> int:
     """Return the second of the two times of rule 1."""
     return bounds.within(bounds.first if fleet is None else FLEET * fleet + SLACK)
 
 
-def too_slow(late: Sequence[int], last: int, now: int, bounds: Bounds) -> bool:
+def too_slow(late: Sequence[int], last: int, now: int, bounds: LifetimeBounds) -> bool:
     """Return whether rule 3 refuses a node. `late`: turnarounds of its last groups, all of them late. `last`: when
     its last lease was sent."""
     return len(late) >= ENOUGH and min(late) > bounds.most and 0 <= now - last < TRY_AGAIN
 
 
-class Fleet:
+class FleetTurnarounds:
     """The p90 of each proven node. A note, a look and what is forgotten cost no more than a search in a sorted list."""
 
     def __init__(self) -> None:

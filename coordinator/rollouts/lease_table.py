@@ -24,11 +24,11 @@ import msgspec
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.learner.age import fresh, oldest_fresh
-from coordinator.rollouts.lease_lifetime import Bounds
-from coordinator.rollouts.prompt_positions import NO_PROMPT, Positions, PromptPosition
-from coordinator.rollouts.prompts import Prompts
-from coordinator.rollouts.retry_times import Retries
-from coordinator.rollouts.share_facts import LeaseDemand, Sharing
+from coordinator.rollouts.lease_admission import LeaseAdmission, LeaseDemand
+from coordinator.rollouts.lease_lifetime import LifetimeBounds
+from coordinator.rollouts.prompt_positions import NO_PROMPT, PromptPosition, PromptPositions
+from coordinator.rollouts.prompts import PromptSource
+from coordinator.rollouts.retry_times import RetryTimes
 from p2p.limits.origin import NOWHERE, Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease, LeaseRequest
@@ -38,7 +38,7 @@ from tasks.task import TaskFault
 
 Seal = Callable[[str, bytes], bytes]
 """(kind, payload) -> sealed document, by the key of the role that signs this kind."""
-Again = Callable[[str, bytes], bytes]
+Reseal = Callable[[str, bytes], bytes]
 """(kind, a stored sealed document) -> the document as it may go out now (coordinator/run/sealing.py)."""
 Entropy = Callable[[int], bytes]
 State = Literal["open", "received", "decided", "expired"]
@@ -105,14 +105,14 @@ def admitted(engine: str, admitted_classes: Sequence[str]) -> bool:
     return any(f"{engine}/".startswith(f"{one.rstrip('/')}/") for one in admitted_classes)
 
 
-class Leases:
+class LeaseTable:
     """The lease table."""
 
     def __init__(
         self,
         database: Database,
         terms: LeaseTerms,
-        prompts: Prompts,
+        prompts: PromptSource,
         seal: Seal,
         entropy: Entropy,
         accounts: Accounts,
@@ -121,10 +121,10 @@ class Leases:
         self.terms = terms
         self._seal = seal
         self._entropy = entropy
-        self.positions = Positions(database, prompts)
-        bounds = Bounds(terms.first_ms, terms.least_ms, terms.most_ms)
-        self._sharing = Sharing(database, bounds, terms.staleness == 0, accounts)
-        self._retries = {"new": Retries(), "known": Retries()}
+        self.positions = PromptPositions(database, prompts)
+        bounds = LifetimeBounds(terms.first_ms, terms.least_ms, terms.most_ms)
+        self._sharing = LeaseAdmission(database, bounds, terms.staleness == 0, accounts)
+        self._retries = {"new": RetryTimes(), "known": RetryTimes()}
         """Apart, so that a crowd of new keys makes nobody else's wait longer."""
 
     def publish(self, era: int, version: int, root: bytes, now: int) -> None:
@@ -170,7 +170,7 @@ class Leases:
                 self._sharing.waits(look, refused.code, now + int(LATE * wait) + 1_000, now)
         return refused
 
-    def _retries_of(self, rank: Rank) -> Retries:
+    def _retries_of(self, rank: Rank) -> RetryTimes:
         return self._retries["new" if rank == "new" else "known"]
 
     def _issued(self, look: LeaseDemand, ask: LeaseRequest, now: int) -> bytes:

@@ -7,7 +7,7 @@ KEPT: Final = 600_000
 """For so long after its last ask a node counts."""
 
 
-class Rates:
+class NodeRates:
     """A note and a look cost the same however many nodes there are."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from coordinator.database import Database
-from coordinator.rollouts.prompts import Prompt, Prompts
+from coordinator.rollouts.prompts import Prompt, PromptSource
 from p2p.limits.origin import Origin
 from protocol.refusals import REASONS
 from tasks.task import TaskFault
@@ -53,10 +53,10 @@ class PromptPosition(NamedTuple):
     prompt: Prompt
 
 
-class Positions:
+class PromptPositions:
     """Use inside the caller's transaction."""
 
-    def __init__(self, database: Database, prompts: Prompts) -> None:
+    def __init__(self, database: Database, prompts: PromptSource) -> None:
         self._database = database
         self.prompts = prompts
         self._without_prompt = (0, 0)

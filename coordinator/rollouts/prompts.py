@@ -25,7 +25,7 @@ class Prompt(msgspec.Struct, frozen=True):
     tokens: list[int]
 
 
-class Prompts(Protocol):
+class PromptSource(Protocol):
     def at(self, position: int) -> Prompt:
         """The prompt at a position. Raises `TaskFault` where the task cannot give it."""
 
@@ -44,7 +44,7 @@ class TaskPrompts:
             raise ValueError("the tasks have no prompt to train on")
 
     def at(self, position: int) -> Prompt:
-        """See `Prompts`."""
+        """See `PromptSource`."""
         pass_number, index = divmod(position, self.size)
         index = shuffled(index, self.size, b"%d/%d" % (self._seed, pass_number))
         for task in self._tasks:

@@ -25,7 +25,7 @@ _LEFT = "lease NOT IN (SELECT lease FROM temp.drawn) AND lease NOT IN (SELECT le
 _DRAWABLE = f"era = ? AND version >= ? AND varied >= ? AND {_LEFT}"
 
 
-class Drawn(NamedTuple):
+class DrawnGroup(NamedTuple):
     """A group of a batch. `id`: of its lease, by which the learner reads its tokens
     (coordinator/learner/batch_groups.py)."""
 
@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
     version: int
 
 
-class Buffer:
+class ReplayBuffer:
     """`staleness`: S. `refill`: leave groups without variance out. `histogram`: index = age at draw."""
 
     def __init__(self, database: Database, staleness: int, *, refill: bool = False) -> None:
@@ -50,7 +50,7 @@ class Buffer:
                 query = "INSERT OR IGNORE INTO temp.drawn SELECT lease, version FROM buffer WHERE lease = ?"
                 self._database.do(query, (lease,))
 
-    def draw(self, step: int, era: int, groups: int, again: Sequence[bytes] = ()) -> list[Drawn] | None:
+    def draw(self, step: int, era: int, groups: int, again: Sequence[bytes] = ()) -> list[DrawnGroup] | None:
         """The next batch for the learner at `step`, or None while there are fewer than `groups`. No token is read.
 
         `again`: these groups, as they were drawn before, and no others; None where one of them may not be drawn now."""
@@ -61,7 +61,7 @@ class Buffer:
         )
         if len(rows) < most:
             return None
-        batch = [Drawn(*row) for row in rows]
+        batch = [DrawnGroup(*row) for row in rows]
         with self._database.transaction():
             self._database.do("DELETE FROM temp.drawn WHERE version < ?", (oldest_fresh(step, self._staleness),))
             for drawn in rows:

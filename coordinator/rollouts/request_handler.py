@@ -62,7 +62,7 @@ MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 64 << 20
 
 
-class Asked(NamedTuple):
+class RequestContext(NamedTuple):
     """The circumstances of a request: the node that signed it, when it came (ms), and from where."""
 
     node: bytes
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
     origin: Origin
 
 
-Decide = Callable[[Asked, bytes], bytes | Refusal]
+Decide = Callable[[RequestContext, bytes], bytes | Refusal]
 
 
 class ResponseLog:
@@ -105,7 +105,7 @@ class RequestHandler:
     def __init__(
         self,
         run: Run,
-        books: GroupService,
+        group_service: GroupService,
         publisher: Publisher,
         history: History,
         arrived: asyncio.Event,
@@ -113,7 +113,7 @@ class RequestHandler:
         clock: Callable[[], int],
     ) -> None:
         """`arrived`: set with each submission. `clock`: milliseconds since the Unix epoch."""
-        self._run, self._books, self._publisher, self._history = run, books, publisher, history
+        self._run, self._group_service, self._publisher, self._history = run, group_service, publisher, history
         self._arrived, self._absence, self._clock = arrived, absence, clock
         self._spec = run.runspec
         self._answers = ResponseLog()
@@ -145,7 +145,7 @@ class RequestHandler:
                 if later is not None:
                     return _encoded(refusal("busy", retry_after=later))
                 answer = self.answer(method, data, self._clock(), route_of_requester(peer), origin)
-                await self._books.durable()
+                await self._group_service.durable()
                 return answer
 
             room = submission_limit(self._spec) if method is SUBMIT else 0
@@ -153,7 +153,7 @@ class RequestHandler:
 
     def answer(self, method: str, data: bytes, now: int, route: Route = "direct", origin: Origin = NOWHERE) -> bytes:
         """An encoded Answer to a sealed Request that came in under `method`, by `route`, from `origin`."""
-        self._absence.here(now)
+        self._absence.check(now)
         try:
             node, request = self._opened(data)
         except Malformed as error:
@@ -172,11 +172,13 @@ class RequestHandler:
             if decide is None:
                 result: bytes | Refusal = refusal("unknown-method", method=method)
             else:
-                result = decide(Asked(node, now, origin), request.body)
+                result = decide(RequestContext(node, now, origin), request.body)
         except Malformed as error:
             result = refusal("malformed", what=f"{method} request", detail=error)
-        self._books.registry.sightings.seen_by(node, route, now)
-        verdicts = None if request.verdicts is None else self._books.submissions.verdicts(node, request.verdicts)
+        self._group_service.registry.sightings.seen_by(node, route, now)
+        verdicts = (
+            None if request.verdicts is None else self._group_service.submissions.verdicts(node, request.verdicts)
+        )
         answer = _encoded(result, verdicts)
         self._answers.keep(node, request.id, digest, answer, request.expires, now)
         return answer
@@ -197,14 +199,14 @@ class RequestHandler:
         off = abs(request.expires - now)
         if off > SKEW and method != "hello":
             return refusal("clock", off=off / 1000, most=SKEW / 1000)
-        standing = self._books.accounts.of(node, now)
+        standing = self._group_service.accounts.of(node, now)
         if standing.suspended_until is not None:
             return _out(standing, standing.suspended_until, now)
-        if method == "lease" and not self._books.registry.introduced(node):
+        if method == "lease" and not self._group_service.registry.introduced(node):
             return refusal("no-hello")
         return None
 
-    def hello(self, asked: Asked, hello: Hello) -> Welcome | Refusal:
+    def hello(self, asked: RequestContext, hello: Hello) -> Welcome | Refusal:
         """Greet a node that can take part (rules 7 and 8). Raises `Malformed` for a record that is none."""
         low, high = self._spec.protocols
         if hello.protocols[0] > high or hello.protocols[1] < low:
@@ -219,7 +221,7 @@ class RequestHandler:
             record = self._record(asked, hello.record)
         except BadSignature as error:
             return refusal("bad-signature", detail=error)
-        registry = self._books.registry
+        registry = self._group_service.registry
         registry.register(asked.node, hello, record, asked.now)
         return Welcome(
             roots=list(self._run.roots),
@@ -229,26 +231,26 @@ class RequestHandler:
             now=asked.now,
         )
 
-    def lease(self, asked: Asked, ask: LeaseRequest) -> bytes | Refusal:
+    def lease(self, asked: RequestContext, ask: LeaseRequest) -> bytes | Refusal:
         """Return the sealed Lease, or why there is none now."""
         self._history.first_asked(ask.version, asked.now)
-        return self._books.lease(asked.node, ask, asked.now, asked.origin)
+        return self._group_service.lease(asked.node, ask, asked.now, asked.origin)
 
-    def submit(self, asked: Asked, data: bytes) -> SubmitResponse | Refusal:
+    def submit(self, asked: RequestContext, data: bytes) -> SubmitResponse | Refusal:
         """Take a submission in, and wake the scorer (rule 9)."""
-        answer = self._books.submissions.submit(asked.node, data, asked.now)
+        answer = self._group_service.submissions.submit(asked.node, data, asked.now)
         self._arrived.set()
         return answer
 
-    def verdicts(self, asked: Asked, ask: VerdictsRequest) -> VerdictsAnswer:
+    def verdicts(self, asked: RequestContext, ask: VerdictsRequest) -> VerdictsAnswer:
         """Return the node's receipts."""
-        return self._books.submissions.verdicts(asked.node, ask)
+        return self._group_service.submissions.verdicts(asked.node, ask)
 
-    def acknowledge(self, asked: Asked, message: Acknowledgement) -> None:
+    def acknowledge(self, asked: RequestContext, message: Acknowledgement) -> None:
         """Note that the node holds a version."""
-        self._books.acknowledge(asked.node, message, asked.now)
+        self._group_service.acknowledge(asked.node, message, asked.now)
 
-    def _record(self, asked: Asked, sealed: bytes) -> VerifiedRecord | None:
+    def _record(self, asked: RequestContext, sealed: bytes) -> VerifiedRecord | None:
         """Rule 8. Raises `Malformed`, `BadSignature`."""
         try:
             known = verify(sealed, self._spec.run, asked.now)
@@ -266,10 +268,10 @@ def _out(standing: Standing, until: int, now: int) -> Refusal:
     return refusal("suspended", retry_after=until - now, until=minute(until), reason=standing.code)
 
 
-def _decided(method: Method[Q, A], decide: Callable[[Asked, Q], A | Refusal]) -> Decide:
+def _decided(method: Method[Q, A], decide: Callable[[RequestContext, Q], A | Refusal]) -> Decide:
     """Return `decide`, from the encoded request to the encoded answer. Raises `Malformed`."""
 
-    def decided(asked: Asked, body: bytes) -> bytes | Refusal:
+    def decided(asked: RequestContext, body: bytes) -> bytes | Refusal:
         answer = decide(asked, method.request.decode(body))
         return answer if isinstance(answer, Refusal) else method.answer.encode(answer)
 

@@ -24,7 +24,7 @@ LONGEST: Final = 10_000
 FARTHEST: Final = 600_000
 
 
-class Retries:
+class RetryTimes:
     """Which nodes wait, each by its public key, of which party, and until when."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from typing import Final
 FORGOTTEN: Final = 2
 
 
-class Rounds:
+class RoundRobin:
     """One level of the tree. `until`: the latest time of all below, milliseconds."""
 
     def __init__(self) -> None:
-        self._below: OrderedDict[Hashable, Rounds] = OrderedDict()
+        self._below: OrderedDict[Hashable, RoundRobin] = OrderedDict()
         self.until = 0
 
     def wait(self, path: Sequence[Hashable], until: int, now: int) -> None:
@@ -27,7 +27,7 @@ class Rounds:
         self.until = max(self.until, until)
         if path:
             self._forget(now)
-            self._below.setdefault(path[0], Rounds()).wait(path[1:], until, now)
+            self._below.setdefault(path[0], RoundRobin()).wait(path[1:], until, now)
 
     def served(self, path: Sequence[Hashable]) -> None:
         """Note that an asker had its turn."""
@@ -57,7 +57,7 @@ class Rounds:
 
     def is_next(self, path: Sequence[Hashable], free: int, now: int) -> bool:
         """Return whether it is the turn of `path`, where `free` places are given out now."""
-        level: Rounds | None = self
+        level: RoundRobin | None = self
         for name in path:
             if level is None:
                 return True

@@ -19,11 +19,11 @@ import structlog
 
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
-from coordinator.rollouts.lease_table import Again, LeaseRecord, Leases, Seal
-from coordinator.rollouts.submitted_group import Group, lease_of, read
-from coordinator.rollouts.token_storage import Tokens
+from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Reseal, Seal
+from coordinator.rollouts.submitted_group import SubmittedGroup, lease_of, read
+from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verdicts import VerdictService
-from coordinator.rollouts.verification import Fault, check, rewards, submission_limit
+from coordinator.rollouts.verification import GroupFault, check, rewards, submission_limit
 from coordinator.rollouts.waiting_groups import WaitingGroups
 from p2p.errors import Malformed
 from p2p.wire_types import encode
@@ -43,12 +43,12 @@ class SubmissionService:
     def __init__(
         self,
         database: Database,
-        leases: Leases,
+        leases: LeaseTable,
         verdicts: VerdictService,
         strikes: Strikes,
         waiting: WaitingGroups,
         seal: Seal,
-        again: Again,
+        again: Reseal,
         spec: RunSpec,
         tasks: Mapping[tuple[str, int], Task],
         text: Tokenizer,
@@ -62,7 +62,7 @@ class SubmissionService:
         self._spec = spec
         self._tasks = tasks
         self._text = text
-        self._tokens = Tokens(database)
+        self._tokens = TokenStorage(database)
 
     def submit(self, node: bytes, data: bytes, now: int) -> SubmitResponse | Refusal:
         """Take a group from the node that signed it (rules 1-5)."""
@@ -99,7 +99,7 @@ class SubmissionService:
             self._verdicts.refuse_late(record, sentence("late", late=now - record.expires), now)
             return self._answer(lease)
         examined = self._examined(record.lease, submission)
-        if isinstance(examined, Fault):
+        if isinstance(examined, GroupFault):
             self._store_refused(lease, digest, now, data)
             self._verdicts.refuse(record, examined.code, examined.sentence, now)
             return self._answer(lease)
@@ -128,16 +128,16 @@ class SubmissionService:
         """Keep a submission that is about to be refused: its hash alone where its party's share is used up."""
         self._store(lease, digest, now, data if self._tokens.room(lease, len(data)) else None)
 
-    def _examined(self, lease: Lease, submission: Group) -> bytes | Fault:
+    def _examined(self, lease: Lease, submission: SubmittedGroup) -> bytes | GroupFault:
         """T0: the packed scores of the rollouts (none where the task gives no finite reward), or what is wrong."""
         fault = check(submission, lease, self._spec)
         if fault is not None:
             return fault
         scores = rewards(submission, lease, self._tasks[lease.task, lease.task_version], self._text)
-        if isinstance(scores, Fault) and scores.code == "task-score":
+        if isinstance(scores, GroupFault) and scores.code == "task-score":
             log.warning("no finite reward", lease=lease.id.hex(), index=lease.index, reason=scores.sentence)
             scores = []
-        return scores if isinstance(scores, Fault) else msgspec.msgpack.encode(scores)
+        return scores if isinstance(scores, GroupFault) else msgspec.msgpack.encode(scores)
 
     def _conflict(self, lease: bytes, digest: bytes, data: bytes, now: int) -> Refusal:
         self._tokens.other_bytes(lease, digest, data, now)

@@ -56,7 +56,7 @@ class _Named(msgspec.Struct, frozen=True):
 _named = msgspec.msgpack.Decoder(_Named).decode
 
 
-class Claimed:
+class ClaimedRollout:
     """One rollout as a node claims it. `packed`: its token ids as MessagePack. `logprobs`: float32 little-endian, one
     for each sampled token."""
 
@@ -74,14 +74,14 @@ class Claimed:
         self.__dict__.pop("tokens", None)
 
 
-class Group(msgspec.Struct, frozen=True):
-    """A submission, its rollouts `Claimed`."""
+class SubmittedGroup(msgspec.Struct, frozen=True):
+    """A submission, its rollouts `ClaimedRollout`."""
 
     lease: bytes
     era: int
     version: int
     root: bytes
-    rollouts: list[Claimed]
+    rollouts: list[ClaimedRollout]
 
 
 def lease_of(data: bytes) -> bytes:
@@ -92,7 +92,7 @@ def lease_of(data: bytes) -> bytes:
         raise Malformed(f"not a Submission: {error}") from error
 
 
-def read(data: bytes) -> Group:
+def read(data: bytes) -> SubmittedGroup:
     """Decode a submission and all its token ids. Raises `Malformed`."""
     group = stored(data)
     for rollout in group.rollouts:
@@ -100,15 +100,15 @@ def read(data: bytes) -> Group:
     return group
 
 
-def stored(data: bytes) -> Group:
+def stored(data: bytes) -> SubmittedGroup:
     """Decode a submission that `read` has taken before: token ids only when somebody looks at them."""
     submission = decode(data, UnreadSubmission)
-    return Group(
+    return SubmittedGroup(
         submission.lease,
         submission.era,
         submission.version,
         submission.root,
-        [Claimed(one) for one in submission.rollouts],
+        [ClaimedRollout(one) for one in submission.rollouts],
     )
 
 

@@ -55,7 +55,7 @@ class _Ended(NamedTuple):
     aside: bytes | None
 
 
-class Tokens:
+class TokenStorage:
     """The tokens in run.sqlite."""
 
     def __init__(self, database: Database) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.accounts.lease_ends import Ends, LedgerPosition
+from coordinator.accounts.lease_ends import LeaseEnds, LedgerPosition
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.ledger_facts import RULES
 from coordinator.accounts.pay import pay_rule
@@ -26,9 +26,9 @@ from coordinator.accounts.standing import Accounts
 from coordinator.accounts.strikes import Strikes
 from coordinator.database import Database, marks
 from coordinator.learner.age import fresh
-from coordinator.rollouts.lease_table import LeaseRecord, Leases, Progress, Seal
-from coordinator.rollouts.submitted_group import Claimed
-from coordinator.rollouts.token_storage import Tokens
+from coordinator.rollouts.lease_table import LeaseRecord, LeaseTable, Progress, Seal
+from coordinator.rollouts.submitted_group import ClaimedRollout
+from coordinator.rollouts.token_storage import TokenStorage
 from coordinator.rollouts.verification import Verdict, sampled_tokens, scored
 from p2p.identity import peer_id
 from p2p.wire_types import encode
@@ -73,11 +73,11 @@ class VerdictService:
     def __init__(
         self,
         database: Database,
-        leases: Leases,
+        leases: LeaseTable,
         ledger: Ledger,
         accounts: Accounts,
         strikes: Strikes,
-        ends: Ends,
+        ends: LeaseEnds,
         seal: Seal,
         spec: RunSpec,
     ) -> None:
@@ -90,11 +90,11 @@ class VerdictService:
         self._seal = seal
         self._run = spec.run
         self._pay = pay_rule(spec.price_mode)
-        self._tokens = Tokens(database)
+        self._tokens = TokenStorage(database)
         self.recent: deque[str] = deque(maxlen=RECENT)
 
     def decide(
-        self, lease: bytes, rollouts: Sequence[Claimed], verdict: Verdict, progress: Progress, now: int
+        self, lease: bytes, rollouts: Sequence[ClaimedRollout], verdict: Verdict, progress: Progress, now: int
     ) -> bytes:
         """The sealed Receipt of a received group; the stored one if it was decided before. `rollouts`: of the group."""
         with self._database.transaction():
@@ -109,7 +109,12 @@ class VerdictService:
             return self._accept(record, rollouts, verdict.behaviour, progress, now)
 
     def _accept(
-        self, record: LeaseRecord, rollouts: Sequence[Claimed], behaviour: list[bytes], progress: Progress, now: int
+        self,
+        record: LeaseRecord,
+        rollouts: Sequence[ClaimedRollout],
+        behaviour: list[bytes],
+        progress: Progress,
+        now: int,
     ) -> bytes:
         lease = record.lease
         at, packed_scores = self._submission(lease.id, "at, scores")

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.rollouts.submitted_group import Claimed, Group
+from coordinator.rollouts.submitted_group import ClaimedRollout, SubmittedGroup
 from engines.engine import SampleScore
 from engines.messages import float_bytes, floats
 from protocol.authority import RunSpec
@@ -40,7 +40,7 @@ Values = NDArray[np.float64]
 _FLOOR = -3.4028234663852886e38  # the lowest finite float32
 
 
-class Fault(NamedTuple):
+class GroupFault(NamedTuple):
     """Why a group is refused: a code of protocol/refusals.py, and its sentence."""
 
     code: str
@@ -88,7 +88,7 @@ def submission_limit(spec: RunSpec) -> int:
     return spec.group_size * ((spec.limit + MOST_GIVEN) * 5 + spec.limit * 4 + 1024 * 5 + 1024) + 1024
 
 
-def check(submission: Submission | Group, lease: Lease, spec: RunSpec) -> Fault | None:
+def check(submission: Submission | SubmittedGroup, lease: Lease, spec: RunSpec) -> GroupFault | None:
     """T0 against the lease and the run; None: nothing is wrong."""
     if (submission.era, submission.version, submission.root) != (lease.era, lease.version, lease.root):
         detail: str | None = f"the group names era {submission.era} version {submission.version}"
@@ -97,7 +97,7 @@ def check(submission: Submission | Group, lease: Lease, spec: RunSpec) -> Fault 
         return _fault("version-lie", era=lease.era, version=lease.version, detail=detail)
     if len(submission.rollouts) != len(lease.seeds):
         return _fault("incomplete", wanted=len(lease.seeds), got=len(submission.rollouts))
-    rollouts: Sequence[Rollout | Claimed] = submission.rollouts
+    rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
     for number, rollout in enumerate(rollouts):
         for code, rule in FORM_RULES.items():
             detail = rule(rollout, lease, spec)
@@ -106,7 +106,7 @@ def check(submission: Submission | Group, lease: Lease, spec: RunSpec) -> Fault 
     return None
 
 
-def _turns(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+def _turns(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     turns = rollout.turns
     if not len(rollout.tokens):
         return "there is no token"
@@ -121,12 +121,12 @@ def _turns(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | Non
     return None
 
 
-def _tokens(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+def _tokens(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     highest = int(np.max(rollout.tokens))
     return f"there is no token {highest} in a vocabulary of {spec.vocabulary}" if highest >= spec.vocabulary else None
 
 
-def _end(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+def _end(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     start = sampled = 0
     tokens = np.asarray(rollout.tokens)
     for number, length in enumerate(rollout.turns):
@@ -144,7 +144,7 @@ def _end(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
     return None
 
 
-def _logprobs(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+def _logprobs(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     wanted = sum(rollout.turns[0::2])
     if len(rollout.logprobs) != 4 * wanted:
         return f"{len(rollout.logprobs)} bytes of log-probabilities for {wanted} sampled tokens"
@@ -153,14 +153,14 @@ def _logprobs(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | 
     return None if position is None else f"log-probability {values[position].item()} of sampled token {position}"
 
 
-def _segments(rollout: Rollout | Claimed, lease: Lease, spec: RunSpec) -> str | None:
+def _segments(rollout: Rollout | ClaimedRollout, lease: Lease, spec: RunSpec) -> str | None:
     (first, *more) = rollout.segments
     if more or (first.version, first.root, first.first) != (lease.version, lease.root, 0):
         return "its segments are not the lease's one version from its first token on"
     return None
 
 
-FormRule = Callable[[Rollout | Claimed, Lease, RunSpec], str | None]
+FormRule = Callable[[Rollout | ClaimedRollout, Lease, RunSpec], str | None]
 """Returns what is wrong with the form of one rollout, None: nothing."""
 FORM_RULES: dict[str, FormRule] = {
     "turns": _turns,
@@ -172,14 +172,16 @@ FORM_RULES: dict[str, FormRule] = {
 """T0: refusal code -> its rule, in the order in which a rollout is checked. A rule relies on those before it."""
 
 
-def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Tokenizer) -> list[Score] | Fault:
+def rewards(
+    submission: Submission | SubmittedGroup, lease: Lease, task: Task, text: Tokenizer
+) -> list[Score] | GroupFault:
     """Score each rollout by the task's own replay; a Fault for a transcript that cannot be.
 
     A Fault `task-score` is the task's, where the transcripts hold: it refuses nothing, and its sentence is for the
     operator."""
     scores: list[Score] = []
-    unscored: Fault | None = None
-    rollouts: Sequence[Rollout | Claimed] = submission.rollouts
+    unscored: GroupFault | None = None
+    rollouts: Sequence[Rollout | ClaimedRollout] = submission.rollouts
     for number, rollout in enumerate(rollouts):
         try:
             score = _score(rollout, lease, task, text)
@@ -188,7 +190,7 @@ def rewards(submission: Submission | Group, lease: Lease, task: Task, text: Toke
         except TaskFault as fault:
             if not fault.verified:
                 return _fault("not-scorable", detail=f"{task.name} failed at sample {number}: {fault}")
-            unscored = Fault("task-score", f"{task.name} failed at sample {number}: {fault}")
+            unscored = GroupFault("task-score", f"{task.name} failed at sample {number}: {fault}")
         else:
             scores.append(score)
     return unscored or scores
@@ -199,22 +201,22 @@ def scored(scores: Sequence[Score]) -> bool:
     return bool(scores) and all(abs(score.reward) <= MOST_REWARD for score in scores)
 
 
-def _score(rollout: Rollout | Claimed, lease: Lease, task: Task, text: Tokenizer) -> Score:
+def _score(rollout: Rollout | ClaimedRollout, lease: Lease, task: Task, text: Tokenizer) -> Score:
     episode = begun(task, "train", lease.index, text)
     return replay(episode, Transcript(rollout.tokens, rollout.turns), eos=text.eos, limit=lease.limit)
 
 
 def judge(
-    rollouts: Sequence[Rollout | Claimed],
+    rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
     calibration: Calibration = EXACT,
     *,
-    kin: bool = True,
+    other_version_possible: bool = True,
 ) -> Verdict:
     """T1 + T2 of a group. Scores that are not numbers, or not of these rollouts, refuse it by the operator's fault.
-    `kin`: whether its tokens may be the right ones of another version. Raises ValueError for a group with samples not
-    looked at that nothing was found against."""
-    fault = proof(rollouts, scores, calibration, kin=kin)
+    `other_version_possible`: whether its tokens may be the right ones of another version. Raises ValueError for a group
+    with samples that were not scored, where nothing speaks against the others."""
+    fault = proof(rollouts, scores, calibration, other_version_possible=other_version_possible)
     if fault is not None:
         return Verdict(*fault, None)
     looked = [score for score in scores if score is not None]
@@ -231,13 +233,14 @@ def judge(
 
 
 def proof(
-    rollouts: Sequence[Rollout | Claimed],
+    rollouts: Sequence[Rollout | ClaimedRollout],
     scores: Sequence[SampleScore | None],
     calibration: Calibration = EXACT,
     *,
-    kin: bool = True,
-) -> Fault | None:
-    """Return what any of the samples looked at shows against the group, None: nothing. `kin`: as in `judge`."""
+    other_version_possible: bool = True,
+) -> GroupFault | None:
+    """Return what any of the samples looked at shows against the group, None: nothing. `other_version_possible`: as in
+    `judge`."""
     if len(scores) != len(rollouts):
         detail = f"the scorer gave {len(scores)} scores for {len(rollouts)} rollouts"
         return _fault("not-scorable", detail=detail)
@@ -246,13 +249,15 @@ def proof(
         if fault is None:
             continue
         wrong, tokens = wrong_tokens(scores, calibration)
-        if fault.code != "not-scorable" and not kin and mostly_wrong(wrong, tokens):
+        if fault.code != "not-scorable" and not other_version_possible and mostly_wrong(wrong, tokens):
             return _fault("not-generated", tokens=tokens, count=wrong)
         return fault
     return None
 
 
-def _against(number: int, rollout: Rollout | Claimed, score: SampleScore, calibration: Calibration) -> Fault | None:
+def _against(
+    number: int, rollout: Rollout | ClaimedRollout, score: SampleScore, calibration: Calibration
+) -> GroupFault | None:
     """Return the fault that the scorer's values show in one sample, if any."""
     claimed, ours, margins = floats(rollout.logprobs), _values(score.logprobs), _values(score.margins)
     if not len(claimed) == len(ours) == len(margins) or np.isnan(ours).any() or np.isnan(margins).any():
@@ -354,9 +359,9 @@ def close_choices_allowed(tokens: int, calibration: Calibration = EXACT) -> int:
     return k
 
 
-def sampled_tokens(rollout: Rollout | Claimed) -> int:
+def sampled_tokens(rollout: Rollout | ClaimedRollout) -> int:
     return sum(rollout.turns[0::2])
 
 
-def _fault(code: str, **facts: object) -> Fault:
-    return Fault(code, sentence(code, **facts))
+def _fault(code: str, **facts: object) -> GroupFault:
+    return GroupFault(code, sentence(code, **facts))

@@ -4,7 +4,7 @@ Rules
 1. A group is in the table from its receipt to its verdict. `put` is part of the transaction that stores the submission;
    a trigger takes the row away in the transaction in which the lease leaves the state `received`.
 2. Every question is answered from an index: it reads as much whether ten groups wait or a hundred thousand.
-3. Within a visit to one version the parties are served by `fair_order`.
+3. Within a visit to one version the parties are served by deficit round robin.
 4. A group stays in memory as it was decoded at receipt until a visit takes it, for up to `MOST_BYTES` of submissions;
    beyond these the oldest are forgotten. What is not in memory, as after a restart, is read from run.sqlite. The table
    alone says which groups wait: one in memory without a row is never taken, and the next under its lease replaces it.
@@ -14,9 +14,9 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from coordinator.database import Database
-from coordinator.rollouts.fair_order import FairOrder, OldestGroup
+from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.submitted_group import Group, stored
+from coordinator.rollouts.submitted_group import SubmittedGroup, stored
 from p2p.wire_types import decode
 from protocol.leases import Lease
 
@@ -30,11 +30,11 @@ class Undecided(NamedTuple):
     """A group that waits for its verdict. `at`: when it was received, ms."""
 
     lease: Lease
-    submission: Group
+    submission: SubmittedGroup
     at: int
 
 
-class Decoded:
+class DecodedGroups:
     """Groups as they were decoded at receipt (rule 4)."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -68,10 +68,10 @@ class WaitingGroups:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._order = FairOrder()
-        self._decoded = Decoded()
+        self._order = DeficitRoundRobin()
+        self._decoded = DecodedGroups()
 
-    def put(self, lease: Lease, group: Group, at: int) -> None:
+    def put(self, lease: Lease, group: SubmittedGroup, at: int) -> None:
         """Let a group wait that was received at `at`, ms. Part of the caller's transaction."""
         self._decoded.put(Undecided(lease, group, at))
         cost = len(lease.prompt) + sum(sum(rollout.turns) for rollout in group.rollouts)
@@ -100,14 +100,16 @@ class WaitingGroups:
 class Visit:
     """The groups that wait under one version, with those that come meanwhile. None is taken twice."""
 
-    def __init__(self, database: Database, decoded: Decoded, order: FairOrder, under: PendingVersion) -> None:
+    def __init__(
+        self, database: Database, decoded: DecodedGroups, order: DeficitRoundRobin, under: PendingVersion
+    ) -> None:
         self._database, self._decoded, self._order = database, decoded, order
         self._under = under.era, under.version
         self._taken: dict[str, tuple[int, bytes]] = {}
         """By party, the last group taken: (at, lease)."""
 
     def take(self) -> Undecided | None:
-        """Take the group that is next by `fair_order`, None where none is left."""
+        """Take the group that is next by deficit round robin, None where none is left."""
         head = self._order.next(self._oldest, self._after)
         if head is None:
             return None

@@ -14,7 +14,7 @@ from coordinator.learner.messages import Hyper
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
-from coordinator.rollouts.sample_first import Looks
+from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.scorer import Scorer
 from coordinator.run.setup import Run
 from coordinator.training.evaluation import EvaluationSet
@@ -34,7 +34,7 @@ class Learning:
         self,
         run: Run,
         text: Tokenizer,
-        books: GroupService,
+        group_service: GroupService,
         publisher: Publisher,
         history: History,
         learner: Learner,
@@ -46,24 +46,24 @@ class Learning:
         self.training = Training(
             course=course_of(run),
             learner=learner,
-            books=books,
+            group_service=group_service,
             publisher=publisher,
             history=history,
             clock=clock,
             work=work,
             moved=self.arrived,
-            watch=Watch(books, clock, work.set),
+            watch=Watch(group_service, clock, work.set),
         )
         self.scoring = Scoring(
             scorer=scorer,
-            books=books,
+            group_service=group_service,
             publisher=publisher,
             history=history,
             evaluation_set=EvaluationSet(run.task, text, run.runspec.limit, run.config.run.heldout),
             weights=ScorerWeights(
-                scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=books.oldest
+                scorer, publisher, model=run.folder.model, folder=run.folder.scorer, oldest=group_service.oldest_needed
             ),
-            looks=looks_of(run, scorer, books, publisher),
+            verifier=verifier_of(run, scorer, group_service, publisher),
             evaluate_every=run.config.run.evaluate_every,
             clock=clock,
             arrived=self.arrived,
@@ -81,13 +81,13 @@ class Learning:
         await self.scoring.run()
 
 
-def looks_of(run: Run, scorer: Scorer, books: GroupService, publisher: Publisher) -> Looks:
+def verifier_of(run: Run, scorer: Scorer, group_service: GroupService, publisher: Publisher) -> GroupVerifier:
     """How groups of a run are looked at."""
 
     def published(era: int) -> list[int]:
         return [one.version for one in publisher.versions if one.era == era]
 
-    return Looks(scorer, eos=run.runspec.eos, staleness=books.terms.staleness, published=published)
+    return GroupVerifier(scorer, eos=run.runspec.eos, staleness=group_service.terms.staleness, published=published)
 
 
 def course_of(run: Run) -> TrainingConfig:

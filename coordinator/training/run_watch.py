@@ -34,15 +34,15 @@ log = structlog.get_logger("coordinator")
 class Watch:
     """`clock`: seconds since the Unix epoch. `changed`: called when a pause has ended."""
 
-    def __init__(self, books: GroupService, clock: Callable[[], float], changed: Callable[[], None]) -> None:
-        self._books, self._clock, self._changed = books, clock, changed
-        stored = books.database.fact(FACT)
+    def __init__(self, group_service: GroupService, clock: Callable[[], float], changed: Callable[[], None]) -> None:
+        self._group_service, self._clock, self._changed = group_service, clock, changed
+        stored = group_service.database.fact(FACT)
         self._pauses = Pauses(msgspec.json.decode(stored, type=PauseState) if stored else None)
         self._batches = BatchFaults()
         self._wait = Wait()
         self._reasons: Counter[str] = Counter()
         self._aside: list[SetAsideView] = []
-        for reason, at, groups in books.buffer.batches_aside():
+        for reason, at, groups in group_service.buffer.batches_aside():
             self._count(SetAsideView(at=at, groups=groups, reason=reason))
         self._follow()
 
@@ -57,7 +57,7 @@ class Watch:
             self._ended(ended, "its time is over")
         elif before != self.pause:
             self._save()
-        recent = self._books.ends.recent
+        recent = self._group_service.verdicts.recent
         # A group that comes in during a pause was leased before it: no new trouble.
         if self.pause is None and self._pauses.decided(recent, self._now()):
             recent.clear()
@@ -113,18 +113,18 @@ class Watch:
         now = self._now()
         if self.pause is not None or not self._wait.due(now):
             return
-        words = sentence(self._books.shortage(now))
+        words = sentence(self._group_service.shortage(now))
         if self._wait.say(words, now):
             log.warning("the learner waits for groups", hours=round(self._wait.seconds(now) / 3600, 1), what=words)
 
     def drawn(self) -> None:
         """There is a batch."""
         self._wait.ended()
-        self._books.asked.clear()
+        self._group_service.asked.clear()
 
     async def durable(self) -> None:
         """Until what was decided here is on the disk."""
-        await self._books.durable()
+        await self._group_service.durable()
 
     def view(self) -> TroubleView:
         """For the picture."""
@@ -138,8 +138,8 @@ class Watch:
 
     def _set_aside(self, batch: Sequence[bytes], reason: str) -> None:
         reason, now, before = reason[:MOST_REASON], self._now(), self.pause
-        with self._books.database.transaction():
-            self._books.buffer.set_aside(batch, reason, now)
+        with self._group_service.database.transaction():
+            self._group_service.buffer.set_aside(batch, reason, now)
             self._pauses.set_aside(reason, now)
             self._save()
         self._count(SetAsideView(at=now, groups=len(batch), reason=reason))
@@ -160,19 +160,19 @@ class Watch:
 
     def _ended(self, ended: Pause, why: str) -> None:
         log.info("the run goes on", paused_seconds=round((self._now() - ended.since) / 1000), because=why)
-        self._books.ends.recent.clear()
+        self._group_service.verdicts.recent.clear()
         self._wait.ended()
         self._follow()
         self._save()
         self._changed()
 
     def _follow(self) -> None:
-        self._books.paused = self.pause is not None
+        self._group_service.paused = self.pause is not None
 
     def _save(self) -> None:
-        stored, now = self._books.database.fact(FACT), msgspec.json.encode(self._pauses.standing)
+        stored, now = self._group_service.database.fact(FACT), msgspec.json.encode(self._pauses.standing)
         if stored != now and (stored is not None or self._pauses.standing != PauseState()):
-            self._books.database.set_fact(FACT, now)
+            self._group_service.database.set_fact(FACT, now)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

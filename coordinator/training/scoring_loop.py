@@ -4,8 +4,9 @@ Rules
 1. Verdicts come before evaluations: an exam is sat when nothing waits, or when it has waited for `PATIENCE` seconds,
    in slices, between which every group that has come is judged.
 2. Groups are taken by version, so that the scorer changes its weights as seldom as it can (`turns`), and the scorer
-   steps to each in place (`held`). Within a version the parties are served in turns (`rollouts/fair_order`), and how a
-   group is looked at hangs on its key (`rollouts/looks`).
+   steps to each in place (`held`). Within a version the parties are served by deficit round robin
+   (coordinator/rollouts/deficit_round_robin.py), and how a group is looked at hangs on its key
+   (coordinator/rollouts/group_verifier.py).
 3. Of one version up to `at_once` groups are at the scorer together, so that it never waits for a commit. A verdict is
    given as soon as its scores are back; verdicts of one iteration of the loop are one commit
    (coordinator/group_commit.py).
@@ -29,8 +30,8 @@ import structlog
 from coordinator.metrics.history import History
 from coordinator.publishing.publisher import Publisher
 from coordinator.rollouts.group_service import GroupService
+from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.lease_table import LeaseTerms
-from coordinator.rollouts.sample_first import Looks
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.scoring_order import VISIT, PendingVersion, next_version
 from coordinator.rollouts.waiting_groups import Undecided, Visit
@@ -59,12 +60,12 @@ class Scoring:
     """`evaluate_every`: versions from one evaluation to the next; the first and the last are always evaluated."""
 
     scorer: Scorer
-    books: GroupService
+    group_service: GroupService
     publisher: Publisher
     history: History
     evaluation_set: EvaluationSet
     weights: ScorerWeights
-    looks: Looks
+    verifier: GroupVerifier
     evaluate_every: int
     clock: Callable[[], float]
     arrived: asyncio.Event
@@ -97,9 +98,9 @@ class Scoring:
 
     async def round(self) -> bool:
         """Score what waits, or sit an exam; whether there was anything to do. Raises `ChildDied`."""
-        if self.books.progress is None:
+        if self.group_service.progress is None:
             return False
-        waiting = self.books.waiting()
+        waiting = self.group_service.waiting()
         version = self._exam_due()
         if version is not None and (not waiting or self._has_waited()):
             await self._examine(version)
@@ -109,12 +110,12 @@ class Scoring:
         return bool(waiting) or version is not None
 
     async def _judge_waiting(self) -> None:
-        while (under := next_version(self.books.waiting(), self._version, self._now())) is not None:
+        while (under := next_version(self.group_service.waiting(), self._version, self._now())) is not None:
             await self._visit(under)
 
     async def _visit(self, under: PendingVersion) -> None:
         """Judge what waits under one version, `VISIT` groups at most: together first, then alone what failed."""
-        groups = _taken(self.books.visit(under))
+        groups = _taken(self.group_service.visit(under))
         first = next(groups)
         if not await self._hold(first.lease.version, first.lease.root):
             log.error("cannot score groups: their version is no longer available", version=under.version)
@@ -122,7 +123,7 @@ class Scoring:
                 self._give_up(group)
             return
         todo = (group for group in itertools.chain([first], groups) if group.lease.id not in self._failed)
-        await _all(self._judge_each(todo) for _ in range(at_once(self.books.terms)))
+        await _all(self._judge_each(todo) for _ in range(at_once(self.group_service.terms)))
         for group in [one for one in self._failed.values() if one.lease.root == first.lease.root]:
             await self._judge_alone(group)
 
@@ -162,12 +163,12 @@ class Scoring:
             raise
 
     async def _judge(self, group: Undecided) -> None:
-        verdict = await self.looks.look(group, self.books.first_look(group, self._now()))
-        self.books.decide(group, verdict, self._now())
+        verdict = await self.verifier.verify(group, self.group_service.draw_first_sample(group, self._now()))
+        self.group_service.decide(group, verdict, self._now())
         self._end(group)
 
     def _give_up(self, group: Undecided, why: str | None = None) -> None:
-        self.books.give_up(group, self._now(), why)
+        self.group_service.refuse_unscorable(group, self._now(), why)
         self._end(group)
 
     def _end(self, group: Undecided) -> None:
@@ -181,7 +182,7 @@ class Scoring:
 
     def _exam_due(self) -> int | None:
         """The version that should be evaluated now: the first, every n-th, and the last."""
-        latest, at = self.publisher.latest, self.books.progress
+        latest, at = self.publisher.latest, self.group_service.progress
         if latest is None or at is None or latest.version in self.history.evaluations:
             return None
         if self._failed_exams[latest.version] >= MOST_EXAMS:
@@ -193,7 +194,7 @@ class Scoring:
 
     def settled(self) -> bool:
         """Whether the course is over and its last version evaluated."""
-        at = self.books.progress
+        at = self.group_service.progress
         return at is not None and at.finished and self._exam_due() is None
 
     def _has_waited(self) -> bool:

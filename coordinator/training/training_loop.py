@@ -28,7 +28,7 @@ from coordinator.metrics.views import StepPoint, VersionRow
 from coordinator.publishing.publisher import Published, Publisher
 from coordinator.rollouts.group_service import GroupService
 from coordinator.rollouts.lease_table import Progress
-from coordinator.rollouts.replay_buffer import Drawn
+from coordinator.rollouts.replay_buffer import DrawnGroup
 from coordinator.training.model_processes import DiedComputing, Learner
 from coordinator.training.run_watch import Watch
 from coordinator.training.wait_reason import LOOK
@@ -77,7 +77,7 @@ class Training:
 
     course: TrainingConfig
     learner: Learner
-    books: GroupService
+    group_service: GroupService
     publisher: Publisher
     history: History
     clock: Callable[[], float]
@@ -102,7 +102,7 @@ class Training:
     """Batches to be drawn again (rule 3)."""
 
     def __post_init__(self) -> None:
-        self.covered = deque(maxlen=self.books.terms.staleness + 2)
+        self.covered = deque(maxlen=self.group_service.terms.staleness + 2)
 
     async def run(self) -> None:
         """Learn until the course is over or cancelled. A learner that dies or fails is opened again (rule 1)."""
@@ -132,7 +132,7 @@ class Training:
             await self._pause()
 
     async def _open(self) -> None:
-        latest, last = self.publisher.latest, self.books.leases.last_era()
+        latest, last = self.publisher.latest, self.group_service.leases.last_era()
         later = next_era(last, self.clock())  # run.sqlite may know of an era that the store has lost
         opened = await self.learner.open(
             Open(
@@ -146,7 +146,7 @@ class Training:
                 published_root=latest.root if latest else bytes(32),
                 era=latest.era if latest else later if last else FIRST_ERA,
                 next_era=later,
-                staleness=self.books.terms.staleness,
+                staleness=self.group_service.terms.staleness,
                 threads=self.course.threads,
             )
         )
@@ -158,7 +158,7 @@ class Training:
         published = self.publisher.latest
         if published is None:
             raise RuntimeError("the learner opened without a version, and none is published")
-        self.books.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
+        self.group_service.leases.publish(published.era, published.version, published.root, int(self.clock() * 1000))
         self._stand(opened.step, published, rebuild=opened.drawn)
         self.covered.append(opened.drawn)
         self._uncovered = []
@@ -178,13 +178,13 @@ class Training:
         await self.publisher.announce()
         self.finished.set()
 
-    async def _next_batch(self) -> list[Drawn]:
+    async def _next_batch(self) -> list[DrawnGroup]:
         while True:
             self.work.clear()
             await self._pause()
             batch = self._drawn()
             if batch is not None:
-                await self.books.durable()
+                await self.group_service.durable()
                 self.watch.drawn()
                 return batch
             self.watch.waits()
@@ -192,13 +192,13 @@ class Training:
                 async with asyncio.timeout(LOOK / 1000):
                     await self.work.wait()
 
-    def _drawn(self) -> list[Drawn] | None:
+    def _drawn(self) -> list[DrawnGroup] | None:
         """The next batch; first of all those that are to be drawn again, as long as they may be (rule 3)."""
         while self._again:
-            batch = self.books.draw(self._again.popleft())
+            batch = self.group_service.draw(self._again.popleft())
             if batch is not None:
                 return batch
-        return self.books.draw()
+        return self.group_service.draw()
 
     async def _pause(self) -> None:
         """Until the run is not paused."""
@@ -206,7 +206,7 @@ class Training:
             self.work.clear()
             await self.work.wait()
 
-    async def _step(self, groups: list[Drawn]) -> None:
+    async def _step(self, groups: list[DrawnGroup]) -> None:
         at, began = self._at(), self.clock()
         if self._drawing_since is not None:
             self.utilisation.waiting += began - self._drawing_since
@@ -230,7 +230,7 @@ class Training:
         self._drawing_since = self.clock()
         self.utilisation.worked(self._drawing_since - began)
 
-    def _record(self, stepped: Stepped, groups: list[Drawn], before: int) -> None:
+    def _record(self, stepped: Stepped, groups: list[DrawnGroup], before: int) -> None:
         self.history.add(
             StepPoint(
                 step=stepped.step,
@@ -246,8 +246,8 @@ class Training:
     async def _publish(self, export: Export, step: int) -> None:
         # A node may ask for a lease of this version as soon as its Head is out: the books know it first.
         now = int(self.clock() * 1000)
-        self.books.leases.publish(self._era, export.version, export.root, now)
-        await self.books.durable()
+        self.group_service.leases.publish(self._era, export.version, export.root, now)
+        await self.group_service.durable()
         await self.publisher.publish(self._era, step, export)
         self.history.add(_row(self._era, export, now))
 
@@ -258,8 +258,8 @@ class Training:
             era=published.era, step=step, version=published.version, root=published.root, finished=finished
         )
         if rebuild is not None:
-            self.books.rebuild(rebuild, progress)
-        self.books.progress = progress
+            self.group_service.rebuild(rebuild, progress)
+        self.group_service.progress = progress
         self.moved.set()
 
     def _published_file(self, latest: Published) -> Path:
@@ -272,8 +272,8 @@ class Training:
         return self.course.steps is not None and self._at().step >= self.course.steps
 
     def _at(self) -> Progress:
-        assert self.books.progress is not None
-        return self.books.progress
+        assert self.group_service.progress is not None
+        return self.group_service.progress
 
     def _latest(self) -> Published:
         assert self.publisher.latest is not None

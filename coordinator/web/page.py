@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from coordinator.accounts.standing import Rank, Standing, in_words
+from coordinator.accounts.standing import Rank, Standing, describe
 from coordinator.metrics.views import NodeRow, RunState
 from coordinator.web import broadcast_chart, charts, formatting, refusal_texts
 from coordinator.web.charts import Bar, Chart, Series
@@ -172,7 +172,7 @@ def _standing(node: NodeRow, now: int) -> str:
     """How far a node is trusted, in words."""
     if node.suspended_until is None or node.suspended_until <= now:
         return node.rank
-    return in_words(Standing(cast(Rank, node.rank), node.suspended_until, node.suspended_for))
+    return describe(Standing(cast(Rank, node.rank), node.suspended_until, node.suspended_for))
 
 
 def _missing(state: RunState) -> int:

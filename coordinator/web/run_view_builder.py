@@ -59,7 +59,7 @@ class RunViewBuilder:
     life. `clock`: seconds since the Unix epoch; `started`: milliseconds."""
 
     run: Run
-    books: GroupService
+    group_service: GroupService
     training: Training
     scoring: Scoring
     publisher: Publisher
@@ -83,13 +83,13 @@ class RunViewBuilder:
 
     def nodes(self, after: Cursor | None, most: int) -> Page:
         """At most `most` nodes behind a place in the order of their work. For another thread than the loop's."""
-        with Database.read(self.books.database.path) as database, database.reading():
+        with Database.read(self.group_service.database.path) as database, database.reading():
             return page(database, after, most, self.connected, {})
 
     def _sketch(self) -> Sketch:
         """Rule 1."""
-        config, at, latest = self.run.config.run, self.books.progress, self.publisher.latest
-        history, registry = self.training.history, self.books.registry
+        config, at, latest = self.run.config.run, self.group_service.progress, self.publisher.latest
+        history, registry = self.training.history, self.group_service.registry
         state = RunState(
             run=self.run.id.hex(),
             name=config.name,
@@ -106,7 +106,7 @@ class RunViewBuilder:
             group_size=config.group_size,
             batch_groups=config.batch_groups,
             idle=self.training.utilisation.idle,
-            buffered=self.books.buffered(),
+            buffered=self.group_service.buffered(),
             undecided=0,
             running=0,
             received=0,
@@ -116,7 +116,7 @@ class RunViewBuilder:
             unscored=0,
             trouble=self.training.watch.view(),
             expired=0,
-            staleness=list(self.books.buffer.histogram),
+            staleness=list(self.group_service.buffer.histogram),
             steps=[history.steps[number] for number in sorted(history.steps)],
             evaluations=[history.evaluations[number] for number in sorted(history.evaluations)],
             versions=[history.versions[number] for number in sorted(history.versions)],
@@ -139,12 +139,14 @@ class RunViewBuilder:
             rollouts_per_step=float(config.batch_groups * config.group_size),
             supply=0.0,
         )
-        return Sketch(state, self.books.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes())
+        return Sketch(
+            state, self.group_service.broadcasts.copy(), measured, set(self.connected), registry.sightings.routes()
+        )
 
     def _finished(self, sketch: Sketch) -> RunState:
         """Rules 1 to 3: what the file tells, in any thread."""
         now = sketch.state.now
-        with Database.read(self.books.database.path) as database, database.reading():
+        with Database.read(self.group_service.database.path) as database, database.reading():
             counted = run_metrics.counts(database, now)
             broadcast = sketch.broadcasts.view(self.run.peer_id)
             nodes = _shown(database, broadcast, sketch.connected, sketch.ways)
@@ -173,13 +175,13 @@ class RunViewBuilder:
 
     def _capacity(self, sketch: Sketch, database: Database) -> CapacityView:
         config, reach, now = self.run.config, sketch.broadcasts.reach() or 0.0, sketch.state.now
-        refill = self.books.buffer.refill
+        refill = self.group_service.buffer.refill
         measured = run_metrics.completed(database, sketch.measured, reach, now, self._rates, refill=refill)
         return view(config.run.staleness, config.learner.publish_every, measured)
 
     def _phase(self) -> str:
         """As far as the loop knows: groups that wait for a verdict still make "finishing" of "finished"."""
-        at = self.books.progress
+        at = self.group_service.progress
         if at is None:
             return "starting"
         if not at.finished:

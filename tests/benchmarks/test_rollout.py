@@ -9,7 +9,7 @@ import pytest
 from benchmarks import rollout
 from benchmarks.harness.bench import Measured
 from benchmarks.harness.volunteer import Measuring, NodeFault
-from coordinator.rollouts.request_handler import Asked
+from coordinator.rollouts.request_handler import RequestContext
 from p2p.limits.origin import NOWHERE
 from p2p.wire_types import encode
 from protocol.leases import Lease, VerdictsRequest
@@ -23,8 +23,8 @@ class Office(NamedTuple):
     world: World
     requests: Measuring
 
-    def asked(self) -> Asked:
-        return Asked(ALICE, self.world.now, NOWHERE)
+    def asked(self) -> RequestContext:
+        return RequestContext(ALICE, self.world.now, NOWHERE)
 
     def ask(self) -> bytes | Refusal:
         return self.requests.lease(self.asked(), self.world.ask())
@@ -39,7 +39,7 @@ class Office(NamedTuple):
         self.requests.submit(self.asked(), encode(group(lease)))
 
     def judge(self, margin: float = 0.0) -> None:
-        for waiting in self.world.books.undecided():
+        for waiting in self.world.group_service.undecided():
             scores = honest_scores(waiting.submission)
             if margin:
                 scores[0].margins[0] = margin

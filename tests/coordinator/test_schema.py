@@ -58,20 +58,20 @@ def test_an_older_file_is_brought_up_to_date_and_keeps_what_it_has(older: Path, 
 def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path: Path) -> None:
     world = World(tmp_path, batch_groups=10)
     once = "CREATE TRIGGER no_position_goes_out_twice AFTER INSERT ON again BEGIN DELETE FROM again; END"
-    world.books.database.do(once)  # as in an older file
+    world.group_service.database.do(once)  # as in an older file
     confirmed = [world.accepted(node) for node in (ALICE, BOB, ALICE, ALICE)][:2]
     for lease in confirmed:
-        world.books.submissions.verdicts(lease.node, VerdictsRequest(leases=[], confirmed=[lease.id]))
+        world.group_service.submissions.verdicts(lease.node, VerdictsRequest(leases=[], confirmed=[lease.id]))
     world.refused(group(world.lease(BOB), rollouts=[]), BOB)
     wrong = group(world.lease(ALICE))
     world.submit(wrong)
-    (undecided,) = world.books.undecided()
+    (undecided,) = world.group_service.undecided()
     world.decide(undecided, [SampleScore(logprobs=s.logprobs, margins=[1.0] * 4) for s in honest_scores(wrong)])
     world.accepted(ALICE)
     world.submit(group(world.lease(ALICE)))
     world.lease(BOB)
     world.now += 3_600_000
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.learner_at(1)
     world.lease(ALICE, version=1)
     with sqlite3.connect(older) as connection:
@@ -85,7 +85,7 @@ def test_sums_are_filled_from_the_history_of_an_older_file(older: Path, tmp_path
         check_sums(migrated)
         for table in ("on_their_way", "sums", "refused_tokens", "accounts"):
             rows = migrated.all(f"SELECT * FROM {table}")
-            assert rows == world.books.database.all(f"SELECT * FROM {table}")
+            assert rows == world.group_service.database.all(f"SELECT * FROM {table}")
             assert rows
 
 

@@ -226,7 +226,7 @@ def test_a_verification_rule_is_a_reason_a_function_and_an_entry(
     lease = world.lease()
     sure = rollout(lease, "2", logprobs=struct.pack("<2f", -0.01, -0.01))
     world.submit(group(lease, rollouts=[rollout(lease, "1"), sure]))
-    (waiting,) = world.books.undecided(10)
+    (waiting,) = world.group_service.undecided(10)
     scores = [SampleScore(logprobs=[value] * 2, margins=[0.0] * 2) for value in (-0.5, -0.01)]
     refused = world.decide(waiting, scores)
     assert (refused.code, refused.reason) == ("too-sure", "Sample 1: -0.01 nats.")
@@ -244,7 +244,7 @@ def test_a_pay_rule_is_an_entry_under_its_price_mode(tmp_path: Path, monkeypatch
     world.submit(group(world.lease()))
     (receipt,) = world.decide_all()
     assert receipt.weight == 1000 * SPEC.group_size
-    assert sum(world.books.ledger.balances().values()) == 0
+    assert sum(world.group_service.ledger.balances().values()) == 0
     world.close()
 
 

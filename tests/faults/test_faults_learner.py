@@ -50,7 +50,7 @@ async def test_a_learner_killed_twenty_times_at_random_sets_nothing_aside(templa
 
         def step() -> int:
             assert not life.done(), life.exception()
-            return coordinator.books.progress.step if coordinator.books.progress else 0
+            return coordinator.group_service.progress.step if coordinator.group_service.progress else 0
 
         steps_done = 0
         for number in range(KILLS):

@@ -99,7 +99,7 @@ def picture(coordinator: Coordinator) -> dict[str, Any]:
 
 
 def step(coordinator: Coordinator) -> int:
-    return coordinator.books.progress.step if coordinator.books.progress else 0
+    return coordinator.group_service.progress.step if coordinator.group_service.progress else 0
 
 
 def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same_and_the_run_goes_on(
@@ -116,31 +116,31 @@ def test_a_batch_at_which_the_learner_fails_twice_is_set_aside_paid_all_the_same
         learner.fails = fails
         async with lasting(swarm) as coordinator:
             await until(lambda: step(coordinator) >= 8, 600)
-            books, now = coordinator.books, coordinator._now()
+            group_service, now = coordinator.group_service, coordinator._now()
             assert [batch for batch in learner.asked if set(batch) & set(bad)] == [bad, bad], "the same one, once more"
             assert learner.renewed == 2
-            stored = books.database.all("SELECT lease, reason, at FROM set_aside")
+            stored = group_service.database.all("SELECT lease, reason, at FROM set_aside")
             assert {lease for lease, _, _ in stored} == set(bad)
             assert {reason for _, reason, _ in stored} == {"ValueError: a reward is absurd"}
             for lease in bad:
                 query = "SELECT verdict, trainable, weight FROM verdicts WHERE lease = ?"
-                verdict, trainable, weight = books.database.one(query, (lease,)) or ()
+                verdict, trainable, weight = group_service.database.one(query, (lease,)) or ()
                 assert (verdict, trainable) == ("accepted", 1)
                 assert weight > 0
             seen = picture(coordinator)
             assert seen["trouble"]["reasons"] == {"ValueError: a reward is absurd": len(bad)}
             # What counts groups agrees: those set aside are neither buffered nor too old, and no room is kept for them.
-            drawn = books.database.value("SELECT count(*) FROM temp.drawn")
-            total = books.database.value("SELECT count(*) FROM buffer")
+            drawn = group_service.database.value("SELECT count(*) FROM temp.drawn")
+            total = group_service.database.value("SELECT count(*) FROM buffer")
             at = step(coordinator)
-            too_old = books.database.value(
+            too_old = group_service.database.value(
                 "SELECT count(*) FROM buffer WHERE version < ? AND lease NOT IN (SELECT lease FROM temp.drawn)"
                 " AND lease NOT IN (SELECT lease FROM set_aside)",
-                (at - books.terms.staleness,),
+                (at - group_service.terms.staleness,),
             )
-            assert total == drawn + len(bad) + books.buffered() + too_old
-            dropped = books.forget([], at, 1, now + WINDOW + 3_600_000)
-            gone = {row[0] for row in books.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}
+            assert total == drawn + len(bad) + group_service.buffered() + too_old
+            dropped = group_service.forget([], at, 1, now + WINDOW + 3_600_000)
+            gone = {row[0] for row in group_service.database.all("SELECT lease FROM submissions WHERE payload IS NULL")}
             assert dropped > 0
             assert set(bad) <= gone, "nothing can ask for their tokens any more"
         async with lasting(swarm, nodes=0) as coordinator:
@@ -166,7 +166,7 @@ def test_an_error_that_does_not_come_again_costs_no_group(tmp_path: Path) -> Non
         async with lasting(swarm) as coordinator:
             await until(lambda: step(coordinator) >= 12, 600)
             assert len(last) >= 3
-            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+            assert coordinator.group_service.database.value("SELECT count(*) FROM set_aside") == 0
             for batch in last:
                 place = learner.asked.index(batch)
                 assert learner.asked[place + 1] == batch
@@ -185,9 +185,9 @@ def test_three_batches_in_a_row_pause_the_run_and_the_next_is_tried_by_itself_ev
                 "the learner failed at 3 batches in a row, the last time by ValueError: nothing goes"
             )
             await anyio.sleep(120)
-            leases = coordinator.books.database.value("SELECT count(*) FROM leases")
+            leases = coordinator.group_service.database.value("SELECT count(*) FROM leases")
             await anyio.sleep(460)
-            assert coordinator.books.database.value("SELECT count(*) FROM leases") == leases, "leases stop"
+            assert coordinator.group_service.database.value("SELECT count(*) FROM leases") == leases, "leases stop"
             assert len(learner.asked) == 6
             await until(lambda: len(learner.asked) == 8, 60)
             assert 598 <= anyio.current_time() - began <= 610
@@ -212,7 +212,7 @@ def test_a_pause_outlives_the_process_and_nodes_go_on_delivering_meanwhile(tmp_p
             at = step(coordinator)
             await anyio.sleep(60)
             assert step(coordinator) <= at + 1, "the step under way is made"
-            counts = run_metrics.counts(coordinator.books.database, coordinator._now())
+            counts = run_metrics.counts(coordinator.group_service.database, coordinator._now())
             assert (counts.running, counts.undecided) == (0, 0), "what was out came back, and was decided"
             assert accepted(swarm.nodes[0]) == counts.accepted
         at = learner.step_number
@@ -241,8 +241,8 @@ def test_a_learner_killed_twenty_times_at_random_costs_no_group(tmp_path: Path) 
         async with lasting(swarm) as coordinator:
             await until(lambda: kills >= 20, 3000)
             assert step(coordinator) >= 10
-            aside = coordinator.books.database.all("SELECT name FROM sqlite_master WHERE name = 'set_aside'")
-            assert not aside or coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+            aside = coordinator.group_service.database.all("SELECT name FROM sqlite_master WHERE name = 'set_aside'")
+            assert not aside or coordinator.group_service.database.value("SELECT count(*) FROM set_aside") == 0
 
     story(tmp_path, tell)
 
@@ -278,7 +278,7 @@ def test_deaths_that_are_not_the_batchs_are_never_charged_to_it(tmp_path: Path) 
         learner.fails = fails
         async with lasting(swarm) as coordinator:
             await until(lambda: step(coordinator) >= 2, 600)
-            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+            assert coordinator.group_service.database.value("SELECT count(*) FROM set_aside") == 0
 
     story(tmp_path, tell)
 
@@ -300,7 +300,7 @@ def test_a_device_that_went_missing_is_waited_for_and_charges_no_batch(tmp_path:
             learner.unopenable = None
             learner.fails = lambda batch: ChildError("OnceMore", "x") if len(learner.asked) == 4 else None
             await until(lambda: step(coordinator) >= 5, 700)
-            assert coordinator.books.database.value("SELECT count(*) FROM set_aside") == 0
+            assert coordinator.group_service.database.value("SELECT count(*) FROM set_aside") == 0
 
     story(tmp_path, tell)
 
@@ -411,7 +411,7 @@ def test_a_group_of_which_the_scorer_dies_again_and_again_is_refused_and_the_run
 
 
 def receipts_of(coordinator: Coordinator) -> list[Receipt]:
-    rows = coordinator.books.database.all("SELECT receipt FROM verdicts")
+    rows = coordinator.group_service.database.all("SELECT receipt FROM verdicts")
     return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 

@@ -66,7 +66,7 @@ def view(swarm: Swarm) -> BroadcastView:
 
 def takes(swarm: Swarm, version: int) -> dict[str, DeliveryView]:
     assert swarm.coordinator is not None
-    return swarm.coordinator.books.broadcasts._takes[1, version]
+    return swarm.coordinator.group_service.broadcasts._takes[1, version]
 
 
 def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[None]], *, skew: int = 0) -> None:
@@ -90,12 +90,12 @@ def story(folder: Path, tell: Callable[[Swarm, list[Node], Witness], Awaitable[N
 async def acknowledged(swarm: Swarm, nodes: list[Node]) -> int:
     """Wait for a new version that all these nodes acknowledge; its number."""
     assert swarm.coordinator is not None
-    books = swarm.coordinator.books
-    after = max(version for _, version in books.broadcasts._announced)
+    group_service = swarm.coordinator.group_service
+    after = max(version for _, version in group_service.broadcasts._announced)
 
     def versions() -> list[int]:
         who = {node.peer_id for node in nodes}
-        return [v for (_, v), told in books.broadcasts._takes.items() if v > after and who <= set(told)]
+        return [v for (_, v), told in group_service.broadcasts._takes.items() if v > after and who <= set(told)]
 
     await until(versions, 120)
     return versions()[0]
@@ -117,7 +117,7 @@ def test_every_node_acknowledges_a_version_and_the_times_are_those_that_passed(t
             assert all(0 <= feed.began <= feed.ended <= take.complete for feed in take.feeds)
         assert sum(feed.nbytes for take in told.values() for feed in take.feeds) > 0
         shown = view(swarm)
-        slowest = max(take.complete for one in swarm.coordinator.books.broadcasts._takes.values()  # type: ignore[union-attr]
+        slowest = max(take.complete for one in swarm.coordinator.group_service.broadcasts._takes.values()  # type: ignore[union-attr]
                       for take in one.values() if take.counted)  # fmt: skip
         assert shown.slowest == slowest
         assert shown.median is not None
@@ -130,12 +130,12 @@ def test_the_capacity_model_works_with_what_the_nodes_acknowledged(tmp_path: Pat
     async def tell(swarm: Swarm, nodes: list[Node], witness: Witness) -> None:
         await acknowledged(swarm, nodes)
         assert swarm.coordinator is not None
-        books, picture = swarm.coordinator.books, swarm.coordinator.view_builder.build()
-        reach = books.broadcasts.reach()
+        group_service, picture = swarm.coordinator.group_service, swarm.coordinator.view_builder.build()
+        reach = group_service.broadcasts.reach()
         assert reach is not None
         assert picture.broadcast.applied == reach
         with_it = picture.capacity.turnaround_seconds
-        books.broadcasts._takes = {key: {} for key in books.broadcasts._takes}
+        group_service.broadcasts._takes = {key: {} for key in group_service.broadcasts._takes}
         without = swarm.coordinator.view_builder.build().capacity.turnaround_seconds
         assert with_it is not None
         assert without is not None

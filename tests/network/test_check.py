@@ -31,14 +31,14 @@ async def slow(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
 async def stopped(swarm: Swarm) -> None:
     """A life that ends in order."""
     async with swarm.coordinating() as coordinator:
-        await until(lambda: coordinator.books.database.checked, 600)
+        await until(lambda: coordinator.group_service.database.checked, 600)
 
 
 async def life(swarm: Swarm) -> tuple[int, int]:
     """Groups received and accepted while the check goes on; afterwards some are accepted."""
     anyio.to_thread.run_sync = slow  # type: ignore[assignment] # the fake clock puts it back
     async with swarm.coordinating() as coordinator:
-        database, node = coordinator.books.database, swarm.node("alice")
+        database, node = coordinator.group_service.database, swarm.node("alice")
         async with working(node):
             await anyio.sleep(CHECK_TAKES - 20)
             before = database.value(RECEIVED), database.value(ACCEPTED)

@@ -35,15 +35,15 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
             async with swarm.coordinating() as coordinator:
                 await until(lambda: coordinator.view_builder.build().step >= 6 and accepted(bob) > 2, 600)
                 query = "SELECT count(*) FROM leases WHERE state IN ('open', 'received')"
-                await until(lambda: coordinator.books.database.value(query), 60)
+                await until(lambda: coordinator.group_service.database.value(query), 60)
             old = swarm.learner.step_number
             before = set(swarm.learner.drawn)
             swarm.network.partition([bob.peer_id], [alice.peer_id, swarm.run.peer_id])
             DAMAGES[damage](swarm.learner)
             swarm.learner.batches.clear()
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.books.progress)
-                latest, at = coordinator.publisher.latest, coordinator.books.progress
+                await until(lambda: coordinator.group_service.progress)
+                latest, at = coordinator.publisher.latest, coordinator.group_service.progress
                 assert latest is not None
                 assert at is not None
                 assert (latest.version, at.step) == (old + 1, old + 1), "a version number is never used twice"
@@ -56,12 +56,12 @@ def test_nodes_cross_into_a_new_era_and_a_newcomer_joins_there(damage: str, tmp_
                 swarm.network.heal()
                 had = accepted(bob)
                 await until(lambda: accepted(bob) > had + 2 and bob.daemon.engine.current.era == era, 600)
-                await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 1)
+                await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 10**9, 1)
                 carol = swarm.node("carol")
                 async with working(carol):
                     await until(lambda: accepted(carol) > 2, 600)
                     assert carol.daemon.engine.current.era == era
-                state, database = coordinator.view_builder.build(), coordinator.books.database
+                state, database = coordinator.view_builder.build(), coordinator.group_service.database
                 Ledger(database).verify()
                 assert state.refused.keys() <= {"late"}, "leases of the old era are paid as usual"
                 assert state.refused.get("late", 0) <= 2, "what Bob had in work when he was cut off"
@@ -85,11 +85,11 @@ def test_the_snapshots_that_stay_are_the_first_of_the_era_and_the_latest(tmp_pat
                 await until(lambda: coordinator.view_builder.build().step >= 3, 600)
             swarm.learner.lose()
             async with swarm.coordinating() as coordinator:
-                await until(lambda: coordinator.books.progress)
+                await until(lambda: coordinator.group_service.progress)
                 first = coordinator.view_builder.build().version
                 await until(lambda: coordinator.view_builder.build().step >= first + 8, 600)
                 await anyio.sleep(60)
-                await coordinator.publisher.retain(coordinator.books.oldest(), 10**9, 10**9)
+                await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 10**9, 10**9)
                 latest = coordinator.view_builder.build().version
         with Store(swarm.run.folder.store) as store:
             assert [file.version for file in store.snapshots()] == [first, latest]
@@ -112,7 +112,7 @@ def test_a_run_that_lost_its_store_and_its_learner_begins_again_in_an_era_of_its
             had = accepted(alice)
             async with swarm.coordinating() as coordinator:
                 await until(lambda: accepted(alice) > had + 4, 600)
-                at = coordinator.books.progress
+                at = coordinator.group_service.progress
                 assert at is not None
                 assert at.era > 1
 

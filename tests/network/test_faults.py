@@ -22,7 +22,7 @@ def whole(swarm: Swarm, *, late: int = 0) -> None:
     """The books add up; asked while the coordinator is there. `late`: most groups that came too late to be taken."""
     coordinator = swarm.coordinator
     assert coordinator is not None
-    database = coordinator.books.database
+    database = coordinator.group_service.database
     Ledger(database).verify()
     verdicts = dict(database.all("SELECT lease, receipt FROM verdicts"))
     for node in swarm.nodes:
@@ -118,11 +118,11 @@ def test_a_coordinator_stopped_for_longer_than_a_lease_lives_costs_no_lease(tmp_
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         coordinator = swarm.coordinator
         assert coordinator is not None
-        tick, here = coordinator.books.tick, coordinator.absence.here
+        tick, here = coordinator.group_service.tick, coordinator.absence.check
         swarm.network.freeze(swarm.run.peer_id)
-        coordinator.books.tick = coordinator.absence.here = lambda now: 0  # type: ignore[method-assign,assignment]
+        coordinator.group_service.tick = coordinator.absence.check = lambda now: 0  # type: ignore[method-assign,assignment]
         await anyio.sleep(60)
-        coordinator.books.tick, coordinator.absence.here = tick, here  # type: ignore[method-assign]
+        coordinator.group_service.tick, coordinator.absence.check = tick, here  # type: ignore[method-assign]
         swarm.network.thaw(swarm.run.peer_id)
         await steps(swarm, 2)
         assert coordinator.view_builder.build().expired == 0
@@ -276,7 +276,7 @@ def test_a_submission_whose_answer_is_lost_is_sent_again_and_counts_once(tmp_pat
 
     async def tell(swarm: Swarm, nodes: list[Node]) -> None:
         assert swarm.coordinator is not None
-        submissions = swarm.coordinator.books.submissions
+        submissions = swarm.coordinator.group_service.submissions
         honest, lost = submissions.submit, 0
 
         def answer_lost(node: bytes, data: bytes, now: int) -> object:

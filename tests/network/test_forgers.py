@@ -96,7 +96,7 @@ class Forger:
 
 
 def receipts(coordinator: Coordinator) -> list[Receipt]:
-    rows = coordinator.books.database.all("SELECT receipt FROM verdicts ORDER BY entry")
+    rows = coordinator.group_service.database.all("SELECT receipt FROM verdicts ORDER BY entry")
     return [decode(decode_unverified(sealed).payload, Receipt) for (sealed,) in rows]
 
 

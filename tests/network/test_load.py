@@ -102,7 +102,7 @@ class Volunteer:
 @contextmanager
 def statements(coordinator: Coordinator) -> Iterator[list[str]]:
     """Every statement that SQLite runs for the coordinator within the block."""
-    connection = coordinator.books.database._connection
+    connection = coordinator.group_service.database._connection
     seen: list[str] = []
     connection.set_trace_callback(seen.append)
     yield seen
@@ -134,7 +134,7 @@ def test_a_commit_that_finds_no_room_ends_the_coordinator_and_the_next_goes_on(t
     async def until_full(swarm: Swarm, node: Node) -> None:
         async with swarm.coordinating() as coordinator:
             await until(lambda: accepted(node) >= 2, 600)
-            refusing(coordinator.books.database).full = True
+            refusing(coordinator.group_service.database).full = True
             await anyio.sleep(600)
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def test_a_loop_that_is_only_busy_gives_no_lease_more_time(
             volunteer = Volunteer(swarm, handlers)
             assert (await volunteer.hello()).refusal is None
             assert (await volunteer.lease(coordinator)).refusal is None
-            database = coordinator.books.database
+            database = coordinator.group_service.database
             (before,) = database.all("SELECT expires FROM leases")
             time.sleep(2.0)  # noqa: ASYNC251 (what holds the loop)
             await anyio.sleep(1.2)  # beyond the next tick
@@ -195,7 +195,7 @@ def test_a_group_takes_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert requests <= 2.2 * (accepted(node) - groups), asked
             confirmed = "SELECT count(*) FROM verdicts WHERE confirmed = 1"
             assert swarm.coordinator is not None
-            database = swarm.coordinator.books.database
+            database = swarm.coordinator.group_service.database
             assert database.value(confirmed) >= accepted(node) - 3
             # The last ones have no other request to go with, and get their own.
             node.daemon.run_state.finish("enough")

@@ -140,7 +140,7 @@ def test_an_old_run_is_carried_on(tmp_path: Path, schema: int) -> None:
             async with working(node):
                 await until(lambda: accepted(node) >= 6, 600)
                 await until(lambda: swarm.learner.step_number >= step + 2, 600)
-            now = told(coordinator.books.database, int(wall() * 1000))
+            now = told(coordinator.group_service.database, int(wall() * 1000))
         assert now["accepted"] >= old["accepted"] + 6
         assert now["entries"] > old["entries"]
         assert now["refused"] == old["refused"]

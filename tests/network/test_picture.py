@@ -20,7 +20,7 @@ LONG = msgspec.structs.replace(HELLO, name="n" * 40, software="s" * 200, engine=
 async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_nodes(tmp_path: Path) -> None:
     swarm = make_swarm(tmp_path)
     async with swarm.coordinating() as coordinator:
-        database, counted = coordinator.books.database, 0
+        database, counted = coordinator.group_service.database, 0
 
         def count() -> int:
             nonlocal counted
@@ -47,7 +47,7 @@ async def test_a_visitor_makes_the_event_loop_read_no_more_where_there_are_many_
         seen: list[int] = []
         few = await read_by_a_visit()
         for number in range(NODES):
-            coordinator.books.registry.register(name("node", number, 32), HELLO, None, 1_000_000_000_000)
+            coordinator.group_service.registry.register(name("node", number, 32), HELLO, None, 1_000_000_000_000)
         await anyio.lowlevel.checkpoint()
         many = await read_by_a_visit()
     assert seen == [0, MOST_NODES]
@@ -58,9 +58,9 @@ async def test_no_body_is_larger_than_a_megabyte_however_many_keys_there_are(tmp
     """Row h. On 439044d `/api/v1/nodes` of 12,000 keys has 8.5 MB, and `/metrics` 10 MB."""
     swarm = make_swarm(tmp_path)
     async with swarm.coordinating() as coordinator:
-        with coordinator.books.database.transaction():
+        with coordinator.group_service.database.transaction():
             for number in range(MANY):
-                coordinator.books.registry.register(name("node", number, 32), LONG, None, 1_000_000_000_000)
+                coordinator.group_service.registry.register(name("node", number, 32), LONG, None, 1_000_000_000_000)
         await anyio.lowlevel.checkpoint()
         view_builder = coordinator.view_builder
         site = await serve_web(

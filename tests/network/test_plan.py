@@ -107,7 +107,7 @@ def test_a_node_that_moves_is_found_again_by_its_new_record(tmp_path: Path) -> N
             moving, *staying = nodes
 
             def record() -> VerifiedRecord:
-                known = coordinator.books.registry.record(public_key(moving.peer_id), coordinator._now())
+                known = coordinator.group_service.registry.record(public_key(moving.peer_id), coordinator._now())
                 assert known is not None
                 return known
 

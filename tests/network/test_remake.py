@@ -17,7 +17,7 @@ def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_pat
                 await until(lambda: coordinator.publisher.latest.version >= 3, 600)
             store = coordinator.publisher._store
             before = {file.hash: file.path.read_bytes() for file in store.payloads()}
-            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             kept = {file.hash for file in store.payloads()}
             latest = coordinator.publisher.latest.version
             assert {file.version for file in store.snapshots()} == {0, latest}
@@ -29,7 +29,7 @@ def test_a_late_joiner_gets_a_payload_that_was_dropped_and_is_made_again(tmp_pat
             again = payloads.keys() - kept
             assert {before[digest] for digest in again & before.keys()} == {payloads[d] for d in again & before.keys()}
             assert any(file.version == 0 and file.hash in again for file in store.payloads())
-            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             assert again <= {file.hash for file in store.payloads()}, "who asked for it may still be fetching"
 
     run_fake(main)
@@ -45,7 +45,7 @@ def test_what_cannot_be_made_again_is_kept_and_strangers_cost_nothing(tmp_path: 
             store, remaking = coordinator.publisher._store, coordinator.publisher._rebuilder
             (base,) = [file for file in store.snapshots() if file.version == 0]
             store.drop_file(base.path)
-            await coordinator.publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            await coordinator.publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             assert {0, 1} <= {file.version for file in store.payloads()}
             await remaking._answer("stranger", DocumentsRequest(hashes=[bytes(32)]))
             assert not remaking._wanted

@@ -25,8 +25,10 @@ def test_every_version_that_may_be_asked_for_is_come_by_in_any_order_from_one_co
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 6)
             weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
-            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
-            versions = [one for one in publisher.versions if (one.era, one.version) >= coordinator.books.oldest()]
+            await publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
+            versions = [
+                one for one in publisher.versions if (one.era, one.version) >= coordinator.group_service.oldest_needed()
+            ]
             assert len(versions) >= 5
             for version in [versions[-1], versions[0], versions[2], versions[-1], *reversed(versions)]:
                 assert await weights.hold(version.root)
@@ -47,9 +49,11 @@ def test_weights_that_are_lost_damaged_or_left_behind_are_made_again(tmp_path: P
         async with swarm.coordinating() as coordinator:
             await _at_version(swarm, 4)
             weights, publisher = coordinator.learning.scoring.weights, coordinator.publisher
-            await publisher.retain(coordinator.books.oldest(), 1 << 30, 0)
+            await publisher.retain(coordinator.group_service.oldest_needed(), 1 << 30, 0)
             folder = swarm.run.folder.scorer / "held"
-            oldest = next(v for v in publisher.versions if (v.era, v.version) >= coordinator.books.oldest())
+            oldest = next(
+                v for v in publisher.versions if (v.era, v.version) >= coordinator.group_service.oldest_needed()
+            )
 
             def rotten() -> None:
                 path = Rolling(folder).path

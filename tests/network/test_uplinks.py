@@ -22,12 +22,12 @@ def now() -> int:
     return int(1000 * anyio.current_time())
 
 
-async def take(peer: Peer, manifest: Manifest, path: Path, books: BroadcastStats, *, last: str | None = None) -> None:
+async def take(peer: Peer, manifest: Manifest, path: Path, stats: BroadcastStats, *, last: str | None = None) -> None:
     """Fetch as a node does, and acknowledge."""
     told = anyio.Event()
 
     async def tell(make: Callable[[], Acknowledgement]) -> None:
-        books.acknowledged(peer.peer_id, make(), now(), here_since=0, admitted=True)
+        stats.acknowledged(peer.peer_id, make(), now(), here_since=0, admitted=True)
         told.set()
 
     acknowledger = Acknowledger(tell)
@@ -45,17 +45,17 @@ def test_a_source_is_measured_at_its_uplink_whatever_the_number_of_those_it_feed
     manifest = payload_file(tmp_path / "payload", 3 * MB)
 
     async def main() -> dict[str, float]:
-        network, books = MemoryNetwork(1), BroadcastStats()
+        network, stats = MemoryNetwork(1), BroadcastStats()
         network.set_uplink("source", 2 * MB)
         async with peers(network, "source", *[f"n{n}" for n in range(readers)], connect=False) as (source, *nodes):
             await source.share(manifest, tmp_path / "payload")
             for node in nodes:  # a star: they do not know each other
                 await node.dial(await source.addresses())
-            books.announced(1, 1, now())
+            stats.announced(1, 1, now())
             async with anyio.create_task_group() as tasks:
                 for node in nodes:
-                    tasks.start_soon(take, node, manifest, tmp_path / node.peer_id, books)
-        return books.uplinks()
+                    tasks.start_soon(take, node, manifest, tmp_path / node.peer_id, stats)
+        return stats.uplinks()
 
     assert run_fake(main) == {"source": pytest.approx(2 * MB, rel=0.15)}
 
@@ -65,23 +65,23 @@ def test_a_swarm_finds_out_who_is_strong_and_who_is_weak(tmp_path: Path) -> None
     lines = {"source": 2 * MB, "strong": 8 * MB, "weak": MB // 4, "other": MB}
 
     async def main() -> tuple[dict[str, float], BroadcastStats]:
-        network, books = MemoryNetwork(1), BroadcastStats()
+        network, stats = MemoryNetwork(1), BroadcastStats()
         for name, uplink in lines.items():
             network.set_uplink(name, uplink)
         async with peers(network, *lines) as (source, *nodes):
             await source.share(manifest, tmp_path / "payload")
-            books.announced(1, 1, now())
+            stats.announced(1, 1, now())
             async with anyio.create_task_group() as tasks:
                 for node in nodes:
-                    fetch = (node, manifest, tmp_path / node.peer_id, books)
+                    fetch = (node, manifest, tmp_path / node.peer_id, stats)
                     tasks.start_soon(lambda args=fetch: take(*args, last="source"))
-        return books.uplinks(), books
+        return stats.uplinks(), stats
 
-    uplinks, books = run_fake(main)
+    uplinks, stats = run_fake(main)
     assert uplinks["source"] == pytest.approx(lines["source"], rel=0.3)
     for name, learnt in uplinks.items():  # never more than the line carries, but for the rounding of turns
         assert learnt < 1.3 * lines[name], name
     assert uplinks["strong"] > 2 * uplinks.get("weak", 0.0)
-    view = books.view("source")
+    view = stats.view("source")
     assert {take.node for take in view.takes} == {"strong", "weak", "other"}
     assert all(sum(feed.nbytes for feed in take.feeds) == 8 * MB for take in view.takes)

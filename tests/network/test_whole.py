@@ -47,4 +47,4 @@ def test_a_group_that_breaks_the_scorer_twice_is_refused_by_the_operators_fault_
 
 def lease_index(coordinator: Coordinator, position: int) -> int:
     """Which prompt the lease at this position of the run will get."""
-    return coordinator.books.leases.positions.prompts.at(position).index
+    return coordinator.group_service.leases.positions.prompts.at(position).index

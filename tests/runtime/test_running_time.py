@@ -34,14 +34,14 @@ def test_the_thread_ends_with_the_block() -> None:
 
 def test_leases_from_ahead_begin_anew_where_the_clock_was_set_back(tmp_path: Path) -> None:
     world = World(tmp_path)
-    absence = Absence(world.books.leases, Clock())
-    absence.here(world.now)
+    absence = Absence(world.group_service.leases, Clock())
+    absence.check(world.now)
     world.now += 3600_000
     lease = world.lease(ALICE)
-    absence.here(world.now)
+    absence.check(world.now)
     world.now -= 3600_000
-    absence.here(world.now)
-    record = world.books.leases.find(lease.id)
+    absence.check(world.now)
+    record = world.group_service.leases.find(lease.id)
     assert record is not None
     assert record.expires - world.now == lease.expires - lease.sent
     world.close()
@@ -64,14 +64,14 @@ def test_open_leases_get_the_time_back_in_which_the_coordinator_was_not_there(
 ) -> None:
     world = World(tmp_path)
     clock = Clock()
-    absence = Absence(world.books.leases, clock)
+    absence = Absence(world.group_service.leases, clock)
     lease = world.lease(ALICE)
-    world.books.tick(world.now)
-    absence.here(world.now)
+    world.group_service.tick(world.now)
+    absence.check(world.now)
     world.now += wall
     clock.now += ran
-    absence.here(world.now)
-    record = world.books.leases.find(lease.id)
+    absence.check(world.now)
+    record = world.group_service.leases.find(lease.id)
     assert record is not None
     assert record.expires - lease.expires == (wall if extended else 0), what
     world.close()

@@ -22,7 +22,7 @@ import msgpack
 import msgspec
 import pytest
 
-from coordinator.accounts.lease_ends import Ends, place_of
+from coordinator.accounts.lease_ends import LeaseEnds, position_of
 from coordinator.accounts.ledger import ESCROW, Ledger, accrued, transfer
 from coordinator.accounts.standing import Accounts
 from coordinator.database import Database
@@ -209,7 +209,7 @@ def ledger_of(path: Path) -> None:
     with closing(Database.open(path)) as database:
         ledger = Ledger(database)
         accounts = Accounts(database, ledger)
-        ends = Ends(database, ledger, accounts)
+        ends = LeaseEnds(database, ledger, accounts)
         with database.transaction():
             ledger.issue_points(1_000, 109)
             for lease, weight in ((b"a" * 16, 109), (b"b" * 16, 0)):
@@ -267,7 +267,7 @@ def test_its_replay_sees(what: str, tmp_path: Path) -> None:
         leaves = dict(database.execute("SELECT lease, document FROM ends"))
         database.executescript(FORGERIES[what][0])
     receipts = [(2, hashes[2], b"a" * 16, 109), (3, hashes[3], b"b" * 16, 0)]
-    receipts += [(*place_of(leaves[lease]), lease, 0) for lease in (b"c" * 16, b"e" * 16)]
+    receipts += [(*position_of(leaves[lease]), lease, 0) for lease in (b"c" * 16, b"e" * 16)]
     sealed = [
         msgpack.packb([0, 0, msgpack.packb({"entry": entry, "entry_hash": hash_, "lease": lease, "weight": paid})])
         for entry, hash_, lease, paid in receipts

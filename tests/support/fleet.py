@@ -76,21 +76,21 @@ class Fleet:
     def _tick(self) -> None:
         world = self.world
         if world.now % 1_000 < TICK:
-            world.books.tick(world.now)
+            world.group_service.tick(world.now)
         for receipt in world.decide_all():
             self.ends[receipt.code] += 1
         if self._computing and world.now >= self._busy_until:
             self._computing = False
             self.steps += 1
             world.learner_at(self.steps)
-        if not self._computing and (batch := world.books.draw()) is not None:
+        if not self._computing and (batch := world.group_service.draw()) is not None:
             self.learned += [self._leases[one.id] for one in batch]
             self._computing, self._busy_until = True, world.now + self._step_ms
         self.after(TICK, self._tick)
 
     def ask(self, node: bytes, origin: tuple[Any, ...]) -> Lease | Refusal:
         world = self.world
-        answer = world.books.lease(node, world.ask(self.steps), world.now, *origin)
+        answer = world.group_service.lease(node, world.ask(self.steps), world.now, *origin)
         if isinstance(answer, Refusal):
             self.asks[answer.code] += 1
             return answer
@@ -100,7 +100,7 @@ class Fleet:
         return lease
 
     def hand_in(self, lease: Lease) -> None:
-        answer = self.world.books.submissions.submit(lease.node, encode(group(lease)), self.world.now)
+        answer = self.world.group_service.submissions.submit(lease.node, encode(group(lease)), self.world.now)
         assert not isinstance(answer, Refusal), answer
         if answer.received is None:
             self.ends["late"] += 1
@@ -181,7 +181,7 @@ class Fleet:
                 if tries:
                     self.after(answer.retry_after or 1_000, lambda: ask(node, origin, tries - 1))
             elif drops(answer):
-                self.world.books.submissions.submit(node, encode(group(answer, rollouts=[])), self.world.now)
+                self.world.group_service.submissions.submit(node, encode(group(answer, rollouts=[])), self.world.now)
             else:
                 self.after(4_000, lambda: self.hand_in(answer))
 

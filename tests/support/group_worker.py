@@ -19,17 +19,17 @@ from tests.support.group_world import World, group, opened
 def main(folder: Path, checkpoint: Path) -> None:
     kept = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "drawn": []}
     world = World(folder, entropy=secrets.token_bytes, batch_groups=2)
-    world.books.database.do("PRAGMA synchronous = FULL")
+    world.group_service.database.do("PRAGMA synchronous = FULL")
     world.now += kept["step"] * 1_000
-    world.books.start(world.now)
+    world.group_service.start(world.now)
     step, drawn = kept["step"], [bytes.fromhex(one) for one in kept["drawn"]]
     world.learner_at(step)
-    world.books.rebuild(drawn, world.at(step))
+    world.group_service.rebuild(drawn, world.at(step))
     print("started", flush=True)
     while True:
         for receipt in world.decide_all():
             acknowledge("receipt", receipt)
-        batch = world.books.draw()
+        batch = world.group_service.draw()
         if batch is not None:
             drawn += [g.id for g in batch]
             step += 1
@@ -38,10 +38,10 @@ def main(folder: Path, checkpoint: Path) -> None:
             world.learner_at(step)
             continue
         ask = world.ask(step, nonce=secrets.token_bytes(16))
-        answer = world.books.lease(b"N" * 32, ask, world.now)
+        answer = world.group_service.lease(b"N" * 32, ask, world.now)
         if not isinstance(answer, bytes):
             world.now += 400_000  # leases that the last process left open run out
-            world.books.tick(world.now)
+            world.group_service.tick(world.now)
             continue
         taken = world.submit(group(opened("lease", answer, Lease)), b"N" * 32)
         assert taken.received is not None

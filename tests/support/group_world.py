@@ -118,8 +118,8 @@ class World:
         self._drawn_bytes = itertools.count()
         self._entropy = entropy or self._counted
         self._nonces = itertools.count()
-        self.books = self._open()
-        self.books.rebuild([], self.at(0))
+        self.group_service = self._open()
+        self.group_service.rebuild([], self.at(0))
         self.publish(0)
 
     def _open(self) -> GroupService:
@@ -148,7 +148,7 @@ class World:
 
     def capacity(self, step_seconds: float | None) -> CapacityView:
         """What the page says of the capacity model's terms."""
-        terms, reach = self.books.terms, self.books.broadcasts.reach() or 0.0
+        terms, reach = self.group_service.terms, self.group_service.broadcasts.reach() or 0.0
         known = Measured(
             step_seconds=step_seconds,
             turnaround_seconds=None,
@@ -156,21 +156,21 @@ class World:
             supply=0.0,
         )
         completed = run_metrics.completed(
-            self.books.database, known, reach, self.now, {}, refill=self.books.buffer.refill
+            self.group_service.database, known, reach, self.now, {}, refill=self.group_service.buffer.refill
         )
         return view(terms.staleness, 1, completed)
 
     def rows(self, connected: Collection[str] = ()) -> list[NodeRow]:
         """The ranking, as the page shows it."""
-        return node_rows.page(self.books.database, None, 1_000, connected, {}).rows
+        return node_rows.page(self.group_service.database, None, 1_000, connected, {}).rows
 
     def publish(self, version: int, era: int = 1) -> None:
-        self.books.leases.publish(era, version, root_of(era, version), self.now)
+        self.group_service.leases.publish(era, version, root_of(era, version), self.now)
 
     def learner_at(self, step: int, *, era: int = 1) -> None:
         """The learner has made a step and its version is out."""
         self.publish(step, era)
-        self.books.progress = self.at(step, era=era)
+        self.group_service.progress = self.at(step, era=era)
 
     def ask(self, version: int = 0, *, era: int = 1, **changes: Any) -> LeaseRequest:
         nonce = next(self._nonces).to_bytes(16, "big")
@@ -178,19 +178,19 @@ class World:
         return LeaseRequest(**(fields | {"engine": "transformers/float32/cpu"} | changes))
 
     def lease(self, node: bytes = ALICE, version: int = 0, **changes: Any) -> Lease:
-        answer = self.books.lease(node, self.ask(version, **changes), self.now)
+        answer = self.group_service.lease(node, self.ask(version, **changes), self.now)
         assert isinstance(answer, bytes), answer
         lease: Lease = opened("lease", answer, Lease)
         return lease
 
     def refusal(self, version: int = 0, node: bytes = ALICE, **changes: Any) -> Refusal:
-        answer = self.books.lease(node, self.ask(version, **changes), self.now)
+        answer = self.group_service.lease(node, self.ask(version, **changes), self.now)
         assert isinstance(answer, Refusal), answer
         return answer
 
     def submit(self, submission: Submission, node: bytes = ALICE) -> SubmitResponse:
         self.now += 10
-        answer = self.books.submissions.submit(node, encode(submission), self.now)
+        answer = self.group_service.submissions.submit(node, encode(submission), self.now)
         assert isinstance(answer, SubmitResponse), answer
         return answer
 
@@ -203,11 +203,11 @@ class World:
 
     def decide_all(self) -> list[Receipt]:
         """The scorer looks at everything that waits, and finds it honest."""
-        return [self.decide(group, honest_scores(group.submission)) for group in self.books.undecided(1000)]
+        return [self.decide(group, honest_scores(group.submission)) for group in self.group_service.undecided(1000)]
 
     def decide(self, group: Undecided, scores: list[SampleScore]) -> Receipt:
         verdict = judge(group.submission.rollouts, scores)
-        receipt: Receipt = opened("receipt", self.books.decide(group, verdict, self.now), Receipt)
+        receipt: Receipt = opened("receipt", self.group_service.decide(group, verdict, self.now), Receipt)
         return receipt
 
     def accepted(self, node: bytes = ALICE, version: int = 0) -> Lease:
@@ -219,16 +219,16 @@ class World:
         return lease
 
     def reopen(self, *, away: int = 0, drawn: Iterable[bytes] = ()) -> None:
-        progress = self.books.progress
-        self.books.database.close()
+        progress = self.group_service.progress
+        self.group_service.database.close()
         self.now += away
-        self.books = self._open()
-        self.books.start(self.now)
+        self.group_service = self._open()
+        self.group_service.start(self.now)
         assert progress is not None
-        self.books.rebuild(drawn, progress)
+        self.group_service.rebuild(drawn, progress)
 
     def close(self) -> None:
-        self.books.database.close()
+        self.group_service.database.close()
 
 
 Kind = TypeVar("Kind", bound=RequestHandler)
@@ -243,5 +243,5 @@ def control_of(world: World, kind: type[Kind]) -> Kind:
     )  # fmt: skip
     publisher: Any = SimpleNamespace(sealed_head=None)
     history: Any = SimpleNamespace(first_asked=lambda version, now: None)
-    absence = Absence(world.books.leases, lambda: world.now / 1000)
-    return kind(run, world.books, publisher, history, asyncio.Event(), absence, lambda: world.now)
+    absence = Absence(world.group_service.leases, lambda: world.now / 1000)
+    return kind(run, world.group_service, publisher, history, asyncio.Event(), absence, lambda: world.now)

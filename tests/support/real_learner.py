@@ -115,7 +115,7 @@ async def coordinating(run: Run, learner: Learner | None = None, *, opens: bool 
         _believe(coordinator)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(coordinator.run)
-            await until(lambda: coordinator.publisher.sealed_head and (coordinator.books.progress or not opens))
+            await until(lambda: coordinator.publisher.sealed_head and (coordinator.group_service.progress or not opens))
             tasks.start_soon(_volunteer, coordinator)
             yield coordinator
             tasks.cancel_scope.cancel()
@@ -135,12 +135,12 @@ async def _volunteer(coordinator: Coordinator) -> None:
     while True:
         latest, now = coordinator.publisher.latest, int(wall() * 1000)
         assert latest is not None
-        engine = f"{coordinator.books.terms.engines[0]}/cpu"
+        engine = f"{coordinator.group_service.terms.engines[0]}/cpu"
         ask = LeaseRequest(nonce=next(nonces), era=latest.era, version=latest.version, root=latest.root, engine=engine)
-        answer = coordinator.books.lease(NODE, ask, now)
+        answer = coordinator.group_service.lease(NODE, ask, now)
         if isinstance(answer, bytes):
             lease = decode(decode_unverified(answer).payload, Lease)
-            coordinator.books.submissions.submit(NODE, encode(made_up(lease, chance)), now + 1)
+            coordinator.group_service.submissions.submit(NODE, encode(made_up(lease, chance)), now + 1)
             coordinator.learning.arrived.set()
         await anyio.sleep(0.1)
 

@@ -27,7 +27,7 @@ def facts(entry: Entry) -> LeasesEnded:
 
 
 def rows(world: World) -> list[tuple[Any, ...]]:
-    return world.books.database.all("SELECT lease, document, entry FROM ends ORDER BY lease")
+    return world.group_service.database.all("SELECT lease, document, entry FROM ends ORDER BY lease")
 
 
 def test_a_minute_of_leases_that_strangers_let_expire_is_one_entry(tmp_path: Path) -> None:
@@ -36,14 +36,14 @@ def test_a_minute_of_leases_that_strangers_let_expire_is_one_entry(tmp_path: Pat
     for number in range(200):
         world.lease(key(number))
     world.now += 300_001
-    before = world.books.ledger.tip().entries
-    while world.books.tick(world.now):
+    before = world.group_service.ledger.tip().entries
+    while world.group_service.tick(world.now):
         pass
     for _ in range(120):
         world.now += 1_000
-        world.books.tick(world.now)
-    assert world.books.database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 200
-    assert world.books.ledger.tip().entries - before == 1
+        world.group_service.tick(world.now)
+    assert world.group_service.database.value("SELECT count(*) FROM leases WHERE state = 'expired'") == 200
+    assert world.group_service.ledger.tip().entries - before == 1
 
 
 def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
@@ -52,8 +52,8 @@ def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
             world.refused(group(world.lease(node), rollouts=[]), node)
     world.lease(BOB)
     world.now += 300_001
-    world.books.tick(world.now)  # now the first ones have waited for a minute
-    (entry,) = world.books.ledger.entries()
+    world.group_service.tick(world.now)  # now the first ones have waited for a minute
+    (entry,) = world.group_service.ledger.entries()
     assert (entry.kind, entry.postings) == ("leases.ended", ())
     told = facts(entry)
     assert {one.node: (one.expired, one.refused, one.wrong) for one in told.counts} == {
@@ -61,12 +61,12 @@ def test_the_entry_tells_how_many_ended_and_of_whom(world: World) -> None:
         peer_id(BOB): (0, 1, 0),
     }
     assert told.ends == 3
-    assert world.books.accounts.account(ALICE).groups == 2
+    assert world.group_service.accounts.account(ALICE).groups == 2
     world.now += TOGETHER
-    world.books.tick(world.now)
-    _, entry = world.books.ledger.entries()
+    world.group_service.tick(world.now)
+    _, entry = world.group_service.ledger.entries()
     assert [(one.node, one.expired) for one in facts(entry).counts] == [(peer_id(BOB), 1)]
-    world.books.ledger.verify()
+    world.group_service.ledger.verify()
 
 
 def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None:
@@ -74,8 +74,8 @@ def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None
     receipts = [world.refused(group(world.lease(node), rollouts=[]), node) for node in 2 * (ALICE, BOB)]
     assert {receipt.entry for receipt in receipts} == {0}
     world.now += TOGETHER
-    world.books.tick(world.now)
-    (entry,) = (one for one in world.books.ledger.entries() if one.kind == "leases.ended")
+    world.group_service.tick(world.now)
+    (entry,) = (one for one in world.group_service.ledger.entries() if one.kind == "leases.ended")
     kept = rows(world)
     assert {row[2] for row in kept} == {entry.seq}
     leaves = [document for _, document, _ in kept]
@@ -91,9 +91,9 @@ def test_a_receipt_given_before_the_entry_holds_against_it(world: World) -> None
 def test_a_late_group_of_a_new_key_points_at_the_same_leaf(world: World) -> None:
     lease = world.lease()
     world.now = lease.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.now += TOGETHER
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     receipt = world.refused(group(lease))
     ((_, document, _),) = rows(world)
     assert (receipt.code, receipt.entry, receipt.entry_hash) == ("late", 0, merkle.leaf_hash(document, sha256))
@@ -103,7 +103,7 @@ def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
     for _ in range(3):
         world.accepted(ALICE)
     receipt = world.refused(group(world.lease(), rollouts=[]))
-    entry = world.books.ledger.find(f"lease:{receipt.lease.hex()}")
+    entry = world.group_service.ledger.find(f"lease:{receipt.lease.hex()}")
     assert entry is not None
     assert (receipt.entry, receipt.entry_hash) == (entry.seq, entry.hash)
     assert rows(world) == []
@@ -112,45 +112,49 @@ def test_a_known_key_keeps_an_entry_for_each_lease(world: World) -> None:
 def test_a_restart_forgets_no_end_and_tells_none_twice(world: World) -> None:
     first = world.refused(group(world.lease(), rollouts=[]))
     world.reopen(away=TOGETHER)
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.reopen(away=TOGETHER)
-    world.books.tick(world.now)
-    (entry,) = world.books.ledger.entries()
+    world.group_service.tick(world.now)
+    (entry,) = world.group_service.ledger.entries()
     assert facts(entry).ends == 1
-    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts[0] is not None
+    assert (
+        world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[first.lease])).receipts[0] is not None
+    )
 
 
 def test_a_crowd_of_ends_is_told_in_parts(world: World) -> None:
-    with world.books.database.transaction():
+    with world.group_service.database.transaction():
         for number in range(MOST + 1):
             end = LeaseOutcome(
                 node=peer_id(key(number)), lease=number.to_bytes(16, "big"), era=1, version=0, sent=0, expires=0,
                 received=None, code="expired", rollouts=0, tokens_in=0, tokens_out=0, weight=0, trainable=False,
                 submission_hash=None,
             )  # fmt: skip
-            world.books.told.put(end.lease, msgspec.msgpack.encode(end), world.now)
+            world.group_service.lease_ends.put(end.lease, msgspec.msgpack.encode(end), world.now)
     world.now += TOGETHER
-    assert [world.books.told.tell(world.now) for _ in range(3)] == [MOST, 1, 0]
-    assert [facts(entry).ends for entry in world.books.ledger.entries()] == [MOST, 1]
+    assert [world.group_service.lease_ends.tell(world.now) for _ in range(3)] == [MOST, 1, 0]
+    assert [facts(entry).ends for entry in world.group_service.ledger.entries()] == [MOST, 1]
 
 
 def test_the_rows_of_an_entry_go_together_after_a_day_and_its_counts_stay(world: World) -> None:
     receipt = world.refused(group(world.lease(), rollouts=[]))
     expired = world.lease(BOB)
     world.now = expired.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.now += TOGETHER
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert len(rows(world)) == 2
     world.now += KEPT - 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert len(rows(world)) == 1, "the refused group's, told of 300 s earlier, is gone"
     world.now += 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert rows(world) == []
-    assert sum(facts(entry).ends for entry in world.books.ledger.entries()) == 2
-    world.books.ledger.verify()
-    assert world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[receipt.lease])).receipts[0] is not None
-    answer = world.books.submissions.submit(BOB, encode(group(expired)), world.now)
+    assert sum(facts(entry).ends for entry in world.group_service.ledger.entries()) == 2
+    world.group_service.ledger.verify()
+    assert (
+        world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[receipt.lease])).receipts[0] is not None
+    )
+    answer = world.group_service.submissions.submit(BOB, encode(group(expired)), world.now)
     assert isinstance(answer, Refusal)
     assert answer.code == "unknown-lease"

@@ -16,7 +16,7 @@ HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device
 
 
 def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
-    registry = world.books.registry
+    registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     registry.register(ALICE, msgspec.structs.replace(HELLO, name="b"), None, T0 + 5)
     (row,) = world.rows([peer_id(ALICE)])
@@ -26,7 +26,7 @@ def test_a_node_keeps_its_row_when_it_says_hello_again(world: World) -> None:
 
 
 def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: World) -> None:
-    registry = world.books.registry
+    registry = world.group_service.registry
     for node in (ALICE, BOB):
         registry.register(node, HELLO, None, T0)
     world.accepted(BOB)
@@ -39,7 +39,7 @@ def test_rows_count_what_each_node_did_and_the_most_work_comes_first(world: Worl
 
 
 def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world: World) -> None:
-    registry = world.books.registry
+    registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     registry.seen(ALICE, T0 + 500)
     assert world.rows()[0].last_seen == T0
@@ -61,7 +61,7 @@ def test_signs_of_life_are_written_now_and_then_and_a_new_version_at_once(world:
 def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row A4: no hold above 100 ms with 10,000 nodes. 439044d writes each sign of life when it comes."""
     monkeypatch.setattr("coordinator.accounts.node_registry.SAVED_AT_ONCE", 3)
-    registry, nodes = world.books.registry, [bytes([number]) * 32 for number in range(10)]
+    registry, nodes = world.group_service.registry, [bytes([number]) * 32 for number in range(10)]
     for node in nodes:
         registry.register(node, HELLO, None, T0)
         registry.seen(node, T0 + 500)
@@ -73,7 +73,7 @@ def test_the_signs_of_life_of_a_crowd_are_written_some_at_a_time(world: World, m
 
 
 def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World) -> None:
-    registry = world.books.registry
+    registry = world.group_service.registry
     assert registry.here_since(ALICE) is None
     registry.register(ALICE, HELLO, None, T0)
     registry.register(ALICE, HELLO, None, T0 + AWAY)
@@ -82,11 +82,11 @@ def test_a_node_is_here_since_its_hello_unless_it_was_away_for_long(world: World
     registry.register(ALICE, HELLO, None, T0 + 3 * AWAY + 1)
     assert registry.here_since(ALICE) == T0 + 3 * AWAY + 1
     world.reopen()
-    assert world.books.registry.here_since(ALICE) is None
+    assert world.group_service.registry.here_since(ALICE) is None
 
 
 def test_a_node_is_admitted_once_work_of_it_was_accepted(world: World) -> None:
-    registry = world.books.registry
+    registry = world.group_service.registry
     world.refused(group(world.lease(ALICE), rollouts=[]))
     world.accepted(BOB)
     assert (registry.admitted(ALICE), registry.admitted(BOB)) == (False, True)
@@ -98,14 +98,14 @@ def record(seed: int, host: str, now: int) -> VerifiedRecord:
 
 
 def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspended(world: World) -> None:
-    registry, alice, bob = world.books.registry, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
+    registry, alice, bob = world.group_service.registry, record(1, "1.2.3.4", T0), record(2, "2.3.4.5", T0)
     registry.register(ALICE, HELLO, alice, T0)
     registry.register(BOB, HELLO, bob, T0 + 1)
     assert registry.records(T0 + 1) == [bob, alice]
-    world.books.accounts.remark(BOB, "node.banned", "poison", T0 + 2)
+    world.group_service.accounts.remark(BOB, "node.banned", "poison", T0 + 2)
     assert registry.records(T0 + 2) == [alice]
-    world.books.accounts.remark(BOB, "node.unbanned", "a mistake", T0 + 3)
-    world.books.accounts.suspend(ALICE, "not-generated", bytes(32), T0 + 3, T0 + 5)
+    world.group_service.accounts.remark(BOB, "node.unbanned", "a mistake", T0 + 3)
+    world.group_service.accounts.suspend(ALICE, "not-generated", bytes(32), T0 + 3, T0 + 5)
     assert registry.records(T0 + 4) == [bob]
     assert registry.records(T0 + 5) == [bob, alice]
 
@@ -113,12 +113,12 @@ def test_the_coordinator_redials_those_it_saw_last_and_nobody_banned_or_suspende
 def test_the_newest_record_of_a_node_counts_until_it_is_over_also_after_a_restart(world: World) -> None:
     old, new = record(1, "1.2.3.4", T0), record(1, "2.3.4.5", T0 + 1)
     for given in (old, new, old, None):
-        world.books.registry.register(ALICE, HELLO, given, T0 + 1)
+        world.group_service.registry.register(ALICE, HELLO, given, T0 + 1)
     world.reopen()
-    assert world.books.registry.record(ALICE, T0 + LIFE) == new
-    assert world.books.registry.record(ALICE, T0 + LIFE + 1) is None
-    assert world.books.registry.records(T0 + LIFE + 1) == []
-    assert world.books.registry.record(BOB, T0) is None
+    assert world.group_service.registry.record(ALICE, T0 + LIFE) == new
+    assert world.group_service.registry.record(ALICE, T0 + LIFE + 1) is None
+    assert world.group_service.registry.records(T0 + LIFE + 1) == []
+    assert world.group_service.registry.record(BOB, T0) is None
 
 
 def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecord]:
@@ -127,7 +127,7 @@ def crowd(world: World, seeds: range, host: str, now: int) -> list[VerifiedRecor
     records = []
     for number in seeds:
         peer_record = record(number, host.format(number), T0)
-        world.books.registry.register(public_key(peer_record.peer), HELLO, peer_record, now + number)
+        world.group_service.registry.register(public_key(peer_record.peer), HELLO, peer_record, now + number)
         records.append(peer_record)
     return records
 
@@ -138,7 +138,7 @@ def test_fresh_keys_crowd_no_node_with_accepted_work_out_of_what_a_newcomer_is_t
     for known in honest:
         world.accepted(public_key(known.peer))
     crowd(world, range(100, 166), "9.9.{}.1", T0 + 1_000)
-    told = world.books.registry.records(T0 + 2_000)
+    told = world.group_service.registry.records(T0 + 2_000)
     assert [known for known in told if known in honest] == honest[::-1], "of them the one seen last first"
     assert 2 * len(honest) >= len(told) > len(honest)
 
@@ -149,7 +149,7 @@ def test_fresh_keys_are_forgotten_before_their_week_is_over_where_they_are_too_m
     """On f814cbd all of them stay for seven days, also thirty million of one connection. Those with a group stay, and
     so does one without that shows signs of life."""
     monkeypatch.setattr(roster_module, "MOST_WITHOUT_GROUPS", 50)
-    registry, database = world.books.registry, world.books.database
+    registry, database = world.group_service.registry, world.group_service.database
     registry.register(ALICE, HELLO, None, T0)
     registry.register(BOB, HELLO, None, T0)
     world.accepted(BOB)
@@ -167,14 +167,14 @@ def test_a_newcomer_is_told_of_two_nodes_in_a_subnet(world: World) -> None:
     """Row i. On 439044d one machine's nodes fill the list."""
     crowd(world, range(1, 40), "8.8.8.{}", T0)
     others = crowd(world, range(50, 53), "8.8.{}.1", T0 - 1_000)
-    told = world.books.registry.records(T0 + 2_000)
+    told = world.group_service.registry.records(T0 + 2_000)
     assert len(told) == 2 + len(others)
     assert set(others) < set(told)
 
 
 def test_what_counts_as_a_subnet_is_an_argument(world: World) -> None:
     nodes = crowd(world, range(1, 7), "127.0.{}.1", T0)
-    registry = world.books.registry
+    registry = world.group_service.registry
     assert len(registry.records(T0 + 2_000)) == len(nodes), "this machine's own addresses are one owner's"
     assert len(registry.records(T0 + 2_000, subnet_of=lambda ip: "127/8")) == 2
 
@@ -184,13 +184,15 @@ def test_nodes_behind_one_relay_are_not_nodes_of_one_subnet(world: World) -> Non
         key = Ed25519PrivateKey.from_private_bytes(bytes([seed]) * 32)
         node = public_bytes(key)
         through = f"/ip4/8.8.8.8/tcp/4310/p2p/{peer_id(ALICE)}/p2p-circuit/p2p/{peer_id(node)}"
-        world.books.registry.register(node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed)
-    assert len(world.books.registry.records(T0 + 10)) == 5
+        world.group_service.registry.register(
+            node, HELLO, decode_own(RecordIssuer(key, RUN).issue([through], T0)), T0 + seed
+        )
+    assert len(world.group_service.registry.records(T0 + 10)) == 5
 
 
 def test_a_banned_node_with_accepted_work_is_told_to_nobody(world: World) -> None:
     (known,) = crowd(world, range(1, 2), "8.8.8.{}", T0)
     node = public_key(known.peer)
     world.accepted(node)
-    world.books.accounts.remark(node, "node.banned", "poison", T0)
-    assert world.books.registry.records(T0 + 10) == []
+    world.group_service.accounts.remark(node, "node.banned", "poison", T0)
+    assert world.group_service.registry.records(T0 + 10) == []

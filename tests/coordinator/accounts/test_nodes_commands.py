@@ -45,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
     run_folder.mkdir()
     world = World(run_folder)
     assert RunFolder(run_folder).database == world.path
-    world.books.registry.register(BOB, msgspec.structs.replace(HELLO, name="bob"), None, world.now - 1)
-    world.books.registry.register(ALICE, HELLO, None, world.now)
+    world.group_service.registry.register(BOB, msgspec.structs.replace(HELLO, name="bob"), None, world.now - 1)
+    world.group_service.registry.register(ALICE, HELLO, None, world.now)
     world.accepted(ALICE)
     for _ in range(3):
         world.refused(group(world.lease(ALICE), rollouts=[]), ALICE)
@@ -64,9 +64,9 @@ def running(home: Path) -> Iterator[None]:
         world = World(home)
 
         async def remark(word: str, peer: str, why: str) -> str:
-            return operator_remarks.remark(world.books.accounts, word, peer, why, world.now)
+            return operator_remarks.record_remark(world.group_service.accounts, word, peer, why, world.now)
 
-        watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+        watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
         commands = OperatorSocket(home, watch, remark=remark)
         task = asyncio.create_task(commands.run())
         there.extend([asyncio.get_running_loop(), task])

@@ -26,7 +26,7 @@ def test_a_new_run_states_a_price_mode_that_this_build_has() -> None:
 
 def test_an_accepted_group_is_paid_out_of_escrow_which_the_fund_fills(world: World) -> None:
     world.accepted()
-    balances = world.books.ledger.balances()
+    balances = world.group_service.ledger.balances()
     paid = balances[accrued(peer_id(ALICE))]
     assert paid > 0
     assert balances[FUND] + balances[ESCROW] + paid == 0

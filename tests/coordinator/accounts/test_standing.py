@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from coordinator.accounts import standing as rules
 from coordinator.accounts.ledger import Ledger
-from coordinator.accounts.ledger_facts import Account, LeaseCounts, LeasesEnded
-from coordinator.accounts.standing import FOREVER, STRANGER, Accounts, Standing, in_words, standing
+from coordinator.accounts.ledger_facts import KeyAccount, LeaseCounts, LeasesEnded
+from coordinator.accounts.standing import FOREVER, NEW_KEY, Accounts, Standing, describe, standing
 from coordinator.accounts.strikes import LONGEST, MEMORY, TERM, suspended_until
 from coordinator.database import Database
 from coordinator.rollouts.verdicts import LeaseOutcome
@@ -71,7 +71,7 @@ def test_a_key_is_new_then_known_then_proven(register: Register) -> None:
         ranks.append(register.accounts.of(ALICE, NOW).rank)
         register.end(ALICE, "ok")
     assert ranks == ["new"] * 3 + ["known"] * 27 + ["proven"]
-    assert register.accounts.of(BOB, NOW) == STRANGER
+    assert register.accounts.of(BOB, NOW) == NEW_KEY
 
 
 def test_a_wrong_token_costs_the_rank_for_300_groups(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_wrong_token_costs_the_rank_for_300_groups(register: Register, monkeyp
 def test_expiries_and_late_groups_change_no_rank(register: Register) -> None:
     for code in ("ok", "expired", "tokens", "ok", "expired", "ok"):
         register.end(ALICE, code)
-    assert register.accounts.account(ALICE) == Account(accepted=3, groups=4)
+    assert register.accounts.account(ALICE) == KeyAccount(accepted=3, groups=4)
 
 
 def test_a_key_that_the_operator_vouches_for_is_known(register: Register) -> None:
@@ -102,19 +102,19 @@ def test_a_suspension_ends_by_itself_and_a_ban_does_not(register: Register) -> N
     accounts = register.accounts
     accounts.suspend(ALICE, "not-generated", b"h" * 32, NOW, NOW + 10)
     assert accounts.of(ALICE, NOW + 9) == Standing("new", NOW + 10, "not-generated")
-    assert accounts.of(ALICE, NOW + 10) == STRANGER
+    assert accounts.of(ALICE, NOW + 10) == NEW_KEY
     accounts.remark(ALICE, "node.banned", "spam", NOW + 20)
     assert accounts.of(ALICE, FOREVER - 1) == Standing("new", FOREVER, "banned", "spam")
     accounts.remark(ALICE, "node.unbanned", "", NOW + 30)
-    assert accounts.of(ALICE, NOW + 30) == STRANGER
+    assert accounts.of(ALICE, NOW + 30) == NEW_KEY
     accounts.suspend(BOB, "drift", b"h" * 32, NOW, NOW + 10)
     accounts.remark(BOB, "node.unbanned", "its memory was changed", NOW + 5)
-    assert accounts.of(BOB, NOW + 5) == STRANGER
+    assert accounts.of(BOB, NOW + 5) == NEW_KEY
     assert [entry.kind for entry in accounts.entries(ALICE)] == ["node.suspended", "node.banned", "node.unbanned"]
     assert (
-        in_words(Standing("known", 1_700_003_600_000, "drift")) == "known, suspended until 2023-11-14 23:13 UTC (drift)"
+        describe(Standing("known", 1_700_003_600_000, "drift")) == "known, suspended until 2023-11-14 23:13 UTC (drift)"
     )
-    assert in_words(Standing("new", FOREVER, "banned", "spam")) == "new, banned: spam"
+    assert describe(Standing("new", FOREVER, "banned", "spam")) == "new, banned: spam"
 
 
 def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
@@ -124,7 +124,7 @@ def test_a_ban_of_an_earlier_ledger_is_a_ban(register: Register) -> None:
         for n, why in enumerate(("poison", None), start=1)
     ]
     assert standing(entries[:1], NOW)[peer_id(ALICE)] == Standing("new", FOREVER, "banned", "poison")
-    assert standing(entries, NOW)[peer_id(ALICE)] == STRANGER
+    assert standing(entries, NOW)[peer_id(ALICE)] == NEW_KEY
 
 
 HAPPENINGS = st.one_of(
@@ -175,7 +175,7 @@ def test_the_table_says_what_the_entries_say(
         told = standing(entries, now)
         for node in (ALICE, BOB):
             account = register.accounts.of(node, now)
-            assert account == told.get(peer_id(node), STRANGER)
+            assert account == told.get(peer_id(node), NEW_KEY)
             assert account.rank == expected_rank(register.groups[node], node in vouched)
             until = FOREVER if node in banned else suspended.get(node, 0)
             assert account.suspended_until == (until if until > now else None)
@@ -204,7 +204,7 @@ def test_the_cost_of_a_look_does_not_grow_with_the_ledger(register: Register) ->
 
 
 def test_a_repeated_suspension_lasts_twice_as_long_up_to_a_week() -> None:
-    account, terms, now = Account(), [], NOW
+    account, terms, now = KeyAccount(), [], NOW
     for _ in range(10):
         until = suspended_until(account, now)
         terms.append((until - now) // TERM)

@@ -103,8 +103,8 @@ def test_one_key_that_makes_groups_up_is_suspended_after_three(world: World, mak
 def test_a_suspended_key_writes_nothing_and_is_looked_at_no_further(world: World) -> None:
     node = Node(world, 1)
     node.hands_in(MADE_UP["a group without rollouts"], 50)
-    world.books.database.do("DELETE FROM strikes")
-    connection = world.books.database._connection
+    world.group_service.database.do("DELETE FROM strikes")
+    connection = world.group_service.database._connection
     before = connection.total_changes
     for method in ("hello", "lease", "submit", "verdicts", "acknowledge"):
         answer = node.ask(method, b"\xc1 nothing that decodes")
@@ -118,14 +118,14 @@ def test_a_key_without_a_lease_leaves_nothing_behind(world: World) -> None:
     strike for thirty days: 3,000 submissions were 1,000 entries and 1,000 accounts."""
     theirs = world.lease(BOB)
     node = Node(world, 3)
-    before = world.books.database._connection.total_changes
+    before = world.group_service.database._connection.total_changes
     for number in range(10):
         for body in (b"%d" % number, encode(group(theirs))):
             answer = node.ask("submit", body)
             assert answer.refusal is not None
             assert answer.refusal.code in ("malformed", "not-owner")
-    assert world.books.database._connection.total_changes == before
-    assert world.books.database.value("SELECT count(*) FROM entries") == 0
+    assert world.group_service.database._connection.total_changes == before
+    assert world.group_service.database.value("SELECT count(*) FROM entries") == 0
     assert isinstance(node.leased(), Lease)
 
 
@@ -151,47 +151,49 @@ def test_the_ledger_says_why_and_until_when(world: World) -> None:
     lies = [group(world.lease(), rollouts=[]) for _ in range(3)]
     for lie in lies:
         world.refused(lie)
-    (entry,) = world.books.accounts.entries(ALICE)
+    (entry,) = world.group_service.accounts.entries(ALICE)
     fact = msgspec.msgpack.decode(entry.facts, type=Suspended)
     assert (fact.code, fact.since, fact.until) == ("incomplete", world.now, world.now + TERM)
-    assert fact.evidence == world.books.database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1")
-    assert world.books.strikes.of(ALICE) == 0
+    assert fact.evidence == world.group_service.database.value("SELECT hash FROM submissions ORDER BY at DESC LIMIT 1")
+    assert world.group_service.strikes.of(ALICE) == 0
 
 
 def judged(world: World, code: str, node: bytes = ALICE) -> None:
     """A whole group of a key, refused for this reason by the scorer's pass; "ok": accepted."""
     lease = world.lease(node)
     world.submit(group(lease), node)
-    (waiting,) = world.books.undecided()
+    (waiting,) = world.group_service.undecided()
     if code == "ok":
         world.decide(waiting, honest_scores(waiting.submission))
     else:
         verdict = Verdict(code, "said in a test", None)
         at = world.at(0)
-        world.books.ends.decide(lease.id, waiting.submission.rollouts, verdict, at, world.now)
-    world.books.buffer.rebuild([decided for (decided,) in world.books.database.all("SELECT lease FROM verdicts")])
+        world.group_service.verdicts.decide(lease.id, waiting.submission.rollouts, verdict, at, world.now)
+    world.group_service.buffer.rebuild(
+        [decided for (decided,) in world.group_service.database.all("SELECT lease FROM verdicts")]
+    )
 
 
 def test_a_wrong_token_now_and_then_suspends_nobody(world: World) -> None:
     """A bad memory chip: two wrong tokens among a hundred groups."""
     for number in range(2 * WINDOW):
         judged(world, "seeded-choice" if number % 50 == 0 else "ok")
-        assert world.books.accounts.of(ALICE, world.now).suspended_until is None
-    assert world.books.strikes.of(ALICE) == 2
+        assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
+    assert world.group_service.strikes.of(ALICE) == 2
 
 
 def test_three_wrong_tokens_in_a_hundred_groups_suspend(world: World) -> None:
     for code in ("seeded-choice", "ok", "drift", "ok", "seeded-choice"):
-        assert world.books.accounts.of(ALICE, world.now).suspended_until is None
+        assert world.group_service.accounts.of(ALICE, world.now).suspended_until is None
         judged(world, code)
-    assert world.books.accounts.of(ALICE, world.now).code == "seeded-choice"
+    assert world.group_service.accounts.of(ALICE, world.now).code == "seeded-choice"
 
 
 def test_a_group_of_which_nothing_was_generated_suspends_at_once(world: World) -> None:
     lease = world.lease()
     world.submit(group(lease))
-    world.books.ends.decide(lease.id, [], Verdict("not-generated", "made up", None), world.at(0), world.now)
-    assert world.books.accounts.of(ALICE, world.now) == ("new", world.now + TERM, "not-generated", "")
+    world.group_service.verdicts.decide(lease.id, [], Verdict("not-generated", "made up", None), world.at(0), world.now)
+    assert world.group_service.accounts.of(ALICE, world.now) == ("new", world.now + TERM, "not-generated", "")
 
 
 def test_what_comes_to_light_during_a_suspension_makes_it_no_longer(world: World) -> None:
@@ -200,8 +202,8 @@ def test_what_comes_to_light_during_a_suspension_makes_it_no_longer(world: World
         world.submit(group(lease))
     for lease in leases:
         verdict = Verdict("not-generated", "made up", None)
-        world.books.ends.decide(lease.id, [], verdict, world.at(0), world.now)
-    assert len(world.books.accounts.entries(ALICE)) == 1
+        world.group_service.verdicts.decide(lease.id, [], verdict, world.at(0), world.now)
+    assert len(world.group_service.accounts.entries(ALICE)) == 1
 
 
 LUCK = ("late", "unknown-lease", "not-scorable", "task-score", "ok", "no-prompt", "busy", "too-many-leases")
@@ -214,14 +216,14 @@ def test_bad_luck_and_the_operators_faults_are_no_strikes(world: World) -> None:
     world.now = late[0].expires + 1
     for lease in late:
         assert world.refused(group(lease), BOB).code == "late"
-    assert world.books.strikes.of(BOB) == 0
+    assert world.group_service.strikes.of(BOB) == 0
     for _ in range(4):
         lease = world.lease()
         world.submit(group(lease))
-        (waiting,) = world.books.undecided()
+        (waiting,) = world.group_service.undecided()
         scores = [SampleScore(logprobs=[float("nan")] * 4, margins=[0.0] * 4)] * 2
         assert world.decide(waiting, scores).code == "not-scorable"
-    assert world.books.strikes.of(ALICE) == 0
+    assert world.group_service.strikes.of(ALICE) == 0
 
 
 def test_a_lease_that_is_another_keys_strikes_the_one_who_asks_and_not_its_owner(world: World) -> None:

@@ -76,13 +76,13 @@ def test_another_process_reads_what_was_just_committed_and_holds_up_no_writer(tm
             world.submit(submission(lease))
             world.decide_all()
             print(lease.id.hex(), file=reader.stdin, flush=True)
-            world.books.tick(world.now)
+            world.group_service.tick(world.now)
             assert reader.stdout.readline().split() == [lease.id.hex()]
-            world.books.draw()
+            world.group_service.draw()
         reader.stdin.close()
         assert reader.wait(timeout=30) == 0
     # Nothing is left that keeps the log from being taken into the file.
-    assert world.books.database.one("PRAGMA wal_checkpoint(TRUNCATE)")[0] == 0
+    assert world.group_service.database.one("PRAGMA wal_checkpoint(TRUNCATE)")[0] == 0
     world.close()
 
 

@@ -26,7 +26,7 @@ def test_the_age_of_a_group_is_the_same_in_the_buffer_the_metrics_and_the_histor
     async def main() -> None:
         async with coordinating(run) as coordinator:
             await until(lambda: coordinator.view_builder.build().phase == "finished", 300)
-            steps, histogram = coordinator.view_builder.build().steps, coordinator.books.buffer.histogram
+            steps, histogram = coordinator.view_builder.build().steps, coordinator.group_service.buffer.histogram
         assert len(steps) == 4
         assert steps[0].staleness == 0.0, "the first batch is of the base, from which the first step starts"
         assert [point.metrics["staleness_mean"] for point in steps] == [point.staleness for point in steps]
@@ -90,7 +90,7 @@ def test_a_learner_behind_what_is_published_goes_on_in_a_new_era(
                 await until_step(coordinator, int(str(told["old"])) + 4)
                 state = coordinator.view_builder.build()
                 told["state"] = (state.era, state.version - int(str(told["old"])))
-                database = coordinator.books.database
+                database = coordinator.group_service.database
                 told["eras"] = database.all("SELECT DISTINCT era FROM versions ORDER BY era")
                 told["refused"] = state.refused
         except BaseExceptionGroup as errors:
@@ -131,7 +131,7 @@ async def test_a_real_learner_killed_again_and_again_as_it_begins_a_new_era_goes
                     os.kill(child.pid, signal.SIGKILL)
                 await until(lambda: child.pid is None, 60)
             await until_step(coordinator, last.version + 4)
-            versions = coordinator.books.database.all("SELECT era, version FROM versions ORDER BY era, version")
+            versions = coordinator.group_service.database.all("SELECT era, version FROM versions ORDER BY era, version")
             published = [(one.era, one.version) for one in coordinator.publisher.versions]
         assert published == sorted(set(published)), "no version twice"
         assert [version for _, version in published] == [*range(published[-1][1] + 1)], "and none left out"

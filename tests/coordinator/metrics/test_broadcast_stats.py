@@ -218,27 +218,27 @@ def test_a_liar_changes_the_figures_of_no_other_node() -> None:
 
 
 def test_the_capacity_model_takes_the_way_of_a_version_from_acknowledgements(world: World) -> None:
-    books = world.books
+    group_service = world.group_service
     for node in (ALICE, BOB):
-        books.registry.register(node, HELLO, None, world.now - 1000)
+        group_service.registry.register(node, HELLO, None, world.now - 1000)
     lease = world.lease(ALICE)
     world.now += 500
     world.submit(group(lease))
     world.decide_all()
     alone = world.capacity(1.0).turnaround_seconds
-    books.broadcasts.announced(1, 9, world.now)
-    books.acknowledge(BOB, acknowledgement(9), world.now + 60_000)  # no work of BOB was ever accepted
+    group_service.broadcasts.announced(1, 9, world.now)
+    group_service.acknowledge(BOB, acknowledgement(9), world.now + 60_000)  # no work of BOB was ever accepted
     assert world.capacity(1.0).turnaround_seconds == alone
-    books.acknowledge(ALICE, acknowledgement(9), world.now + 2_500)
+    group_service.acknowledge(ALICE, acknowledgement(9), world.now + 2_500)
     assert alone is not None
     assert world.capacity(1.0).turnaround_seconds == pytest.approx(alone + 2.5)
-    assert [take.node for take in books.broadcasts.view("s").takes] == [peer_id(ALICE), peer_id(BOB)]
+    assert [take.node for take in group_service.broadcasts.view("s").takes] == [peer_id(ALICE), peer_id(BOB)]
 
 
 def test_an_acknowledgement_is_a_sign_of_life(world: World) -> None:
-    world.books.registry.register(ALICE, HELLO, None, T0)
-    world.books.acknowledge(ALICE, acknowledgement(), T0 + 5000)
-    world.books.registry.save(T0 + SAVE)
+    world.group_service.registry.register(ALICE, HELLO, None, T0)
+    world.group_service.acknowledge(ALICE, acknowledgement(), T0 + 5000)
+    world.group_service.registry.save(T0 + SAVE)
     assert world.rows()[0].last_seen == T0 + 5000
 
 

@@ -97,7 +97,7 @@ def test_advice(staleness: int, period: int, step: float | None, back: float | N
 
 
 def test_a_run_measures_itself(world: World) -> None:
-    world.books.registry.register(ALICE, HELLO, None, world.now)
+    world.group_service.registry.register(ALICE, HELLO, None, world.now)
     assert world.capacity(None).supply == 0.0
     for _ in range(2):
         lease = world.lease()

@@ -1,4 +1,4 @@
-"""Any order of leases, groups good and bad, time, learner's steps and restarts keeps the books' promises."""
+"""The group service keeps its promises in any order of leases, good and bad groups, time, learner's steps, restarts."""
 
 import tempfile
 from pathlib import Path
@@ -23,7 +23,7 @@ FINAL = ("decided", "expired")
 BAD = ("none", "incomplete", "version-lie", "seeded-choice")
 
 
-class BooksMachine(RuleBasedStateMachine):
+class GroupServiceMachine(RuleBasedStateMachine):
     """`checkpoint`: the draws and the step that the learner has made durable; `drawn`: what it has drawn since."""
 
     leases = Bundle("leases")
@@ -37,6 +37,8 @@ class BooksMachine(RuleBasedStateMachine):
         self.final: dict[bytes, str] = {}
         self.answers: dict[bytes, SubmitResponse] = {}
         self.bad: dict[bytes, str] = {}
+        self.attempts: dict[int, dict[bytes, tuple[int, bool]]] = {}
+        """By position and lease, forgotten leases included: the attempt, and whether its group was accepted."""
 
     def teardown(self) -> None:
         self.world.close()
@@ -45,10 +47,10 @@ class BooksMachine(RuleBasedStateMachine):
     @rule(target=leases, node=st.sampled_from([ALICE, BOB]), behind=st.integers(0, 3), origin=st.sampled_from("ab"))
     def lease(self, node: bytes, behind: int, origin: str) -> Lease | None:
         world, version = self.world, max(0, self.step - behind)
-        answer = world.books.lease(node, world.ask(version, era=self.era), world.now, Origin(origin, origin))
+        answer = world.group_service.lease(node, world.ask(version, era=self.era), world.now, Origin(origin, origin))
         if isinstance(answer, Refusal):
             return None
-        document = world.books.database.value("SELECT document FROM leases WHERE sealed = ?", (answer,))
+        document = world.group_service.database.value("SELECT document FROM leases WHERE sealed = ?", (answer,))
         lease = msgspec.msgpack.decode(document, type=Lease)
         assert self.step - lease.version <= world.spec.staleness
         return lease
@@ -62,10 +64,10 @@ class BooksMachine(RuleBasedStateMachine):
             rollouts = msgspec.structs.replace(rollouts, rollouts=rollouts.rollouts[:1])
         elif bad == "version-lie":
             rollouts = msgspec.structs.replace(rollouts, version=rollouts.version + 1)
-        answer = self.world.books.submissions.submit(lease.node, encode(rollouts), self.world.now)
+        answer = self.world.group_service.submissions.submit(lease.node, encode(rollouts), self.world.now)
         if isinstance(answer, Refusal):
-            assert answer.code == "other-bytes"
-            assert lease.id in self.answers
+            assert answer.code == ("other-bytes" if lease.id in self.answers else "unknown-lease")
+            assert answer.code == "other-bytes" or self.is_forgotten(lease.id)
             return
         before = self.answers.get(lease.id)
         if before is None:
@@ -75,9 +77,12 @@ class BooksMachine(RuleBasedStateMachine):
             assert before.receipt in (None, answer.receipt)
         self.answers[lease.id] = answer
 
+    def is_forgotten(self, lease: bytes) -> bool:
+        return self.world.group_service.database.value("SELECT 1 FROM leases WHERE id = ?", (lease,)) is None
+
     @rule(most=st.integers(1, 4))
     def decide(self, most: int) -> None:
-        for waiting in self.world.books.undecided(most):
+        for waiting in self.world.group_service.undecided(most):
             scores = honest_scores(waiting.submission)
             if self.bad[waiting.lease.id] == "seeded-choice":
                 scores[0].margins[0] = 1.0
@@ -86,15 +91,15 @@ class BooksMachine(RuleBasedStateMachine):
 
     @rule()
     def draw(self) -> None:
-        batch = self.world.books.draw()
+        batch = self.world.group_service.draw()
         if batch is None:
             return
         ids = [g.id for g in batch]
-        assert len(set(ids)) == self.world.books.terms.batch_groups
+        assert len(set(ids)) == self.world.group_service.terms.batch_groups
         assert not set(ids) & set(self.drawn)
         for one in batch:
             assert self.step - one.version <= self.world.spec.staleness
-            row = self.world.books.database.one("SELECT era, state FROM leases WHERE id = ?", (one.id,))
+            row = self.world.group_service.database.one("SELECT era, state FROM leases WHERE id = ?", (one.id,))
             assert row == (self.era, "decided")
         self.drawn += ids
 
@@ -113,75 +118,85 @@ class BooksMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.integers(1, 8_000))
     def time_passes(self, milliseconds: int) -> None:
         self.world.now += milliseconds
-        self.world.books.tick(self.world.now)
+        self.world.group_service.tick(self.world.now)
 
     @rule(away=st.integers(0, 100_000))
     def restart(self, away: int) -> None:
         self.drawn = list(self.checkpoint[1])
-        self.world.books.tick(self.world.now)
-        books = self.world.books
-        before = (books.ledger.tip(), books.ledger.balances(), books.database.all("SELECT id, state FROM leases"))
+        self.world.group_service.tick(self.world.now)
+        group_service = self.world.group_service
+        before = (
+            group_service.ledger.tip(),
+            group_service.ledger.balances(),
+            group_service.database.all("SELECT id, state FROM leases"),
+        )
         self.world.reopen(away=away, drawn=self.drawn)
-        books = self.world.books
+        group_service = self.world.group_service
         assert before == (
-            books.ledger.tip(),
-            books.ledger.balances(),
-            books.database.all("SELECT id, state FROM leases"),
+            group_service.ledger.tip(),
+            group_service.ledger.balances(),
+            group_service.database.all("SELECT id, state FROM leases"),
         )
 
     @rule(lease=consumes(leases))
     def the_node_confirms(self, lease: Lease | None) -> None:
         if lease is not None:
-            with self.world.books.database.transaction():
-                self.world.books.ends.confirm(lease.node, [lease.id])
+            with self.world.group_service.database.transaction():
+                self.world.group_service.verdicts.confirm(lease.node, [lease.id])
 
     @rule()
     def what_is_over_is_forgotten(self) -> None:
-        books, now = self.world.books, self.world.now
-        while books.tokens.forget(self.checkpoint[1], self.step, self.era, books.terms.staleness, now):
+        group_service, now = self.world.group_service, self.world.now
+        while group_service.tokens.forget(self.checkpoint[1], self.step, self.era, group_service.terms.staleness, now):
             pass
 
     @invariant()
     def postings_add_up(self) -> None:
-        balances = self.world.books.ledger.balances()
+        balances = self.world.group_service.ledger.balances()
         assert sum(balances.values()) == 0
         assert all(amount >= 0 for account, amount in balances.items() if account != FUND)
-        self.world.books.ledger.verify()
+        self.world.group_service.ledger.verify()
 
     @invariant()
     def standing_is_what_the_ledger_says(self) -> None:
-        books, now = self.world.books, self.world.now
-        told = standing(books.ledger.entries(), now)
-        assert {node: books.accounts.of(public_key(node), now) for node in told} == told
+        group_service, now = self.world.group_service, self.world.now
+        told = standing(group_service.ledger.entries(), now)
+        assert {node: group_service.accounts.of(public_key(node), now) for node in told} == told
 
     @invariant()
     def sums_are_what_their_rows_add_up_to(self) -> None:
-        check_sums(self.world.books.database)
+        check_sums(self.world.group_service.database)
 
     @invariant()
     def a_position_goes_out_four_times_at_most_and_never_after_it_was_accepted(self) -> None:
-        for position, leases, accepted, last in self.world.books.database.all(
-            "SELECT l.position, count(*), sum(v.verdict = 'accepted'), max(l.attempt) FROM leases l"
-            " LEFT JOIN verdicts v ON v.lease = l.id GROUP BY l.position"
+        for lease, position, attempt, accepted in self.world.group_service.database.all(
+            "SELECT l.id, l.position, l.attempt, coalesce(v.verdict = 'accepted', 0) FROM leases l"
+            " LEFT JOIN verdicts v ON v.lease = l.id"
         ):
-            assert leases == last + 1 <= 4, position
-            assert (accepted or 0) <= 1, position
+            self.attempts.setdefault(position, {})[lease] = attempt, bool(accepted)
+        for position, leases in self.attempts.items():
+            attempts = sorted(attempt for attempt, _ in leases.values())
+            assert attempts == list(range(len(leases))), position
+            assert len(leases) <= 4, position
+            assert all(attempt == attempts[-1] for attempt, accepted in leases.values() if accepted), position
 
     @invariant()
     def every_lease_ends_at_most_once_and_is_paid_at_most_once(self) -> None:
-        database = self.world.books.database
+        database = self.world.group_service.database
         states = dict(database.all("SELECT id, state FROM leases"))
         for lease, state in self.final.items():
             assert states.get(lease, state) == state
         self.final |= {lease: state for lease, state in states.items() if state in FINAL}
-        entries = self.world.books.ledger.entries()
+        entries = self.world.group_service.ledger.entries()
         own = [one.facts for one in entries if one.kind.startswith("lease.")]
         together = [document for (document,) in database.all("SELECT document FROM ends")]
         ends = [msgspec.msgpack.decode(end, type=LeaseOutcome) for end in own + together]
         assert sorted(end.lease for end in ends) == sorted(self.final)
-        paid = sum(a for name, a in self.world.books.ledger.balances().items() if name.startswith("node:"))
+        paid = sum(a for name, a in self.world.group_service.ledger.balances().items() if name.startswith("node:"))
         assert paid == sum(end.weight for end in ends)
 
 
-BooksMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
-test_books_keep_their_promises = BooksMachine.TestCase
+GroupServiceMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
+)
+test_the_group_service_keeps_its_promises = GroupServiceMachine.TestCase

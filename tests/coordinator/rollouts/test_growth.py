@@ -29,7 +29,7 @@ def name(kind: str, number: int, size: int = 16) -> bytes:
 
 def write_history(world: World, groups: int) -> None:
     """Groups that came, were judged, drawn and confirmed long ago; each tenth receipt was not confirmed."""
-    database = world.books.database
+    database = world.group_service.database
     document = encode(world.lease(name("node", 0, 32)))
     with database.transaction():
         for number in range(groups):
@@ -67,7 +67,7 @@ def write_history(world: World, groups: int) -> None:
             if code == "ok":
                 database.do("INSERT INTO buffer VALUES (?, 1, ?, ?, 1, NULL)", (lease, version, sent))
     for number in range(NODES):
-        world.books.registry.register(name("node", number, 32), HELLO, None, T0 + groups * 100)
+        world.group_service.registry.register(name("node", number, 32), HELLO, None, T0 + groups * 100)
     world.now = T0 + groups * 100
     world.learner_at(groups // PER_VERSION)
     while forgotten_tokens(world):
@@ -84,7 +84,7 @@ def instructions(world: World, action: Callable[[World], object]) -> int:
         counted += 1
         return 0
 
-    connection = world.books.database._connection
+    connection = world.group_service.database._connection
     connection.set_progress_handler(count, 10)
     action(world)
     connection.set_progress_handler(None, 0)
@@ -92,8 +92,8 @@ def instructions(world: World, action: Callable[[World], object]) -> int:
 
 
 def step_of(world: World) -> int:
-    assert world.books.progress is not None
-    return world.books.progress.step
+    assert world.group_service.progress is not None
+    return world.group_service.progress.step
 
 
 def ask(world: World) -> object:
@@ -106,39 +106,39 @@ def refused_ask(world: World) -> object:
 
 def judged_group(world: World) -> object:
     lease = world.accepted(ALICE, step_of(world))
-    return world.books.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
+    return world.group_service.submissions.verdicts(ALICE, VerdictsRequest(leases=[lease.id], confirmed=[lease.id]))
 
 
 def late_group(world: World) -> object:
     lease = world.lease(ALICE, step_of(world))
     world.now += 3_600_000
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     return world.refused(group(lease))
 
 
 def tick(world: World) -> object:
-    return world.books.tick(world.now), world.books.oldest()
+    return world.group_service.tick(world.now), world.group_service.oldest_needed()
 
 
 def forgotten_tokens(world: World) -> object:
-    return world.books.forget([], step_of(world), 1, world.now + WINDOW)
+    return world.group_service.forget([], step_of(world), 1, world.now + WINDOW)
 
 
 def hello(world: World) -> object:
-    world.books.registry.register(ALICE, HELLO, None, world.now)
-    return world.books.registry.admitted(ALICE), world.books.registry.records(world.now)
+    world.group_service.registry.register(ALICE, HELLO, None, world.now)
+    return world.group_service.registry.admitted(ALICE), world.group_service.registry.records(world.now)
 
 
 def picture(world: World) -> object:
-    database = world.books.database
+    database = world.group_service.database
     return (
-        run_metrics.counts(world.books.database, world.now),
+        run_metrics.counts(world.group_service.database, world.now),
         node_rows.page(database, None, 100, [], {}),
         node_rows.known(database, []),
         run_metrics.work(database),
         run_metrics.turnaround(database),
         run_metrics.supply(database, world.now),
-        world.books.buffered(),
+        world.group_service.buffered(),
     )
 
 
@@ -178,9 +178,9 @@ def test_many_keys_cost_no_more(tmp_path: Path, action: Callable[[World], object
     for folder, keys in (("few", 300), ("many", 3_000)):
         (tmp_path / folder).mkdir()
         world = World(tmp_path / folder, batch_groups=100)
-        with world.books.database.transaction():
+        with world.group_service.database.transaction():
             for number in range(keys):
-                world.books.registry.register(name("key", number, 32), HELLO, None, T0 + number)
+                world.group_service.registry.register(name("key", number, 32), HELLO, None, T0 + number)
         counted.append(instructions(world, action))
         world.close()
     few, many = counted
@@ -193,20 +193,24 @@ def test_an_ask_costs_no_more_beside_a_crowd_that_waits_and_many_positions_that_
 
     def refused(world: World) -> object:
         origin = Origin("one more", "198.51.100.0/24")
-        return world.books.lease(name("late", 0, 32), world.ask(), world.now, origin)
+        return world.group_service.lease(name("late", 0, 32), world.ask(), world.now, origin)
 
     for number in range(300):
-        world.books.lease(name("first", number, 32), world.ask(), world.now, Origin(f"first {number}", f"{number}"))
+        world.group_service.lease(
+            name("first", number, 32), world.ask(), world.now, Origin(f"first {number}", f"{number}")
+        )
     alone = instructions(world, refused)
     for number in range(2_000):
-        world.books.lease(name("node", number, 32), world.ask(), world.now, Origin(f"crowd {number}", f"{number % 50}"))
+        world.group_service.lease(
+            name("node", number, 32), world.ask(), world.now, Origin(f"crowd {number}", f"{number % 50}")
+        )
     beside = instructions(world, refused)
     world.now += 3_600_000
-    while world.books.tick(world.now):
+    while world.group_service.tick(world.now):
         pass
-    world.books.database.do("DELETE FROM budgets")
+    world.group_service.database.do("DELETE FROM budgets")
     few = instructions(world, ask)
-    world.books.database.do(
+    world.group_service.database.do(
         "INSERT INTO again SELECT position + 10000 * k, 1, 'expired', 0 FROM again, (WITH t(k) AS"
         " (SELECT 1 UNION ALL SELECT k + 1 FROM t WHERE k < 30) SELECT k FROM t)"
     )

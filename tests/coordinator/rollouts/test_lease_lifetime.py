@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause
-from coordinator.rollouts.lease_lifetime import REMEMBERED, Bounds, Fleet, Life, lease_duration, too_slow
-from coordinator.rollouts.node_rates import KEPT, Rates
-from coordinator.rollouts.round_robin import Rounds
+from coordinator.rollouts.expiry_budgets import FREE, LONGEST, PAUSE, pause_after
+from coordinator.rollouts.lease_lifetime import (
+    REMEMBERED,
+    FleetTurnarounds,
+    LeaseLifetime,
+    LifetimeBounds,
+    lease_duration,
+    too_slow,
+)
+from coordinator.rollouts.node_rates import KEPT, NodeRates
+from coordinator.rollouts.round_robin import RoundRobin
 
-BOUNDS = Bounds(first=300_000, least=20_000, most=900_000)
+BOUNDS = LifetimeBounds(first=300_000, least=20_000, most=900_000)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ BOUNDS = Bounds(first=300_000, least=20_000, most=900_000)
     }.values(),
 )
 def test_a_lease_lasts(turnarounds: list[int], fleet: int | None, lasts: int, slow: bool) -> None:
-    assert lease_duration(turnarounds, fleet, BOUNDS) == Life(lasts, slow)
+    assert lease_duration(turnarounds, fleet, BOUNDS) == LeaseLifetime(lasts, slow)
 
 
 @given(st.lists(st.integers(1, 800_000), min_size=1, max_size=20), st.none() | st.integers(1, 900_000))
@@ -51,7 +58,7 @@ def test_only_what_is_always_too_late_is_too_slow() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.booleans()), max_size=60))
 def test_the_fleets_p90_is_one_over_one_value_of_each_proven_node(notes: list[tuple[int, int, bool]]) -> None:
-    fleet, plain = Fleet(), dict[int, int]()
+    fleet, plain = FleetTurnarounds(), dict[int, int]()
     for number, p90, stays in notes:
         if stays:
             fleet.note(bytes([number]), p90, 0)
@@ -66,7 +73,7 @@ def test_the_fleets_p90_is_one_over_one_value_of_each_proven_node(notes: list[tu
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.001, 1)), min_size=1, max_size=60))
 def test_parts_by_rate_add_up_to_one(notes: list[tuple[int, float]]) -> None:
-    rates = Rates()
+    rates = NodeRates()
     for number, rate in notes:
         rates.note(bytes([number]), rate, 0)
     assert sum(rates.part(bytes([number])) for number in {number for number, _ in notes}) == pytest.approx(1)
@@ -75,7 +82,7 @@ def test_parts_by_rate_add_up_to_one(notes: list[tuple[int, float]]) -> None:
 
 
 def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
-    rounds, served = Rounds(), list[str]()
+    rounds, served = RoundRobin(), list[str]()
     waiting = [("many", f"m{number}") for number in range(9)] + [("few", "f0"), ("few", "f1")]
     for path in waiting:
         rounds.wait(path, until=10, now=0)
@@ -89,7 +96,7 @@ def test_turns_go_round_by_the_first_name_then_by_the_second() -> None:
 
 
 def test_nobody_waits_for_one_that_does_not_come_back() -> None:
-    rounds = Rounds()
+    rounds = RoundRobin()
     rounds.wait(("gone", "a"), until=10, now=0)
     assert not rounds.is_next(("here", "b"), 1, 10)
     assert rounds.is_next(("here", "b"), 2, 10)
@@ -99,7 +106,7 @@ def test_nobody_waits_for_one_that_does_not_come_back() -> None:
 
 def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -> None:
     """Also where nobody gets a turn: a learner that stands still, while keys are made for ever."""
-    rounds = Rounds()
+    rounds = RoundRobin()
     for number in range(5_000):
         rounds.wait(("party", "connection", number), until=number + 100, now=number)
     (party,) = rounds._below.values()
@@ -108,6 +115,6 @@ def test_those_that_never_come_back_are_forgotten_while_others_begin_to_wait() -
 
 
 def test_what_expires_beyond_the_budget_costs_ever_more() -> None:
-    assert [pause(FREE + more, 0) for more in range(4)] == [0, PAUSE, 2 * PAUSE, 4 * PAUSE]
-    assert pause(FREE + 5, 100) == 0
-    assert pause(1_000, 0) == LONGEST
+    assert [pause_after(FREE + more, 0) for more in range(4)] == [0, PAUSE, 2 * PAUSE, 4 * PAUSE]
+    assert pause_after(FREE + 5, 100) == 0
+    assert pause_after(1_000, 0) == LONGEST

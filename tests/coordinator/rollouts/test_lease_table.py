@@ -34,7 +34,7 @@ def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path)
     for _ in range(200):
         world.lease(version=0)
     world.now += 3_600_000
-    ended = [world.books.tick(world.now) for _ in range(5)]
+    ended = [world.group_service.tick(world.now) for _ in range(5)]
     world.close()
     assert sum(ended) == 200
     assert max(ended) <= 64
@@ -42,10 +42,10 @@ def test_leases_of_a_crowd_that_left_at_once_end_a_few_at_a_time(tmp_path: Path)
 
 def test_the_same_ask_gets_the_same_lease_again_even_after_a_restart(world: World) -> None:
     ask = world.ask()
-    first = world.books.lease(ALICE, ask, world.now)
+    first = world.group_service.lease(ALICE, ask, world.now)
     world.reopen(away=5)
-    assert world.books.lease(ALICE, ask, world.now) == first
-    assert world.books.lease(BOB, ask, world.now) != first
+    assert world.group_service.lease(ALICE, ask, world.now) == first
+    assert world.group_service.lease(BOB, ask, world.now) != first
 
 
 def test_prompts_do_not_repeat_before_they_are_exhausted(tmp_path: Path) -> None:
@@ -124,13 +124,18 @@ REFUSED: dict[str, tuple[Callable[[World], None], dict[str, object], str, str]] 
     ),
     "a run that is finished": (lambda w: stand(w, finished=True), {}, "finished", "finished"),
     "a run that is paused": (lambda w: stand(w, paused=True), {}, "paused", "paused"),
-    "a learner that has not started": (lambda w: setattr(w.books, "progress", None), {}, "not-ready", "no version"),
+    "a learner that has not started": (
+        lambda w: setattr(w.group_service, "progress", None),
+        {},
+        "not-ready",
+        "no version",
+    ),
 }
 
 
 def stand(world: World, **changes: bool) -> None:
-    assert world.books.progress is not None
-    world.books.progress = msgspec.structs.replace(world.books.progress, **changes)
+    assert world.group_service.progress is not None
+    world.group_service.progress = msgspec.structs.replace(world.group_service.progress, **changes)
 
 
 @pytest.mark.parametrize(("prepare", "asked", "code", "said"), REFUSED.values(), ids=REFUSED.keys())
@@ -163,7 +168,7 @@ def test_leases_stop_when_no_more_groups_can_be_used_and_go_on_when_the_learner_
     assert world.refusal().code == "no-room"
     world.decide_all()
     assert world.refusal().code == "no-room"
-    assert world.books.draw() is not None
+    assert world.group_service.draw() is not None
     world.learner_at(1)
     assert world.refusal(0).code == "newer-version"
     assert "hold version 1" in world.refusal(0).sentence
@@ -179,16 +184,16 @@ def test_shed_groups_make_room_again_for_ever(world: World) -> None:
             world.submit(group(world.lease(node, step)), node)
         assert world.refusal(step).code in ("no-room", "undecided")
         world.decide_all()
-    assert world.books.draw() is not None
+    assert world.group_service.draw() is not None
 
 
 def test_an_expired_lease_makes_room(world: World) -> None:
     leases = [world.lease() for _ in range(6)]
     world.now = leases[-1].expires
-    assert world.books.tick(world.now) == 0
+    assert world.group_service.tick(world.now) == 0
     assert world.refusal().code == "no-room"
     world.now += 1
-    assert world.books.tick(world.now) == 6
+    assert world.group_service.tick(world.now) == 6
     world.lease(BOB)
 
 
@@ -213,7 +218,7 @@ def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(t
         world.submit(group(world.lease()))
     assert world.refusal().code == "no-room"
     world.decide_all()
-    assert world.books.draw() is not None
+    assert world.group_service.draw() is not None
     world.learner_at(1)
     assert world.refusal(0).code == "stale-version"
     world.lease(version=1)
@@ -223,51 +228,51 @@ def test_sequential_mode_has_room_for_one_batch_under_the_newest_version_alone(t
 def test_the_coordinators_absence_costs_no_node(world: World) -> None:
     lease = world.lease()
     world.now += 1_000
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.reopen(away=10_000_000)
     assert world.now > lease.expires
     answer = world.submit(group(lease))
     assert answer.received is not None
     (receipt,) = world.decide_all()
     assert receipt.verdict == "accepted"
-    assert run_metrics.turnaround(world.books.database) == 1_010, "an absence is no turnaround"
+    assert run_metrics.turnaround(world.group_service.database) == 1_010, "an absence is no turnaround"
 
 
 def test_a_lease_from_ahead_begins_anew_where_the_clock_is_set_back(world: World) -> None:
     """Else a node that is gone would keep its place for as long as the clock was ahead."""
     day = 86_400_000
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.now += day
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     ahead = world.lease(BOB)
     world.reopen(away=-day)
-    record = world.books.leases.find(ahead.id)
+    record = world.group_service.leases.find(ahead.id)
     assert record is not None
     assert record.expires - world.now == ahead.expires - ahead.sent
     world.now = record.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert world.lease(BOB), "its place is free again"
 
 
 def test_absence_is_given_back_once_and_only_to_open_leases(world: World) -> None:
     expired, still = world.lease(), world.lease()
-    world.books.tick(world.now)
-    world.books.database.do("UPDATE leases SET expires = ? WHERE id = ?", (world.now - 1, expired.id))
+    world.group_service.tick(world.now)
+    world.group_service.database.do("UPDATE leases SET expires = ? WHERE id = ?", (world.now - 1, expired.id))
     world.reopen(away=1_000)
     world.reopen(away=0)
-    record = world.books.leases.find(still.id)
+    record = world.group_service.leases.find(still.id)
     assert record is not None
     assert record.expires == still.expires + 1_000
-    gone = world.books.leases.find(expired.id)
+    gone = world.group_service.leases.find(expired.id)
     assert gone is not None
     assert gone.state == "expired"
 
 
 def test_a_clock_set_back_takes_no_time_from_a_lease(world: World) -> None:
     lease = world.lease()
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.reopen(away=-3_600_000)
-    record = world.books.leases.find(lease.id)
+    record = world.group_service.leases.find(lease.id)
     assert record is not None
     assert record.expires - world.now == lease.expires - lease.sent
 
@@ -276,20 +281,20 @@ def test_the_scorer_knows_which_versions_it_must_reach(world: World) -> None:
     first = world.lease(version=0)
     world.learner_at(1)
     world.lease(version=1)
-    assert world.books.leases.oldest_in_use() == (1, 0)
+    assert world.group_service.leases.oldest_in_use() == (1, 0)
     world.submit(group(first))
-    assert world.books.leases.oldest_in_use() == (1, 0)
+    assert world.group_service.leases.oldest_in_use() == (1, 0)
     world.decide_all()
-    assert world.books.leases.oldest_in_use() == (1, 1)
+    assert world.group_service.leases.oldest_in_use() == (1, 1)
     world.now += 3_600_000
-    world.books.tick(world.now)
-    assert world.books.leases.oldest_in_use() is None
+    world.group_service.tick(world.now)
+    assert world.group_service.leases.oldest_in_use() is None
 
 
 def test_a_version_is_never_published_with_other_weights(world: World) -> None:
     world.publish(0)
     with pytest.raises(ValueError, match="another root"):
-        world.books.leases.publish(1, 0, bytes(32), world.now)
+        world.group_service.leases.publish(1, 0, bytes(32), world.now)
 
 
 def test_engine_classes_are_compared_part_by_part() -> None:
@@ -300,6 +305,6 @@ def test_engine_classes_are_compared_part_by_part() -> None:
 
 
 def test_a_lease_is_signed_by_the_channel_key(world: World) -> None:
-    answer = world.books.lease(ALICE, world.ask(), world.now)
+    answer = world.group_service.lease(ALICE, world.ask(), world.now)
     assert isinstance(answer, bytes)
     assert opened("lease", answer, Lease).node == ALICE

@@ -7,7 +7,7 @@ import pytest
 from coordinator.metrics import run_metrics
 from protocol.leases import Lease
 from protocol.requests import Refusal
-from tests.coordinator.rollouts.test_share_rules import asked
+from tests.coordinator.rollouts.test_room_shares import asked
 from tests.support.fleet import Fleet, key
 from tests.support.group_world import ALICE, BOB, World, group, honest_scores
 
@@ -50,8 +50,10 @@ def test_keys_that_were_never_used_before_hand_no_prompt_from_one_to_the_next(tm
     run.run(6 * MINUTE)
     settled = [lease for lease in run.leases[before:] if even(lease) and lease.sent < run.world.now - 2 * MINUTE]
     dropped = {lease.index for lease in settled if lease.node.startswith(b"stranger")}
-    accepted = {row[0] for row in run.world.books.database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted'")}
-    skipped = run.world.books.database.all("SELECT * FROM skipped")
+    accepted = {
+        row[0] for row in run.world.group_service.database.all("SELECT lease FROM verdicts WHERE verdict = 'accepted'")
+    }
+    skipped = run.world.group_service.database.all("SELECT * FROM skipped")
     run.world.close()
     assert len(dropped) >= 10
     assert (dropped - {lease.index for lease in run.leases if lease.id in accepted}, skipped) == (set(), [])
@@ -62,7 +64,7 @@ def test_a_dropped_prompt_goes_first_to_another_key_over_another_connection(tmp_
     dropped = asked(world, "alice", ALICE)
     assert isinstance(dropped, Lease)
     world.now = dropped.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     same_key, same_connection = asked(world, "alice again", ALICE), asked(world, "alice", BOB)
     other = asked(world, "other")
     assert isinstance(same_key, Lease)
@@ -79,9 +81,9 @@ def test_after_a_minute_it_goes_to_the_same_key_too(tmp_path: Path) -> None:
     world = World(tmp_path)
     dropped = world.lease(ALICE)
     world.now = dropped.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.reopen(away=59_000)
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert world.lease(ALICE).index != dropped.index
     world.now += 1_001
     assert world.lease(ALICE).index == dropped.index
@@ -93,9 +95,9 @@ def test_a_run_that_stood_for_days_gives_no_new_position_twice(tmp_path: Path) -
     world = World(tmp_path, batch_groups=10)
     dropped = [world.lease(key("node", number)) for number in range(2)]
     world.now += 3 * 86_400_000
-    world.books.tick(world.now)
-    assert world.books.forget([], 0, 1, world.now) == 2
-    assert world.books.database.value("SELECT count(*) FROM leases") == 0
+    world.group_service.tick(world.now)
+    assert world.group_service.forget([], 0, 1, world.now) == 2
+    assert world.group_service.database.value("SELECT count(*) FROM leases") == 0
     again = [world.lease(key("node", number)) for number in range(4)]
     assert len({lease.index for lease in again}) == 4
     assert {lease.index for lease in again[:2]} == {lease.index for lease in dropped}
@@ -106,8 +108,8 @@ def test_a_dropped_prompt_is_not_handed_to_the_next_node_that_drops_prompts(tmp_
     """24 of 30 nodes drop a tenth of the prompts: 0.80 of those were learned while they handed them to each other."""
     world = World(tmp_path, batch_groups=10)
     dropped = {world.lease(ALICE).index, world.lease(BOB).index}
-    world.now += world.books.terms.first_ms + 1
-    world.books.tick(world.now)
+    world.now += world.group_service.terms.first_ms + 1
+    world.group_service.tick(world.now)
     assert world.lease(ALICE).index not in dropped
     assert world.lease(BOB).index not in dropped
     assert {world.lease(key("other", number)).index for number in range(2)} == dropped
@@ -136,7 +138,7 @@ def test_it_is_leased_again_under_the_version_that_the_asking_node_names(tmp_pat
     world = World(tmp_path)
     dropped = world.lease(ALICE)
     world.now = dropped.expires + 1
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     world.learner_at(1)
     again = world.lease(BOB, version=1)
     assert (again.index, again.version) == (dropped.index, 1)
@@ -154,10 +156,10 @@ def test_after_three_more_leases_a_position_is_skipped_with_its_reasons(tmp_path
             world.refused(group(lease, rollouts=[]), lease.node)
         else:
             world.now = lease.expires + 1
-            world.books.tick(world.now)
+            world.group_service.tick(world.now)
     assert len(set(indices)) == 1
     assert world.lease(key("node", 9)).index != indices[0]
-    assert run_metrics.counts(world.books.database, world.now).skipped == {"expired,incomplete": 1}
+    assert run_metrics.counts(world.group_service.database, world.now).skipped == {"expired,incomplete": 1}
     world.close()
 
 
@@ -168,11 +170,11 @@ def test_where_the_end_was_the_operators_fault_a_position_goes_out_once_more(tmp
         lease = world.lease(key("node", number))
         indices.append(lease.index)
         world.submit(group(lease), lease.node)
-        (undecided,) = world.books.undecided()
-        world.books.give_up(undecided, world.now)
+        (undecided,) = world.group_service.undecided()
+        world.group_service.refuse_unscorable(undecided, world.now)
     assert indices[0] == indices[1]
     assert world.lease(key("node", 9)).index != indices[0]
-    assert run_metrics.counts(world.books.database, world.now).skipped == {"not-scorable": 1}
+    assert run_metrics.counts(world.group_service.database, world.now).skipped == {"not-scorable": 1}
     world.close()
 
 
@@ -184,7 +186,7 @@ def test_a_group_that_comes_late_frees_its_position_once(tmp_path: Path) -> None
     again = world.lease(BOB)
     assert again.index == late.index
     world.submit(group(again), BOB)
-    (undecided,) = world.books.undecided()
+    (undecided,) = world.group_service.undecided()
     world.decide(undecided, honest_scores(undecided.submission))
     assert world.lease(key("node")).index != late.index
     world.close()
@@ -205,7 +207,7 @@ def test_what_expires_beyond_the_budget_makes_leases_come_slower_and_says_so(tmp
             world.now += answer.retry_after
             answer = world.lease(ALICE)
         world.now = answer.expires + 1
-        world.books.tick(world.now)
+        world.group_service.tick(world.now)
     assert waits == [0, 0, 0, 0, 15_000, 30_000, 60_000]
     world.now += 3_600_000
     world.lease(ALICE)
@@ -218,10 +220,10 @@ def test_one_lease_in_twenty_may_expire_on_an_honest_machine(tmp_path: Path) -> 
         lease = world.lease(ALICE)
         if number % 20 == 19:
             world.now = lease.expires + 1
-            world.books.tick(world.now)
+            world.group_service.tick(world.now)
         else:
             world.submit(group(lease))
             world.decide_all()
     ended = "SELECT sum(state = 'expired'), sum(state = 'decided') FROM leases"
-    assert world.books.database.one(ended) == (10, 190), "each ask was answered by a lease"
+    assert world.group_service.database.one(ended) == (10, 190), "each ask was answered by a lease"
     world.close()

@@ -20,7 +20,7 @@ def received(world: World, version: int, count: int = 1, texts: list[str] | None
 
 
 def drawn(world: World) -> list[bytes]:
-    batch = world.books.draw()
+    batch = world.group_service.draw()
     return [] if batch is None else [group.id for group in batch]
 
 
@@ -31,7 +31,7 @@ def test_the_oldest_version_goes_first_then_the_order_of_receipt(world: World) -
     world.decide_all()
     assert drawn(world) == older
     assert drawn(world) == newer
-    assert world.books.buffer.histogram == [2, 2, 0]
+    assert world.group_service.buffer.histogram == [2, 2, 0]
 
 
 def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> None:
@@ -39,10 +39,10 @@ def test_a_group_at_the_limit_is_drawn_and_one_beyond_never_is(world: World) -> 
     world.decide_all()
     world.learner_at(3)
     assert drawn(world) == []
-    assert world.books.buffered() == 0
+    assert world.group_service.buffered() == 0
     world.learner_at(2)
     assert drawn(world) == ids
-    assert world.books.buffer.histogram == [0, 0, 2]
+    assert world.group_service.buffer.histogram == [0, 0, 2]
 
 
 def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:
@@ -50,8 +50,8 @@ def test_too_old_when_decided_is_paid_but_not_trainable(world: World) -> None:
     world.learner_at(3)
     (receipt,) = world.decide_all()
     assert (receipt.verdict, receipt.trainable, receipt.weight) == ("accepted", False, 140)
-    assert run_metrics.counts(world.books.database, world.now).too_old == 1
-    assert world.books.database.value("SELECT count(*) FROM buffer") == 0
+    assert run_metrics.counts(world.group_service.database, world.now).too_old == 1
+    assert world.group_service.database.value("SELECT count(*) FROM buffer") == 0
 
 
 def test_another_era_is_never_drawn_but_paid(world: World) -> None:
@@ -59,8 +59,8 @@ def test_another_era_is_never_drawn_but_paid(world: World) -> None:
     world.decide_all()
     late = world.lease()
     world.learner_at(0, era=2)
-    assert world.books.draw() is None
-    assert world.books.buffered() == 0
+    assert world.group_service.draw() is None
+    assert world.group_service.buffered() == 0
     world.submit(group(late))
     (receipt,) = world.decide_all()
     assert isinstance(receipt, Receipt)
@@ -71,7 +71,7 @@ def test_no_group_is_drawn_twice_and_half_a_batch_not_at_all(world: World) -> No
     ids = received(world, 0, 3)
     world.decide_all()
     assert drawn(world) == ids[:2]
-    assert world.books.draw() is None
+    assert world.group_service.draw() is None
     more = received(world, 0)
     world.decide_all()
     assert drawn(world) == [ids[2], *more]
@@ -91,10 +91,10 @@ def test_after_a_crash_the_checkpoint_alone_says_what_was_drawn(world: World) ->
 @pytest.mark.parametrize("refill", [False, True])
 def test_groups_without_variance_are_drawn_unless_they_are_to_be_refilled(tmp_path: Path, refill: bool) -> None:
     world = World(tmp_path)
-    world.books.buffer.refill = refill
+    world.group_service.buffer.refill = refill
     flat = received(world, 0, 1, ["0", "0"])
     varied = received(world, 0, 2, ["0", RIGHT])
     world.decide_all()
-    assert world.books.buffered() == 3 - refill
+    assert world.group_service.buffered() == 3 - refill
     assert drawn(world) == (varied if refill else [*flat, varied[0]])
     world.close()

@@ -114,8 +114,8 @@ def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_on
     answer = desk.send("lease", asked)
     assert answer.refusal is not None, "a lease was given to a node of which nothing is known"
     assert (answer.refusal.code, answer.refusal.retry_after) == ("no-hello", None)
-    desk.world.books.accounts.remark(ALICE, "node.banned", "by mistake", desk.world.now)
-    desk.world.books.accounts.remark(ALICE, "node.unbanned", "it was one", desk.world.now)
+    desk.world.group_service.accounts.remark(ALICE, "node.banned", "by mistake", desk.world.now)
+    desk.world.group_service.accounts.remark(ALICE, "node.unbanned", "it was one", desk.world.now)
     assert refusal(desk.send("lease", asked)).code == "no-hello"
     body(desk.ask("hello", encode(HELLO)), Welcome)
     assert desk.send("lease", asked).body is not None
@@ -124,7 +124,7 @@ def test_a_node_that_never_said_hello_gets_no_lease_and_the_same_request_does_on
 def test_the_same_request_gets_the_same_answer_and_nothing_happens_twice(greeted: Desk) -> None:
     sent = greeted.request("lease", encode(greeted.world.ask()))
     assert greeted.send("lease", sent) == greeted.send("lease", sent)
-    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 1
+    assert run_metrics.counts(greeted.world.group_service.database, greeted.world.now).running == 1
 
 
 def test_another_request_under_a_known_id_is_refused(greeted: Desk) -> None:
@@ -176,7 +176,7 @@ def bent(desk: Desk, how: str) -> tuple[str, bytes]:
 def test_a_wrong_request_changes_nothing(greeted: Desk, how: str, code: str) -> None:
     method, data = bent(greeted, how)
     assert refusal(greeted.send(method, data)).code == code
-    assert run_metrics.counts(greeted.world.books.database, greeted.world.now).running == 0
+    assert run_metrics.counts(greeted.world.group_service.database, greeted.world.now).running == 0
 
 
 def test_a_clock_that_is_minutes_off_does_no_harm_and_hello_puts_it_right(greeted: Desk) -> None:
@@ -203,13 +203,13 @@ def test_a_node_that_cannot_take_part_is_told_why(desk: Desk, changes: dict[str,
 
 
 def test_a_banned_node_hears_why_until_it_is_not_banned_any_more(greeted: Desk) -> None:
-    books, now = greeted.world.books, greeted.world.now
-    books.accounts.remark(ALICE, "node.banned", "it sent poison", now)
+    group_service, now = greeted.world.group_service, greeted.world.now
+    group_service.accounts.remark(ALICE, "node.banned", "it sent poison", now)
     answer = refusal(greeted.ask("lease", encode(greeted.world.ask())))
     assert (answer.code, "it sent poison" in answer.sentence) == ("banned", True)
-    books.accounts.remark(ALICE, "node.unbanned", "its disk was bad", now)
+    group_service.accounts.remark(ALICE, "node.unbanned", "its disk was bad", now)
     assert greeted.ask("lease", encode(greeted.world.ask())).body is not None
-    assert [entry.kind for entry in books.ledger.entries()] == ["node.banned", "node.unbanned"]
+    assert [entry.kind for entry in group_service.ledger.entries()] == ["node.banned", "node.unbanned"]
 
 
 def test_the_memory_of_answers_is_bounded() -> None:
@@ -251,16 +251,16 @@ WRONG_RECORDS = {
 def test_a_hello_is_refused_with_a_record(desk: Desk, what: str) -> None:
     code, record = WRONG_RECORDS[what]
     assert refusal(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record)))).code == code
-    assert desk.world.books.registry.records(T0) == []
+    assert desk.world.group_service.registry.records(T0) == []
 
 
 def test_a_node_whose_clock_is_wrong_is_greeted_and_nobody_is_told_of_it_until_it_knows_the_time(desk: Desk) -> None:
     own, where = RecordIssuer(ALICE_KEY, RUN), [f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id(ALICE)}"]
     for wrong in (T0 + LIFE, T0 - LIFE, T0):
-        assert not desk.world.books.registry.records(T0)
+        assert not desk.world.group_service.registry.records(T0)
         record = own.issue(where, wrong)
         body(desk.ask("hello", encode(msgspec.structs.replace(HELLO, record=record))), Welcome)
-    (known,) = desk.world.books.registry.records(T0)
+    (known,) = desk.world.group_service.registry.records(T0)
     assert (known.peer, known.sealed) == (peer_id(ALICE), record)
 
 
@@ -280,6 +280,6 @@ def test_a_question_for_verdicts_is_answered_beside_any_request_and_a_refusal_to
     confirmed = VerdictsRequest(leases=[], confirmed=[lease.id])
     again = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed)
     assert (again.body is not None, again.verdicts) == (True, VerdictsResponse(receipts=[]))
-    assert desk.world.books.database.value("SELECT confirmed FROM verdicts") == 1
+    assert desk.world.group_service.database.value("SELECT confirmed FROM verdicts") == 1
     bent = desk.ask("lease", encode(desk.world.ask()), verdicts=confirmed, recipient=bytes(32))
     assert (refusal(bent).code, bent.verdicts) == ("wrong-recipient", None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, Retries
+from coordinator.rollouts.retry_times import FARTHEST, GRACE, LEAST, LONGEST, RATE, RetryTimes
 from protocol.requests import Refusal
 from tests.support.group_world import T0, World
 
@@ -30,7 +30,7 @@ def asks_in(world: World, nodes: int, milliseconds: int) -> int:
     while queue[0][0] < end:
         at, who = heapq.heappop(queue)
         world.now = at
-        answer = world.books.lease(who, world.ask(), at)
+        answer = world.group_service.lease(who, world.ask(), at)
         assert isinstance(answer, Refusal)
         assert answer.retry_after is not None
         heapq.heappush(queue, (at + answer.retry_after, who))
@@ -49,9 +49,11 @@ def test_a_crowd_that_waits_asks_at_a_bounded_rate(tmp_path: Path) -> None:
 def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
     """Row A6. On 439044d the time of each refused ask is written, in a commit of its own."""
     world = crowded(tmp_path)
-    connection = world.books.database._connection
+    connection = world.group_service.database._connection
     for number in range(5):
-        world.books.database.do("INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', 0, 0, 0, 0, 0)", (node(number),))
+        world.group_service.database.do(
+            "INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', 0, 0, 0, 0, 0)", (node(number),)
+        )
     asks_in(world, 5, 2_000)  # so that each has been seen
     before = connection.total_changes
     asks_in(world, 5, MINUTE)
@@ -61,19 +63,19 @@ def test_a_refusal_writes_nothing(tmp_path: Path) -> None:
 
 def test_when_a_node_was_seen_last_is_written_now_and_then_and_survives(tmp_path: Path) -> None:
     world = crowded(tmp_path)
-    database = world.books.database
+    database = world.group_service.database
     who = node(1)
     database.do("INSERT INTO nodes VALUES (?, '', '', 'x', '', x'', ?, ?, NULL, 0, 0)", (who, T0, T0))
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     asks_in(world, 2, MINUTE)
     asked = world.now
-    world.books.tick(world.now + MINUTE)
+    world.group_service.tick(world.now + MINUTE)
     assert 0 <= asked - database.value("SELECT last_seen FROM nodes WHERE key = ?", (who,)) <= LONGEST
     world.close()
 
 
 def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -> None:
-    retries = Retries()
+    retries = RetryTimes()
     for second in range(0, 600, 2):
         now = T0 + 1000 * second
         retries.given(node(0), now)
@@ -81,7 +83,7 @@ def test_a_few_nodes_are_told_to_come_back_at_once_where_work_comes_and_goes() -
 
 
 def test_where_nobody_is_given_anything_a_node_asks_ever_more_rarely() -> None:
-    retries, now, waits = Retries(), T0, list[int]()
+    retries, now, waits = RetryTimes(), T0, list[int]()
     while now < T0 + 600_000:
         waits.append(retries.after(node(1), now))
         now += waits[-1]
@@ -91,14 +93,14 @@ def test_where_nobody_is_given_anything_a_node_asks_ever_more_rarely() -> None:
 
 
 def test_a_node_that_a_new_version_woke_counts_once() -> None:
-    retries = Retries()
+    retries = RetryTimes()
     first = [retries.after(node(number), T0) for number in range(100)]
     again = [retries.after(node(number), T0 + 10) for number in range(100)]
     assert max(again) <= max(first) == 1000 * 100 // RATE
 
 
 def test_nodes_that_went_away_are_counted_no_more() -> None:
-    retries = Retries()
+    retries = RetryTimes()
     for number in range(1000):
         retries.after(node(number), T0)
     retries.given(node(0), T0 + 1_000_000)
@@ -107,14 +109,14 @@ def test_nodes_that_went_away_are_counted_no_more() -> None:
 
 @pytest.mark.parametrize("least", [LEAST, 10_000])
 def test_the_kind_of_a_refusal_may_ask_for_more(least: int) -> None:
-    assert Retries().after(node(1), T0, least) == least
+    assert RetryTimes().after(node(1), T0, least) == least
 
 
 @pytest.mark.parametrize("parties", [1, 10**9])
 def test_fresh_keys_that_ask_once_do_not_make_the_line_longer_for_ever(parties: int) -> None:
     """On a924efc an hour of 50 fresh keys a second leaves 162,162 of 180,000 in memory, told to wait for nine hours;
     and so does an honest node, where each of them is a party."""
-    retries, pause = Retries(), 20
+    retries, pause = RetryTimes(), 20
     for number in range(60_000):
         retries.after(node(number), number * pause, LEAST, f"party {number % parties}")
     assert len(retries._due) <= (FARTHEST + GRACE) // pause + 1

@@ -59,8 +59,8 @@ def test_a_long_group_takes_little_memory_on_its_way_to_the_verdict(tmp_path: Pa
     data = long_group(world.lease())
     scores = [SampleScore(logprobs=[-0.5] * TOKENS, margins=[0.0] * TOKENS) for _ in range(ROLLOUTS)]
     tracemalloc.start()
-    world.books.submissions.submit(ALICE, data, world.now)
-    (undecided,) = world.books.undecided(1)
+    world.group_service.submissions.submit(ALICE, data, world.now)
+    (undecided,) = world.group_service.undecided(1)
     receipt = world.decide(undecided, scores)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -76,7 +76,7 @@ def test_a_prompt_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     world = World(tmp_path, spec=LONG, batch_groups=8)
     lease = world.lease()
     data = long_group(lease)
-    world.books.submissions.submit(ALICE, data, world.now)
+    world.group_service.submissions.submit(ALICE, data, world.now)
     assert [receipt.verdict for receipt in world.decide_all()] == ["accepted"]
     assert text.encoded == 1
     world.close()

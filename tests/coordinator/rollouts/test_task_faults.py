@@ -70,7 +70,7 @@ def bend(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
 def one_waits(world: World) -> tuple[Lease, Undecided]:
     lease = world.lease()
     world.submit(group(lease))
-    (waiting,) = world.books.undecided()
+    (waiting,) = world.group_service.undecided()
     return lease, waiting
 
 
@@ -90,12 +90,12 @@ def test_a_reward_that_is_not_finite_is_paid_and_never_enters_the_buffer(
     receipt = world.decide(waiting, honest_scores(waiting.submission))
     assert (receipt.verdict, receipt.code, receipt.trainable, receipt.weight) == ("accepted", "task-score", False, 140)
     assert "no finite reward" in receipt.reason
-    assert world.books.database.value("SELECT count(*) FROM buffer") == 0
-    assert world.books.buffered() == 0
-    stored = world.books.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
+    assert world.group_service.database.value("SELECT count(*) FROM buffer") == 0
+    assert world.group_service.buffered() == 0
+    stored = world.group_service.database.value("SELECT scores FROM submissions WHERE lease = ?", (lease.id,))
     assert all(math.isfinite(reward) for reward, _ in msgspec.msgpack.decode(stored))
-    assert sum(world.books.ledger.balances().values()) == 0
-    counts = run_metrics.counts(world.books.database, world.now)
+    assert sum(world.group_service.ledger.balances().values()) == 0
+    counts = run_metrics.counts(world.group_service.database, world.now)
     assert (counts.accepted, counts.unscored, counts.too_old) == (1, 1, 0)
 
 
@@ -121,7 +121,7 @@ def test_a_restart_between_receipt_and_verdict_changes_nothing(world: World, mon
 def test_a_reward_that_an_older_version_stored_is_not_learned_from_either(world: World) -> None:
     lease, waiting = one_waits(world)
     packed = msgspec.msgpack.encode([Score(NAN, False), Score(0.0, False)])
-    world.books.database.do("UPDATE submissions SET scores = ? WHERE lease = ?", (packed, lease.id))
+    world.group_service.database.do("UPDATE submissions SET scores = ? WHERE lease = ?", (packed, lease.id))
     receipt = world.decide(waiting, honest_scores(waiting.submission))
     assert (receipt.verdict, receipt.code, receipt.trainable) == ("accepted", "task-score", False)
 
@@ -178,7 +178,7 @@ def test_a_scorers_value_that_is_not_a_number_refuses_the_group_and_ends_nothing
     except ValueError as error:
         raise AssertionError("the scorer's value ended the coordinator") from error
     assert (receipt.verdict, receipt.code, receipt.weight) == ("refused", "not-scorable", 0)
-    assert world.books.undecided() == []
+    assert world.group_service.undecided() == []
 
 
 class Gaps:
@@ -205,7 +205,7 @@ class Gaps:
 def test_a_prompt_that_the_task_cannot_give_is_left_out(tmp_path: Path) -> None:
     world = World(tmp_path, task=Gaps(lambda asked: asked < 3))
     world.lease()
-    assert world.books.database.value("SELECT position FROM leases") == 3
+    assert world.group_service.database.value("SELECT position FROM leases") == 3
     world.close()
 
 
@@ -217,7 +217,7 @@ def test_a_task_without_any_prompt_is_waited_for_and_ends_nothing(tmp_path: Path
     assert task.asked == 16, "an ask that is refused for it runs no task code"
     world.now += 60_000
     assert world.lease()
-    assert world.books.database.value("SELECT position FROM leases") == 20
+    assert world.group_service.database.value("SELECT position FROM leases") == 20
     world.close()
 
 

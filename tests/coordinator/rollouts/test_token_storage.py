@@ -52,21 +52,21 @@ def long_and_wrong(lease: Lease, kilobytes: int, filling: bytes = b"x") -> Submi
 
 def kept(world: World, lease: bytes) -> int:
     """Bytes that run.sqlite holds of a lease and its group, without the ledger."""
-    return sum(world.books.database.value(query, (lease,)) or 0 for query in OF_A_LEASE)
+    return sum(world.group_service.database.value(query, (lease,)) or 0 for query in OF_A_LEASE)
 
 
 def a_day_later(world: World, drawn: list[bytes]) -> None:
     """The window of all that was handed in is over, and the coordinator has had time to forget. At 439044d tokens go
     by `drop_payloads`."""
     world.now += DAY + HOUR
-    books, at = world.books, world.books.progress
+    group_service, at = world.group_service, world.group_service.progress
     assert at is not None
-    world.books.tick(world.now)
-    if hasattr(books, "forget"):
-        while books.forget(drawn, at.step, at.era, world.now):
+    world.group_service.tick(world.now)
+    if hasattr(group_service, "forget"):
+        while group_service.forget(drawn, at.step, at.era, world.now):
             pass
     else:
-        books.buffer.drop_payloads(drawn, at.step, at.era, world.now - DAY)
+        group_service.buffer.drop_payloads(drawn, at.step, at.era, world.now - DAY)
 
 
 def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_world: World) -> None:
@@ -75,11 +75,11 @@ def test_after_a_day_a_group_costs_10_kB_whether_its_node_confirms_or_not(long_w
     accepted = world.accepted(ALICE).id
     bad = world.lease(BOB)
     world.refused(long_and_wrong(bad, 600), BOB)
-    assert isinstance(world.books.submissions.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
+    assert isinstance(world.group_service.submissions.submit(BOB, encode(long_and_wrong(bad, 700)), world.now), Refusal)
     assert kept(world, bad.id) > 1_300_000, "within the window a verdict can be run again"
     a_day_later(world, [accepted])
     assert [kept(world, lease) <= MOST_OF_A_GROUP for lease in (accepted, bad.id)] == [True, True]
-    receipts = world.books.submissions.verdicts(BOB, VerdictsRequest(leases=[bad.id])).receipts
+    receipts = world.group_service.submissions.verdicts(BOB, VerdictsRequest(leases=[bad.id])).receipts
     assert receipts[0] is not None, "the receipt stays for its node"
 
 
@@ -90,11 +90,11 @@ def test_of_refused_tokens_64_MB_per_party_stay_and_hashes_beyond(long_world: Wo
         lease = world.lease(BOB)
         world.refused(long_and_wrong(lease, 1024), BOB)
         leases.append(lease.id)
-    nbytes = world.books.database.value("SELECT sum(length(payload)) FROM submissions")
+    nbytes = world.group_service.database.value("SELECT sum(length(payload)) FROM submissions")
     assert MOST_REFUSED - (2 << 20) <= nbytes <= MOST_REFUSED
-    assert world.books.database.value("SELECT count(hash) FROM submissions") == 72
-    same = encode(long_and_wrong(world.books.leases.find(leases[-1]).lease, 1024))  # type: ignore[union-attr]
-    assert world.books.submissions.submit(BOB, same, world.now).receipt is not None, (
+    assert world.group_service.database.value("SELECT count(hash) FROM submissions") == 72
+    same = encode(long_and_wrong(world.group_service.leases.find(leases[-1]).lease, 1024))  # type: ignore[union-attr]
+    assert world.group_service.submissions.submit(BOB, same, world.now).receipt is not None, (
         "the same submission, the same answer"
     )  # type: ignore[union-attr]
 
@@ -106,20 +106,22 @@ def test_other_bytes_under_a_known_lease_count_in_the_same_share(long_world: Wor
         lease = world.lease(BOB)
         world.submit(group(lease), BOB)
         assert isinstance(
-            world.books.submissions.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal
+            world.group_service.submissions.submit(BOB, encode(long_and_wrong(lease, 100 + number)), world.now), Refusal
         )
-    sizes = [size for (size,) in world.books.database.all("SELECT length(payload) FROM evidence ORDER BY rowid")]
+    sizes = [
+        size for (size,) in world.group_service.database.all("SELECT length(payload) FROM evidence ORDER BY rowid")
+    ]
     assert [size > 100 << 10 for size in sizes] == [True, True, False, False]
-    assert world.books.database.value("SELECT count(hash) FROM evidence") == 4
+    assert world.group_service.database.value("SELECT count(hash) FROM evidence") == 4
 
 
 def test_what_the_scorer_refuses_counts_in_the_share_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.rollouts.token_storage.MOST_REFUSED", 0)
     lease = world.lease(BOB)
     world.submit(group(lease), BOB)
-    (undecided,) = world.books.undecided()
-    world.books.give_up(undecided, world.now)
-    assert world.books.database.value("SELECT payload FROM submissions") is None
+    (undecided,) = world.group_service.undecided()
+    world.group_service.refuse_unscorable(undecided, world.now)
+    assert world.group_service.database.value("SELECT payload FROM submissions") is None
 
 
 @pytest.mark.usefixtures("small_share")
@@ -128,10 +130,12 @@ def test_a_share_is_free_again_once_its_tokens_are_forgotten(long_world: World) 
     for _ in range(3):
         lease = world.lease(BOB)
         world.refused(long_and_wrong(lease, 200), BOB)
-        stored.append(world.books.database.value("SELECT payload FROM submissions WHERE lease = ?", (lease.id,)))
+        stored.append(
+            world.group_service.database.value("SELECT payload FROM submissions WHERE lease = ?", (lease.id,))
+        )
         if len(stored) == 2:
             a_day_later(world, [])
-            assert world.books.database.all("SELECT * FROM refused_tokens") == []
+            assert world.group_service.database.all("SELECT * FROM refused_tokens") == []
     assert [payload is not None for payload in stored] == [True, False, True]
 
 
@@ -139,10 +143,10 @@ def test_a_lease_without_a_submission_leaves_nothing_but_its_entry(world: World)
     """Row g. On 439044d ends of leases are never dropped."""
     lease = world.lease(BOB)
     a_day_later(world, [])
-    assert world.books.database.value("SELECT count(*) FROM leases WHERE id = ?", (lease.id,)) == 0
+    assert world.group_service.database.value("SELECT count(*) FROM leases WHERE id = ?", (lease.id,)) == 0
     a_day_later(world, [])
-    assert world.books.ledger.verify().entries > 0
-    late = world.books.submissions.submit(BOB, encode(group(lease)), world.now)
+    assert world.group_service.ledger.verify().entries > 0
+    late = world.group_service.submissions.submit(BOB, encode(group(lease)), world.now)
     assert isinstance(late, Refusal)
     assert late.code == "unknown-lease"
 
@@ -151,35 +155,37 @@ def test_other_bytes_that_come_for_a_forgotten_lease_are_not_kept(long_world: Wo
     world = long_world
     lease = world.accepted(BOB)
     a_day_later(world, [lease.id])
-    assert isinstance(world.books.submissions.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal)
+    assert isinstance(
+        world.group_service.submissions.submit(BOB, encode(long_and_wrong(lease, 100)), world.now), Refusal
+    )
     assert kept(world, lease.id) <= MOST_OF_A_GROUP
 
 
 def test_an_ask_of_the_day_before_is_a_new_ask(world: World) -> None:
     ask = world.ask()
-    before = world.books.lease(ALICE, ask, world.now)
+    before = world.group_service.lease(ALICE, ask, world.now)
     lease = world.lease(BOB)
     a_day_later(world, [])
     assert isinstance(before, bytes)
-    after = world.books.lease(ALICE, ask, world.now)
+    after = world.group_service.lease(ALICE, ask, world.now)
     assert isinstance(after, bytes)
     assert after not in (b"", before)
-    assert world.books.leases.find(lease.id) is None
+    assert world.group_service.leases.find(lease.id) is None
 
 
 def test_tokens_that_may_still_be_drawn_wait_for_the_learner(world: World) -> None:
     waiting = world.accepted(ALICE).id
     a_day_later(world, [])
-    assert world.books.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is not None
+    assert world.group_service.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is not None
     world.accepted(BOB)
-    assert next(one.id for one in world.books.draw() or []) == waiting
+    assert next(one.id for one in world.group_service.draw() or []) == waiting
     a_day_later(world, [waiting])
-    assert world.books.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is None
+    assert world.group_service.database.value("SELECT payload FROM submissions WHERE lease = ?", (waiting,)) is None
 
 
 def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None:
     """Row g. On 439044d each free key that ever said hello stays in the table of nodes."""
-    registry = world.books.registry
+    registry = world.group_service.registry
     free = [bytes([number]) * 32 for number in range(100, 150)]
     for node in (ALICE, BOB, *free):
         registry.register(node, HELLO, None, T0)
@@ -187,8 +193,8 @@ def test_a_key_without_groups_does_not_keep_a_row_for_ever(world: World) -> None
     world.lease(BOB)
     for _ in range(9):
         a_day_later(world, [])
-    assert [key for (key,) in world.books.database.all("SELECT key FROM nodes")] == [ALICE]
-    assert world.books.ledger.verify().entries > 0
+    assert [key for (key,) in world.group_service.database.all("SELECT key FROM nodes")] == [ALICE]
+    assert world.group_service.ledger.verify().entries > 0
 
 
 def bad_group(world: World, node: bytes) -> None:
@@ -199,12 +205,12 @@ def test_strikes_of_free_keys_are_forgotten_after_a_month(world: World) -> None:
     for number in range(40):
         bad_group(world, bytes([number]) * 32)
     count = "SELECT count(*) FROM strikes"
-    assert world.books.database.value(count) == 40
+    assert world.group_service.database.value(count) == 40
     a_day_later(world, [])
-    assert world.books.database.value(count) == 40
+    assert world.group_service.database.value(count) == 40
     world.now += 30 * DAY
     a_day_later(world, [])
-    assert world.books.database.value(count) == 0
+    assert world.group_service.database.value(count) == 0
 
 
 def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_that_has_worked(world: World) -> None:
@@ -215,16 +221,18 @@ def test_strikes_of_a_crowd_of_free_keys_are_bounded_and_push_out_none_of_a_key_
     for key in keys:
         bad_group(world, key)
         world.now += 100
-    while world.books.strikes.forget(world.now):
+    while world.group_service.strikes.forget(world.now):
         pass
-    assert world.books.database.value("SELECT count(*) FROM strikes") == 1_024 + 1
-    assert world.books.strikes.of(ALICE) == 1
-    assert [world.books.strikes.of(key) for key in (keys[75], keys[76], keys[-1])] == [0, 1, 1], "the newest stay"
+    assert world.group_service.database.value("SELECT count(*) FROM strikes") == 1_024 + 1
+    assert world.group_service.strikes.of(ALICE) == 1
+    assert [world.group_service.strikes.of(key) for key in (keys[75], keys[76], keys[-1])] == [0, 1, 1], (
+        "the newest stay"
+    )
 
 
 def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted_work(world: World) -> None:
     """Row h. On 439044d every key that speaks stays in memory, also one that never said hello."""
-    registry = world.books.registry
+    registry = world.group_service.registry
     registry.register(ALICE, HELLO, None, T0)
     world.accepted(ALICE)
     registry.seen(ALICE, T0 + 1)
@@ -232,7 +240,7 @@ def test_memory_of_nodes_is_bounded_and_a_crowd_pushes_out_no_node_with_accepted
         stranger = number.to_bytes(32, "big")
         registry.seen(stranger, T0 + 2)
     assert sum(map(len, remembered(registry))) <= 20, "a key that never said hello leaves nothing"
-    with world.books.database.transaction():
+    with world.group_service.database.transaction():
         for number in range(6_000):
             registry.register(number.to_bytes(32, "big"), HELLO, None, T0 + 3)
     assert max(map(len, remembered(registry))) <= 5_000

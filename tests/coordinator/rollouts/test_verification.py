@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from coordinator.rollouts import verification
-from coordinator.rollouts.verification import EXACT, Fault, close_choices_allowed, judge
+from coordinator.rollouts.verification import EXACT, GroupFault, close_choices_allowed, judge
 from engines.engine import SampleScore
 from p2p.wire_types import encode
 from protocol.authority import TaskReference
@@ -108,7 +108,7 @@ def test_a_lie_is_refused_by_name(submission: Submission, code: str, said: str) 
 
 @pytest.mark.parametrize(("submission", "code", "said"), LIES.values(), ids=LIES.keys())
 def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Submission, code: str, said: str) -> None:
-    world.books.accounts.remark(ALICE, "node.vouched", "a new key's ends: test_coordinator_ends.py", world.now)
+    world.group_service.accounts.remark(ALICE, "node.vouched", "a new key's ends: test_coordinator_ends.py", world.now)
     lease = world.lease()
 
     def mine(value: Any) -> Any:
@@ -128,7 +128,7 @@ def test_a_lie_about_a_lease_ends_it_with_a_receipt(world: World, submission: Su
     receipt = world.refused(told)
     assert (receipt.code, receipt.weight, receipt.trainable) == (code, 0, False)
     assert receipt.reason
-    (entry,) = (one for one in world.books.ledger.entries() if one.key == f"lease:{lease.id.hex()}")
+    (entry,) = (one for one in world.group_service.ledger.entries() if one.key == f"lease:{lease.id.hex()}")
     assert (entry.seq, entry.hash, entry.postings, entry.kind) == (
         receipt.entry,
         receipt.entry_hash,
@@ -149,7 +149,7 @@ def test_a_transcript_that_cannot_be_is_refused() -> None:
     submission = group(lease, rollouts=[rollout(lease, "zz"), lie])
     assert verification.check(submission, lease, SPEC) is None
     fault = verification.rewards(submission, lease, TASKS["guess", 1], TEXT)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, GroupFault)
     assert fault.code == "transcript"
     assert fault.sentence.startswith("Sample 1: ")
 

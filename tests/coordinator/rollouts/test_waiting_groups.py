@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.rollouts import submitted_group
 from coordinator.rollouts.scoring_order import PendingVersion
-from coordinator.rollouts.waiting_groups import Decoded, Undecided, Visit
+from coordinator.rollouts.waiting_groups import DecodedGroups, Undecided, Visit
 from p2p.limits.origin import Origin
 from p2p.wire_types import decode, encode
 from protocol.leases import Lease
@@ -23,7 +23,7 @@ def key(number: int) -> bytes:
 
 def received(world: World, party: str, version: int = 0, node: bytes = key(0)) -> bytes:
     """A group that came from somewhere and waits; its lease."""
-    answer = world.books.lease(node, world.ask(version), world.now, Origin(party, party))
+    answer = world.group_service.lease(node, world.ask(version), world.now, Origin(party, party))
     assert isinstance(answer, bytes)
     lease: Lease = opened("lease", answer, Lease)
     world.submit(group(lease), node)
@@ -46,52 +46,54 @@ def test_one_party_s_crowd_delays_another_party_s_group_by_one_group(world: Worl
     """The row of made-up groups without end: on 439044d the 40 that came first are looked at first."""
     crowd = [received(world, "10.0.0.0/24") for _ in range(40)]
     other = received(world, "10.0.1.0/24", node=key(1))
-    (under,) = world.books.waiting()
-    order = [one.lease.id for one in taken(world.books.visit(under))]
+    (under,) = world.group_service.waiting()
+    order = [one.lease.id for one in taken(world.group_service.visit(under))]
     assert order.index(other) <= 1
     assert [lease for lease in order if lease != other] == crowd
 
 
 def test_a_group_is_taken_once_a_visit_and_again_by_the_next_until_it_is_decided(world: World) -> None:
     leases = [received(world, party) for party in ("a", "a", "b")]
-    (under,) = world.books.waiting()
-    visit = world.books.visit(under)
+    (under,) = world.group_service.waiting()
+    visit = world.group_service.visit(under)
     first = visit.take()
     late = received(world, "a")
     assert first is not None
     assert {one.lease.id for one in taken(visit)} == {*leases, late} - {first.lease.id}
     assert visit.take() is None
-    assert {one.lease.id for one in taken(world.books.visit(under))} == {*leases, late}
+    assert {one.lease.id for one in taken(world.group_service.visit(under))} == {*leases, late}
     world.decide(first, honest_scores(first.submission))
-    assert {one.lease.id for one in taken(world.books.visit(under))} == {*leases, late} - {first.lease.id}
+    assert {one.lease.id for one in taken(world.group_service.visit(under))} == {*leases, late} - {first.lease.id}
     world.decide_all()
-    assert world.books.waiting() == []
-    assert world.books.visit(under).take() is None
+    assert world.group_service.waiting() == []
+    assert world.group_service.visit(under).take() is None
 
 
 def test_versions_are_told_with_the_group_that_has_waited_longest(world: World) -> None:
     world.learner_at(1)
     for version, party in ((1, "b"), (0, "z"), (1, "a")):
         received(world, party, version)
-    assert world.books.waiting() == [PendingVersion(1, 0, T0 + 20), PendingVersion(1, 1, T0 + 10)]
-    assert [one.lease.version for one in world.books.undecided()] == [0, 1, 1]
-    assert world.books.database.all("SELECT DISTINCT tokens FROM undecided") == [(len(first_prompt(world)) + 8,)]
+    assert world.group_service.waiting() == [PendingVersion(1, 0, T0 + 20), PendingVersion(1, 1, T0 + 10)]
+    assert [one.lease.version for one in world.group_service.undecided()] == [0, 1, 1]
+    assert world.group_service.database.all("SELECT DISTINCT tokens FROM undecided") == [
+        (len(first_prompt(world)) + 8,)
+    ]
 
 
 def first_prompt(world: World) -> list[int]:
-    return world.books.undecided(1)[0].lease.prompt
+    return world.group_service.undecided(1)[0].lease.prompt
 
 
 def test_a_restart_finds_what_waits(world: World) -> None:
     leases = {received(world, party) for party in ("a", "b")}
     world.reopen()
-    (under,) = world.books.waiting()
-    assert {one.lease.id for one in taken(world.books.visit(under))} == leases
+    (under,) = world.group_service.waiting()
+    assert {one.lease.id for one in taken(world.group_service.visit(under))} == leases
 
 
 def look(world: World) -> object:
     """The scorer's questions for one group: the versions, and the next two of a visit."""
-    visit = world.books.visit(world.books.waiting()[0])
+    visit = world.group_service.visit(world.group_service.waiting()[0])
     return visit.take(), visit.take()
 
 
@@ -121,18 +123,18 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def test_a_submission_is_decoded_once_from_its_receipt_to_its_verdict(world: World, decodes: list[bytes]) -> None:
     lease = received(world, "a")
-    (under,) = world.books.waiting()
-    (one,) = taken(world.books.visit(under))
+    (under,) = world.group_service.waiting()
+    (one,) = taken(world.group_service.visit(under))
     world.decide(one, honest_scores(one.submission))
     assert (one.lease.id, len(decodes)) == (lease, 1)
-    assert world.books.waiting() == []
+    assert world.group_service.waiting() == []
 
 
 def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, decodes: list[bytes]) -> None:
     received(world, "a")
-    (under,) = world.books.waiting()
-    (first,) = taken(world.books.visit(under))
-    (second,) = taken(world.books.visit(under))
+    (under,) = world.group_service.waiting()
+    (first,) = taken(world.group_service.visit(under))
+    (second,) = taken(world.group_service.visit(under))
     assert [len(decodes), bytes(second.submission.rollouts[0].packed)] == [
         2,
         bytes(first.submission.rollouts[0].packed),
@@ -141,16 +143,16 @@ def test_after_a_restart_and_at_a_second_try_it_is_read_from_disk(world: World, 
         first.lease, first.at, first.submission.rollouts[0].logprobs,
     )  # fmt: skip
     world.reopen()
-    (again,) = taken(world.books.visit(under))
+    (again,) = taken(world.group_service.visit(under))
     assert (again.lease, len(decodes)) == (first.lease, 3)
 
 
 def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: World) -> None:
     for _ in range(3):
         received(world, "a")
-    waiting = world.books.undecided()
+    waiting = world.group_service.undecided()
     size = sum(len(bytes(one.packed)) + len(one.logprobs) for one in waiting[0].submission.rollouts)
-    kept = Decoded(most=2 * size)
+    kept = DecodedGroups(most=2 * size)
     for one in [*waiting, waiting[1]]:
         kept.put(one)
     assert (len(kept), kept.pop(waiting[0].lease.id)) == (2, None)
@@ -161,13 +163,13 @@ def test_decoded_groups_are_bounded_by_the_bytes_of_their_submissions(world: Wor
 
 
 def test_a_group_whose_transaction_was_taken_back_is_never_scored(world: World) -> None:
-    answer = world.books.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
+    answer = world.group_service.lease(key(0), world.ask(0), world.now, Origin("a", "a"))
     assert isinstance(answer, bytes)
     lease: Lease = opened("lease", answer, Lease)
-    with contextlib.suppress(RuntimeError), world.books.database.transaction():
-        world.books.submissions.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
+    with contextlib.suppress(RuntimeError), world.group_service.database.transaction():
+        world.group_service.submissions.submit(key(0), encode(group(lease, ["1", "2"])), world.now)
         raise RuntimeError
-    assert world.books.waiting() == []
-    world.books.submissions.submit(key(0), encode(group(lease, ["333", "444"])), world.now)
-    (one,) = taken(world.books.visit(world.books.waiting()[0]))
+    assert world.group_service.waiting() == []
+    world.group_service.submissions.submit(key(0), encode(group(lease, ["333", "444"])), world.now)
+    (one,) = taken(world.group_service.visit(world.group_service.waiting()[0]))
     assert len(one.submission.rollouts[0].tokens) == 4

@@ -42,7 +42,7 @@ def running(home: Path) -> Iterator[Callable[[], Watch]]:
 
     async def serve() -> None:
         world = World(home)
-        watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+        watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
         commands = OperatorSocket(home, watch)
         task = asyncio.create_task(commands.run())
         there.extend([watch, asyncio.get_running_loop(), task])
@@ -105,7 +105,7 @@ def test_a_file_system_without_sockets_costs_the_commands_and_not_the_coordinato
     monkeypatch.setattr(socket, "socket", Stubborn)
 
     async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
         with structlog.testing.capture_logs() as said:
             await commands.run()
         (event,) = said
@@ -119,7 +119,7 @@ def test_a_place_that_is_taken_by_something_else_costs_the_commands_and_not_the_
     (folder / "control.sock").mkdir()
 
     async def main() -> None:
-        commands = OperatorSocket(folder, Watch(World(folder).books, lambda: 0.0, lambda: None))
+        commands = OperatorSocket(folder, Watch(World(folder).group_service, lambda: 0.0, lambda: None))
         with structlog.testing.capture_logs() as said:
             await asyncio.wait_for(commands.run(), 10)
         assert [event["event"] for event in said] == ["commands cannot reach this daemon"]
@@ -161,9 +161,9 @@ def test_a_reason_in_another_encoding_pauses_and_ends_nothing(folder: Path) -> N
 
 def test_groups_without_a_reward_that_come_in_during_the_pause_make_it_no_longer(tmp_path: Path) -> None:
     world = World(tmp_path)
-    watch = Watch(world.books, lambda: world.now / 1000, lambda: None)
+    watch = Watch(world.group_service, lambda: world.now / 1000, lambda: None)
     for _ in range(5):  # sixty groups were out when the task began to fail, and come back one after the other
-        world.books.ends.recent.extend(["task-score"] * 12)
+        world.group_service.verdicts.recent.extend(["task-score"] * 12)
         watch.look()
         world.now += 10_000
     pause = watch.pause
@@ -172,7 +172,7 @@ def test_groups_without_a_reward_that_come_in_during_the_pause_make_it_no_longer
     world.now = pause.until
     watch.look()
     assert watch.pause is None
-    world.books.ends.recent.extend(["task-score"] * 11)
+    world.group_service.verdicts.recent.extend(["task-score"] * 11)
     watch.look()
     assert watch.pause is not None
     assert watch.pause.until == world.now + 1_200_000, "the same trouble after the try"

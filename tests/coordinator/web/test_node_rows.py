@@ -14,13 +14,13 @@ HELLO = Hello(protocols=(1, 1), software="echo2 1", name="a", engine="e", device
 def test_pages_follow_the_work_and_leave_no_node_out(world: World) -> None:
     keys = [bytes([number]) * 32 for number in range(100, 107)]
     for node in (*keys, ALICE):
-        world.books.registry.register(node, HELLO, None, T0)
+        world.group_service.registry.register(node, HELLO, None, T0)
     world.accepted(ALICE)
     world.accepted(keys[3])
     world.accepted(keys[3])
     nodes, after, ranks = [], None, []
     while True:
-        page = node_rows.page(world.books.database, after, 3, [], {})
+        page = node_rows.page(world.group_service.database, after, 3, [], {})
         ranks.append(page.first)
         nodes += page.rows
         if page.after is None:
@@ -39,8 +39,8 @@ def test_a_place_in_the_order_reads_back_as_it_was() -> None:
 
 
 def test_a_row_says_how_far_a_node_is_trusted(world: World) -> None:
-    world.books.registry.register(ALICE, HELLO, None, T0)
-    world.books.accounts.remark(ALICE, "node.vouched", "", T0)
-    world.books.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)
-    (row,) = node_rows.page(world.books.database, None, 3, [], {}).rows
+    world.group_service.registry.register(ALICE, HELLO, None, T0)
+    world.group_service.accounts.remark(ALICE, "node.vouched", "", T0)
+    world.group_service.accounts.suspend(ALICE, "drift", bytes(32), T0, T0 + 5)
+    (row,) = node_rows.page(world.group_service.database, None, 3, [], {}).rows
     assert (row.rank, row.suspended_until, row.suspended_for) == ("known", T0 + 5, "drift")

@@ -104,7 +104,7 @@ def test_a_group_does_not_depend_on_its_size_or_company(engine: TransformersEngi
 
 
 def test_a_sample_scored_alone_has_the_values_that_it_has_in_its_group(engine: TransformersEngine) -> None:
-    """So a group may be looked at in two passes (coordinator/rollouts/sample_first.py)."""
+    """So a group may be looked at in two passes (coordinator/rollouts/group_verifier.py)."""
     asked = job(5, samples=16, limit=20)
     samples = engine.generate(asked)
     together = engine.score(asked, samples)

@@ -24,8 +24,8 @@ Rules
 import math
 from typing import Final, Literal, NamedTuple
 
-from coordinator.rollouts.node_rates import Rates
-from coordinator.rollouts.round_robin import Rounds
+from coordinator.rollouts.node_rates import NodeRates
+from coordinator.rollouts.round_robin import RoundRobin
 from p2p.limits.origin import Origin
 
 HERE: Final = 300_000
@@ -69,24 +69,24 @@ class Room(NamedTuple):
         return max(1, self.whole // PARTS)
 
 
-class No(NamedTuple):
+class Denial(NamedTuple):
     """A refusal: its code and the numbers of its sentence (protocol/refusals.py)."""
 
     code: str
     facts: dict[str, float]
 
 
-class Shares:
+class RoomShares:
     """Memory between two asks, none of it on disk."""
 
     def __init__(self) -> None:
         self._here = 0
         """Until then known keys count as present, milliseconds."""
-        self._rates = Rates()
-        self._new_wait, self._known_wait = Rounds(), Rounds()
+        self._rates = NodeRates()
+        self._new_wait, self._known_wait = RoundRobin(), RoundRobin()
         """Keys that were refused for want of room, and will ask again."""
 
-    def refused(self, asker: Asker, room: Room, now: int) -> No | None:
+    def refused(self, asker: Asker, room: Room, now: int) -> Denial | None:
         """Return why an ask gets nothing now; None: it gets a lease."""
         if asker.share == "new":
             return self._new(asker, room, now)
@@ -112,41 +112,41 @@ class Shares:
         """An asker was given a lease."""
         (self._new_wait if asker.share == "new" else self._known_wait).served(_path(asker))
 
-    def _new(self, asker: Asker, room: Room, now: int) -> No | None:
+    def _new(self, asker: Asker, room: Room, now: int) -> Denial | None:
         free = room.left
         if free <= 0:
-            return No("no-room", {})
+            return Denial("no-room", {})
         if self.known_here(now):
             free = room.tenth - room.new
             if not self._known_wait.anyone(now):
                 free = max(free, room.left - (0 if room.sequential else room.tenth))
             free = min(free, room.left)
         if free <= 0:
-            return No("new-share", {"share": room.tenth, "whole": room.whole})
+            return Denial("new-share", {"share": room.tenth, "whole": room.whole})
         most = max(1 + (2 * free > room.whole), free // THRESHOLD)
         if asker.origin.connection and asker.open_leases >= most:
-            return No("new-connection", {"held": asker.open_leases})
+            return Denial("new-connection", {"held": asker.open_leases})
         if not self._new_wait.is_next(_path(asker), free, now):
-            return No("new-share", {"share": room.tenth, "whole": room.whole})
+            return Denial("new-share", {"share": room.tenth, "whole": room.whole})
         return None
 
-    def _known(self, asker: Asker, room: Room, now: int) -> No | None:
+    def _known(self, asker: Asker, room: Room, now: int) -> Denial | None:
         most = max(UNDECIDED, math.ceil(2 * asker.rate * room.verdict))
         if asker.undecided >= most:
-            return No("undecided", {"held": asker.undecided, "most": most})
+            return Denial("undecided", {"held": asker.undecided, "most": most})
         left = room.left + (min(room.new, room.tenth) if room.sequential else 0)
         if self._new_wait.anyone(now) and not room.sequential:
             left -= max(0, room.tenth - room.new)
         if left <= 0:
-            return No("no-room", {})
+            return Denial("no-room", {})
         if asker.share == "slow":
             most = max(room.tenth, left // SLOW_THRESHOLD)
             at_most = room.slow >= most and self.known_here(now)
-            return No("slow-share", {"share": room.tenth, "whole": room.whole}) if at_most else None
+            return Denial("slow-share", {"share": room.tenth, "whole": room.whole}) if at_most else None
         share = max(1, int(room.whole * self._rates.part(asker.node)))
         if self._known_wait.anyone(now) and asker.open_leases >= share:
-            return No("rate-share", {"held": asker.open_leases, "share": share})
-        return None if self._known_wait.is_next(_path(asker), left, now) else No("no-room", {})
+            return Denial("rate-share", {"held": asker.open_leases, "share": share})
+        return None if self._known_wait.is_next(_path(asker), left, now) else Denial("no-room", {})
 
 
 def _path(asker: Asker) -> tuple[str, str, bytes]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.rollouts.fair_order import FairOrder, OldestGroup
+from coordinator.rollouts.deficit_round_robin import DeficitRoundRobin, OldestGroup
 
 
 class Queues:
@@ -16,7 +16,7 @@ class Queues:
 
     def __init__(self, costs: dict[str, list[int]]) -> None:
         self.waiting = {party: deque(given) for party, given in costs.items()}
-        self.order = FairOrder()
+        self.order = DeficitRoundRobin()
         self.served: list[tuple[str, int]] = []
 
     def oldest(self, party: str) -> OldestGroup | None:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.rollouts.cross_version import Kinship, VerifiedSample
-from coordinator.rollouts.sample_first import Looks
+from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
+from coordinator.rollouts.group_verifier import GroupVerifier
 from coordinator.rollouts.verification import Verdict
 from coordinator.rollouts.waiting_groups import Undecided
 from engines.engine import Job, Sample, SampleScore
@@ -61,16 +61,18 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def looks(engine: Engine, world: World) -> Looks:
-    return looks_of(engine, world)
+def verifier(engine: Engine, world: World) -> GroupVerifier:
+    return verifier_of(engine, world)
 
 
-def looks_of(engine: Engine, world: World) -> Looks:
+def verifier_of(engine: Engine, world: World) -> GroupVerifier:
     def published(era: int) -> list[int]:
-        return [one for (one,) in world.books.database.all("SELECT version FROM versions WHERE era = ?", (era,))]
+        return [
+            one for (one,) in world.group_service.database.all("SELECT version FROM versions WHERE era = ?", (era,))
+        ]
 
     scorer: Any = engine
-    return Looks(scorer, eos=world.spec.eos, staleness=world.spec.staleness, published=published)
+    return GroupVerifier(scorer, eos=world.spec.eos, staleness=world.spec.staleness, published=published)
 
 
 def run(work: Coroutine[Any, Any, Verdict]) -> Verdict:
@@ -80,13 +82,13 @@ def run(work: Coroutine[Any, Any, Verdict]) -> Verdict:
 def waiting(world: World, node: bytes = ALICE, version: int = 0, text: str = LONG) -> Undecided:
     lease = world.lease(node, version)
     world.submit(group(lease, rollouts=[rollout(lease, text) for _ in lease.seeds]), node)
-    return world.books.undecided()[-1]
+    return world.group_service.undecided()[-1]
 
 
-def look(world: World, looks: Looks, one: Undecided) -> Receipt:
+def look(world: World, verifier: GroupVerifier, one: Undecided) -> Receipt:
     """As the scorer does it."""
-    verdict = run(looks.look(one, world.books.first_look(one, world.now)))
-    receipt: Receipt = opened("receipt", world.books.decide(one, verdict, world.now), Receipt)
+    verdict = run(verifier.verify(one, world.group_service.draw_first_sample(one, world.now)))
+    receipt: Receipt = opened("receipt", world.group_service.decide(one, verdict, world.now), Receipt)
     return receipt
 
 
@@ -94,147 +96,151 @@ def made_up(seed: bytes, tokens: int) -> list[float]:
     return [WRONG] * tokens
 
 
-def test_a_made_up_group_of_a_new_key_is_refused_after_one_sample(world: World, looks: Looks, engine: Engine) -> None:
+def test_a_made_up_group_of_a_new_key_is_refused_after_one_sample(
+    world: World, verifier: GroupVerifier, engine: Engine
+) -> None:
     engine.margins = made_up
     one = waiting(world)
-    receipt = look(world, looks, one)
+    receipt = look(world, verifier, one)
     assert (receipt.verdict, receipt.code) == ("refused", "not-generated")
     assert "Of 41 sampled tokens that were looked at, 41 are not the seeded choice" in receipt.reason
     (asked,) = engine.asked
     assert len(asked) == 1
     assert asked[0] in one.lease.seeds
-    assert world.books.accounts.of(ALICE, world.now).suspended_until is not None
+    assert world.group_service.accounts.of(ALICE, world.now).suspended_until is not None
 
 
 def test_the_sample_is_drawn_when_the_scorer_comes_to_the_group(world: World) -> None:
     one = waiting(world)
-    drawn = {world.books.first_look(one, world.now) for _ in range(200)}
+    drawn = {world.group_service.draw_first_sample(one, world.now) for _ in range(200)}
     assert drawn == set(range(SAMPLES))
 
 
 def test_an_honest_group_of_a_new_key_is_looked_at_in_two_passes_and_no_sample_twice(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     one = waiting(world)
-    receipt = look(world, looks, one)
+    receipt = look(world, verifier, one)
     assert receipt.verdict == "accepted"
     first, rest = engine.asked
     assert (len(first), sorted(first + rest)) == (1, sorted(one.lease.seeds))
 
 
 def test_a_wrong_sample_that_was_not_drawn_first_is_found_by_the_second_pass(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     one = waiting(world)
     engine.margins = lambda seed, tokens: [WRONG * (seed == one.lease.seeds[6]), *[0.0] * (tokens - 1)]
-    verdict = run(looks.look(one, first=1))
+    verdict = run(verifier.verify(one, first=1))
     assert (verdict.code, [len(asked) for asked in engine.asked]) == ("seeded-choice", [1, SAMPLES - 1])
     assert "Sample 6, sampled token 0" in verdict.reason
-    verdict = run(looks.look(one, first=6))
+    verdict = run(verifier.verify(one, first=6))
     assert (verdict.code, [len(asked) for asked in engine.asked]) == ("seeded-choice", [1, SAMPLES - 1, 1])
 
 
-def test_the_verdict_of_two_passes_is_that_of_one(world: World, looks: Looks) -> None:
+def test_the_verdict_of_two_passes_is_that_of_one(world: World, verifier: GroupVerifier) -> None:
     one = waiting(world)
-    whole, *two = (run(looks.look(one, first)) for first in (None, 0, 5))
+    whole, *two = (run(verifier.verify(one, first)) for first in (None, 0, 5))
     assert whole.accepted
     assert two == [whole, whole]
 
 
 def test_a_known_key_is_looked_at_whole_and_one_with_a_strike_is_not(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     for _ in range(3):
         world.accepted(BOB)
-    assert look(world, looks, waiting(world, BOB)).verdict == "accepted"
+    assert look(world, verifier, waiting(world, BOB)).verdict == "accepted"
     engine.margins = lambda seed, tokens: [WRONG, *[0.0] * (tokens - 1)]
-    assert look(world, looks, waiting(world, BOB)).code == "seeded-choice"
-    assert look(world, looks, waiting(world, BOB)).code == "seeded-choice"
+    assert look(world, verifier, waiting(world, BOB)).code == "seeded-choice"
+    assert look(world, verifier, waiting(world, BOB)).code == "seeded-choice"
     assert [len(asked) for asked in engine.asked] == [SAMPLES, SAMPLES, 1]
 
 
 def test_what_came_before_its_key_was_suspended_is_judged_on_its_own_worth_one_sample_first(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     for _ in range(3):
         world.accepted(BOB)
     before, forged = waiting(world, BOB), waiting(world, BOB)
     engine.margins = made_up
-    assert look(world, looks, forged).code == "not-generated"
-    assert world.books.accounts.of(BOB, world.now).suspended_until is not None
+    assert look(world, verifier, forged).code == "not-generated"
+    assert world.group_service.accounts.of(BOB, world.now).suspended_until is not None
     engine.margins = lambda seed, tokens: [0.0] * tokens
-    assert look(world, looks, before).verdict == "accepted"
+    assert look(world, verifier, before).verdict == "accepted"
     assert [len(asked) for asked in engine.asked] == [SAMPLES, 1, SAMPLES - 1]
 
 
 def test_a_short_sample_proves_a_wrong_token_and_not_that_nothing_was_generated(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     engine.margins = made_up
-    assert look(world, looks, waiting(world, text="0123456789")).code == "seeded-choice"
+    assert look(world, verifier, waiting(world, text="0123456789")).code == "seeded-choice"
     for _ in range(3):
         world.accepted(BOB)
-    assert look(world, looks, waiting(world, BOB, text="0123456789")).code == "not-generated"
+    assert look(world, verifier, waiting(world, BOB, text="0123456789")).code == "not-generated"
 
 
-def test_right_tokens_of_another_version_are_no_forgery(world: World, looks: Looks, engine: Engine) -> None:
+def test_right_tokens_of_another_version_are_no_forgery(world: World, verifier: GroupVerifier, engine: Engine) -> None:
     """Versions so far apart that what is right under one is mostly wrong under the next."""
-    assert look(world, looks, waiting(world)).verdict == "accepted"
+    assert look(world, verifier, waiting(world)).verdict == "accepted"
     world.learner_at(1)
     engine.margins = made_up
     mistaken = waiting(world, BOB, version=1)
-    assert look(world, looks, mistaken).code == "seeded-choice"
+    assert look(world, verifier, mistaken).code == "seeded-choice"
     assert [len(asked) for asked in engine.asked] == [1, SAMPLES - 1, 1, 1], "one sample of version 0 under version 1"
-    assert look(world, looks, waiting(world, BOB, version=1)).code == "seeded-choice"
+    assert look(world, verifier, waiting(world, BOB, version=1)).code == "seeded-choice"
     assert len(engine.asked) == 5, "and never again under that version"
 
 
-def test_made_up_groups_show_beside_versions_that_change_few_tokens(world: World, looks: Looks, engine: Engine) -> None:
+def test_made_up_groups_show_beside_versions_that_change_few_tokens(
+    world: World, verifier: GroupVerifier, engine: Engine
+) -> None:
     right = waiting(world)
-    assert look(world, looks, right).verdict == "accepted"
+    assert look(world, verifier, right).verdict == "accepted"
     world.learner_at(1)
     engine.margins = lambda seed, tokens: (
         [WRONG] * 5 + [0.0] * (tokens - 5) if seed in right.lease.seeds else [WRONG] * tokens
     )
-    assert look(world, looks, waiting(world, BOB, version=1)).code == "not-generated"
+    assert look(world, verifier, waiting(world, BOB, version=1)).code == "not-generated"
     world.learner_at(4)
-    assert look(world, looks, waiting(world, b"c" * 32, version=1)).code == "not-generated"
+    assert look(world, verifier, waiting(world, b"c" * 32, version=1)).code == "not-generated"
 
 
 def test_a_sample_that_cannot_be_scored_tells_nothing_of_another_version(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     right = waiting(world)
-    assert look(world, looks, right).verdict == "accepted"
+    assert look(world, verifier, right).verdict == "accepted"
     world.learner_at(1)
     engine.margins = lambda seed, tokens: [float("nan") if seed in right.lease.seeds else WRONG] * tokens
-    assert look(world, looks, waiting(world, BOB, version=1)).code == "seeded-choice"
+    assert look(world, verifier, waiting(world, BOB, version=1)).code == "seeded-choice"
 
 
 def test_where_no_sample_tells_how_versions_differ_a_made_up_group_is_a_strike(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     world.learner_at(1)
     engine.margins = made_up
-    codes = [look(world, looks, waiting(world, version=1)).code for _ in range(3)]
+    codes = [look(world, verifier, waiting(world, version=1)).code for _ in range(3)]
     assert codes == ["seeded-choice"] * 3
-    assert world.books.accounts.of(ALICE, world.now).suspended_until is not None, "three strikes"
+    assert world.group_service.accounts.of(ALICE, world.now).suspended_until is not None, "three strikes"
 
 
-def test_a_scorer_that_gives_too_few_scores_has_failed(world: World, looks: Looks, engine: Engine) -> None:
+def test_a_scorer_that_gives_too_few_scores_has_failed(world: World, verifier: GroupVerifier, engine: Engine) -> None:
     engine.left_out = 1
     for first in (None, 0):
         with pytest.raises(ChildError, match="scores for"):
-            run(looks.look(waiting(world), first))
+            run(verifier.verify(waiting(world), first))
 
 
 def test_a_scorer_that_goes_between_two_passes_is_not_asked_for_the_second(
-    world: World, looks: Looks, engine: Engine
+    world: World, verifier: GroupVerifier, engine: Engine
 ) -> None:
     """The next one holds no weights yet, and would be taken for one that fails at the group."""
     engine.dies = True
     with pytest.raises(ChildDied) as death:
-        run(looks.look(waiting(world), first=2))
+        run(verifier.verify(waiting(world), first=2))
     assert death.value.told, "which counts against no group"
     assert [len(asked) for asked in engine.asked] == [1]
 
@@ -246,27 +252,27 @@ def known(version: int, tokens: int = 40, era: int = 1) -> VerifiedSample:
 
 
 def test_the_shortest_sample_of_each_version_within_reach_is_remembered() -> None:
-    kinship = Kinship(staleness=2)
-    assert not kinship.wants(5, tokens=31)
+    check = CrossVersionCheck(staleness=2)
+    assert not check.wants_sample(5, tokens=31)
     for one in (known(5), known(5, tokens=33), known(6), known(3), known(7, era=2)):
-        assert kinship.wants(one.version, one.tokens)
-        kinship.remember(one)
-    assert not kinship.wants(5, tokens=34)
-    assert kinship.wanted(1, 4) in (known(6),)
-    assert kinship.wanted(1, 8) == known(6)
-    assert kinship.wanted(1, 9) is None
-    assert kinship.wanted(2, 6) == known(7, era=2)
-    kinship.remember(known(10))
-    assert kinship.wanted(1, 4) == known(6), "of versions 6 to 10"
+        assert check.wants_sample(one.version, one.tokens)
+        check.remember(one)
+    assert not check.wants_sample(5, tokens=34)
+    assert check.sample_to_probe(1, 4) in (known(6),)
+    assert check.sample_to_probe(1, 8) == known(6)
+    assert check.sample_to_probe(1, 9) is None
+    assert check.sample_to_probe(2, 6) == known(7, era=2)
+    check.remember(known(10))
+    assert check.sample_to_probe(1, 4) == known(6), "of versions 6 to 10"
 
 
 def test_what_changes_in_a_few_steps_bounds_what_changes_in_more() -> None:
-    kinship = Kinship(staleness=4)
-    assert not kinship.possible(3, [3]), "there is no other version"
-    assert not kinship.possible(3, [3, 8]), "nor one within reach"
-    assert kinship.possible(3, [2, 3]), "nothing is known"
-    kinship.take(3, known(2), wrong=5)
-    assert not kinship.possible(3, range(8)), "an eighth a step, four steps: a half"
-    kinship.take(3, known(2), wrong=6)
-    assert kinship.possible(3, range(8))
-    assert not kinship.possible(3, [1, 2, 3, 5]), "two steps"
+    check = CrossVersionCheck(staleness=4)
+    assert not check.possible(3, [3]), "there is no other version"
+    assert not check.possible(3, [3, 8]), "nor one within reach"
+    assert check.possible(3, [2, 3]), "nothing is known"
+    check.record(3, known(2), wrong=5)
+    assert not check.possible(3, range(8)), "an eighth a step, four steps: a half"
+    check.record(3, known(2), wrong=6)
+    assert check.possible(3, range(8))
+    assert not check.possible(3, [1, 2, 3, 5]), "two steps"

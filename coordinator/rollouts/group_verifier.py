@@ -2,13 +2,14 @@
 
 Rules
 1. A group of a key that is known and has no strike is looked at whole, in one pass.
-2. Of a group whose key is new, has a strike or is suspended, one sample is looked at first. `GroupService.first_look`
-   draws it when the scorer comes to the group, so that a forger cannot know it. A proof against this sample ends the
-   look. Otherwise the other samples are looked at together: no sample twice, the prompt twice.
+2. Of a group whose key is new, has a strike or is suspended, one sample is scored first. It is drawn
+   (`GroupService.draw_first_sample`) when the scorer comes to the group, so that a forger cannot know it. A proof
+   against this sample ends the check. Otherwise the other samples are scored together: no sample twice, the prompt
+   twice.
 3. A group that came before its key was suspended is judged on its own worth, as the rules of verdicts say. Later ones
    are not taken (coordinator/rollouts/request_handler.py).
-4. Where a group is mostly wrong, `kinship` says whether its tokens may be another version's. That takes at most one
-   further pass for each version.
+4. Where a group is mostly wrong, `CrossVersionCheck` tells whether its tokens may be of another version. That
+   takes at most one further pass per version.
 
 The caller has the scorer under the version of the group, and keeps it there until `look` returns. Errors are the
 scorer's.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from coordinator.rollouts.cross_version import Kinship, VerifiedSample
+from coordinator.rollouts.cross_version import CrossVersionCheck, VerifiedSample
 from coordinator.rollouts.scorer import Scorer
 from coordinator.rollouts.verification import (
     ENOUGH,
@@ -39,7 +40,7 @@ from engines.messages import PackedSample
 from runtime.child import ChildDied, ChildError
 
 
-class Looks:
+class GroupVerifier:
     """`eos`: the id that ends a turn. `staleness`: S. `published`: the versions of an era that nodes may hold."""
 
     def __init__(
@@ -52,10 +53,10 @@ class Looks:
         calibration: Calibration = EXACT,
     ) -> None:
         self._scorer, self._eos, self._published, self._calibration = scorer, eos, published, calibration
-        self._kinship = Kinship(staleness)
+        self._cross_version = CrossVersionCheck(staleness)
         self._measuring = asyncio.Lock()
 
-    async def look(self, group: Undecided, first: int | None) -> Verdict:
+    async def verify(self, group: Undecided, first: int | None) -> Verdict:
         """Look at a group, and judge it. `first`: the sample to look at alone first, None: all at once (rules 1, 2)."""
         rollouts = group.submission.rollouts
         scores: list[SampleScore | None] = [None] * len(rollouts)
@@ -67,7 +68,7 @@ class Looks:
         if verdict.accepted:
             self._remember(group)
         elif mostly_wrong(*wrong_tokens(scores, self._calibration)) and not await self._possible_elsewhere(group):
-            return judge(rollouts, scores, self._calibration, kin=False)
+            return judge(rollouts, scores, self._calibration, other_version_possible=False)
         return verdict
 
     async def _fill(self, group: Undecided, scores: list[SampleScore | None], numbers: Sequence[int]) -> None:
@@ -90,20 +91,20 @@ class Looks:
         """Find out whether tokens that are mostly wrong may be another version's (rule 4)."""
         era, version = group.lease.era, group.lease.version
         async with self._measuring:
-            known = self._kinship.wanted(era, version)
+            known = self._cross_version.sample_to_probe(era, version)
             if known is not None:
                 (score,) = await self._scored(known.job, [known.sample])
-                self._kinship.take(version, known, known.tokens - right_tokens(score, self._calibration))
-        return self._kinship.possible(version, self._published(era))
+                self._cross_version.record(version, known, known.tokens - right_tokens(score, self._calibration))
+        return self._cross_version.possible(version, self._published(era))
 
     def _remember(self, group: Undecided) -> None:
         """Keep the shortest sample of an accepted group that is long enough."""
         lengths = [(sampled_tokens(one), number) for number, one in enumerate(group.submission.rollouts)]
         tokens, number = min((one for one in lengths if one[0] >= ENOUGH), default=(0, 0))
-        if self._kinship.wants(group.lease.version, tokens):
+        if self._cross_version.wants_sample(group.lease.version, tokens):
             job, sample = self._job(group, [number]), _sample(group, number)
             sample = msgspec.structs.replace(sample, packed=sample.packed.copy())  # and not the whole submission
-            self._kinship.remember(VerifiedSample(group.lease.era, group.lease.version, tokens, job, sample))
+            self._cross_version.remember(VerifiedSample(group.lease.era, group.lease.version, tokens, job, sample))
 
     def _job(self, group: Undecided, numbers: Sequence[int]) -> Job:
         lease = group.lease

@@ -21,13 +21,13 @@ Answer = Lease | Refusal
 def asked(world: World, connection: str, node: bytes = b"", party: str | None = None) -> Answer:
     """The answer to an ask over a connection; by a key of its own, unless told."""
     origin = come_from(connection, party)
-    answer = world.books.lease(node or key(connection), world.ask(step_of(world)), world.now, *origin)
+    answer = world.group_service.lease(node or key(connection), world.ask(step_of(world)), world.now, *origin)
     return answer if isinstance(answer, Refusal) else opened("lease", answer, Lease)
 
 
 def step_of(world: World) -> int:
-    assert world.books.progress is not None
-    return world.books.progress.step
+    assert world.group_service.progress is not None
+    return world.group_service.progress.step
 
 
 def code_of(answer: Answer) -> str:
@@ -70,7 +70,9 @@ def test_keys_that_became_known_over_one_connection_do_not_take_the_room(tmp_pat
 
     def hoard(run: Fleet) -> None:
         for number in range(30):
-            run.world.books.accounts.remark(key("crowd", number), "node.vouched", "as if it had worked", run.world.now)
+            run.world.group_service.accounts.remark(
+                key("crowd", number), "node.vouched", "as if it had worked", run.world.now
+            )
         run.crowd(30, 125)
 
     assert share_of_calm(tmp_path, 4, hoard) >= 0.7
@@ -98,9 +100,9 @@ def test_no_honest_lease_expires_in_a_fleet_of_a_twentyfold_spread(tmp_path: Pat
         run.honest(key("newcomer", number), seconds[-1])
     run.run(5 * MINUTE)
     world = run.world
-    ranks = [world.books.accounts.of(key("node", number), world.now).rank for number in range(6)]
-    leases = world.books.database.value("SELECT count(*) FROM leases WHERE node = ?", (key("node", 5),))
-    expired = world.books.database.value("SELECT count(*) FROM leases WHERE state = 'expired'")
+    ranks = [world.group_service.accounts.of(key("node", number), world.now).rank for number in range(6)]
+    leases = world.group_service.database.value("SELECT count(*) FROM leases WHERE node = ?", (key("node", 5),))
+    expired = world.group_service.database.value("SELECT count(*) FROM leases WHERE state = 'expired'")
     world.close()
     assert ranks.count("proven") >= 4, ranks
     assert leases >= 14, "the slowest node was kept waiting"
@@ -125,7 +127,7 @@ def test_a_node_that_cannot_finish_in_the_longest_lease_is_told_so(tmp_path: Pat
     for _ in range(3):
         lease = world.lease()
         world.now += 100_000
-        world.books.tick(world.now)
+        world.group_service.tick(world.now)
         assert world.refused(group(lease)).code == "late"
     refusal = world.refusal()
     assert refusal.code == "too-slow"
@@ -142,7 +144,7 @@ def test_a_node_that_was_cut_off_for_a_while_is_no_slow_one(tmp_path: Path) -> N
         world.accepted()
     cut_off = [world.lease() for _ in range(3)]
     world.now += 600_000
-    world.books.tick(world.now)
+    world.group_service.tick(world.now)
     assert [world.refused(group(lease)).code for lease in cut_off] == ["late"] * 3
     lease = world.lease()
     world.close()
@@ -169,7 +171,7 @@ def test_known_nodes_leave_new_ones_their_tenth_while_those_wait(tmp_path: Path)
     for lease in leases:
         world.submit(group(lease))
     world.decide_all()
-    assert world.books.draw() is not None
+    assert world.group_service.draw() is not None
     assert [code_of(asked(world, "alice", ALICE)) for _ in range(2)] == ["", "no-room"]
     assert code_of(asked(world, "new")) == "", "one group was left to it"
     world.close()
@@ -199,7 +201,7 @@ def test_it_goes_round_by_subnet_where_more_new_nodes_wait_than_there_is_room_fo
         assert isinstance(oldest, Lease)
         world.submit(group(oldest), oldest.node)
         world.decide_all()
-        world.books.draw()
+        world.group_service.draw()
     world.close()
     assert len(served) >= 8
     assert abs(served.count("198.51.100.0/24") - served.count("203.0.113.0/24")) <= 1, served
@@ -215,7 +217,7 @@ def test_slow_nodes_share_a_tenth_of_the_room(tmp_path: Path) -> None:
     query, open_counts = "SELECT coalesce(sum(groups), 0) FROM shares WHERE share = 'slow'", list[int]()
     for _ in range(20):
         run.run(5_000)
-        open_counts.append(run.world.books.database.value(query))
+        open_counts.append(run.world.group_service.database.value(query))
     run.world.close()
     assert 3 <= max(open_counts) <= 7, "a tenth of 30 groups, up to a quarter of those that are free"
     assert run.asks["slow-share"] > 0
@@ -226,10 +228,10 @@ def test_a_lease_that_was_asked_for_before_costs_a_search_and_counts_against_nob
     drawn = itertools.count()
     world = World(tmp_path, per_node=1, entropy=lambda size: next(drawn).to_bytes(size, "big"))
     ask = world.ask()
-    first = world.books.lease(ALICE, ask, world.now)
+    first = world.group_service.lease(ALICE, ask, world.now)
     before = next(drawn)
     for _ in range(100):
-        assert world.books.lease(ALICE, ask, world.now) == first
+        assert world.group_service.lease(ALICE, ask, world.now) == first
     assert next(drawn) == before + 1, "nothing was made anew"
     assert world.refusal().code == "too-many-leases"
     world.close()

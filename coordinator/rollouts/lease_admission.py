@@ -11,19 +11,19 @@ from typing import Final, NamedTuple
 from coordinator.accounts.standing import Accounts, Rank
 from coordinator.database import Database
 from coordinator.metrics.statistics import quantile
-from coordinator.rollouts.delivery_record import Record, record_of
-from coordinator.rollouts.expiry_budgets import Budgets
+from coordinator.rollouts.delivery_record import DeliveryRecord, read_delivery_record
+from coordinator.rollouts.expiry_budgets import ExpiryBudgets
 from coordinator.rollouts.lease_lifetime import (
     ENOUGH,
     REMEMBERED,
     TRY_AGAIN,
-    Bounds,
-    Fleet,
-    Life,
+    FleetTurnarounds,
+    LeaseLifetime,
+    LifetimeBounds,
     lease_duration,
     too_slow,
 )
-from coordinator.rollouts.share_rules import WAITS, Asker, No, Room, Share, Shares
+from coordinator.rollouts.room_shares import WAITS, Asker, Denial, Room, RoomShares, Share
 from p2p.limits.origin import Origin
 
 VERDICTS: Final = 64
@@ -37,12 +37,12 @@ class LeaseDemand(NamedTuple):
 
     asker: Asker
     rank: Rank
-    life: Life
+    life: LeaseLifetime
     holder: bytes
-    record: Record
+    record: DeliveryRecord
 
 
-class Lent(NamedTuple):
+class LeaseOwner(NamedTuple):
     """The owner of a lease that has not ended. `reasons`: the ends of earlier leases for its position."""
 
     share: Share
@@ -51,18 +51,18 @@ class Lent(NamedTuple):
     reasons: str
 
 
-class Sharing:
+class LeaseAdmission:
     """Use from the thread of the database."""
 
-    def __init__(self, database: Database, bounds: Bounds, sequential: bool, accounts: Accounts) -> None:
+    def __init__(self, database: Database, bounds: LifetimeBounds, sequential: bool, accounts: Accounts) -> None:
         """`sequential`: S = 0."""
         self._database = database
         self._bounds = bounds
         self._sequential = sequential
         self._accounts = accounts
-        self._shares = Shares()
-        self._fleet = Fleet()
-        self._budgets = Budgets(database)
+        self._shares = RoomShares()
+        self._fleet = FleetTurnarounds()
+        self._budgets = ExpiryBudgets(database)
         self._verdict = (0, -MEASURED_FOR)
 
     def start(self, now: int) -> None:
@@ -79,7 +79,7 @@ class Sharing:
 
     def look(self, node: bytes, rank: Rank, origin: Origin, now: int) -> LeaseDemand:
         """Return what is known of an ask."""
-        record = record_of(self._database, node)
+        record = read_delivery_record(self._database, node)
         lasts = lease_duration(record.turnarounds, self._fleet.p90(now), self._bounds)
         share: Share = "new" if rank == "new" else "slow" if lasts.slow else "known"
         open_leases, undecided = self._open_leases(node)
@@ -88,19 +88,19 @@ class Sharing:
         holder = origin.connection.encode() if rank == "new" and origin.connection else node
         return LeaseDemand(Asker(node, share, origin, open_leases, undecided, record.rate), rank, lasts, holder, record)
 
-    def halted(self, ask: LeaseDemand, now: int) -> tuple[No, int] | None:
+    def halted(self, ask: LeaseDemand, now: int) -> tuple[Denial, int] | None:
         """Return why a node gets no lease at all now, and the milliseconds for which that holds."""
         debt = self._budgets.debt(ask.holder, now)
         if debt is not None:
-            return No("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
+            return Denial("expiries", {"expired": debt.expired, "wait": debt.wait / 1000}), debt.wait
         record = ask.record
         if record.late and too_slow(record.turnarounds, record.last, now, self._bounds):
             wait = TRY_AGAIN - (now - record.last)
             own, most = quantile(record.turnarounds, 0.9) / 1000, self._bounds.most / 1000
-            return No("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait
+            return Denial("too-slow", {"own": own, "most": most, "wait": wait / 1000}), wait
         return None
 
-    def crowded(self, ask: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int) -> No | None:
+    def crowded(self, ask: LeaseDemand, whole: int, left: int, oldest: tuple[int, int], now: int) -> Denial | None:
         """Return why there is no room for an ask. `whole`, `left`: see `Room`. `oldest`: fresh (era, version)."""
         new, slow = self._in_use("new", oldest), self._in_use("slow", oldest)
         room = Room(whole, left, new, slow, self._verdict_time(now), self._sequential)
@@ -133,12 +133,12 @@ class Sharing:
         else:
             self._fleet.leave(ask.asker.node)
 
-    def lent(self, lease: bytes) -> Lent | None:
+    def lent(self, lease: bytes) -> LeaseOwner | None:
         """Return whose a lease is that has not ended."""
         row = self._database.one("SELECT share, node, connection, reasons FROM lent WHERE lease = ?", (lease,))
-        return None if row is None else Lent(*row)
+        return None if row is None else LeaseOwner(*row)
 
-    def expired(self, lent: Lent, now: int) -> None:
+    def expired(self, lent: LeaseOwner, now: int) -> None:
         """A lease ended without a group: in the caller's transaction."""
         if lent.share == "new" and lent.connection:
             self._budgets.expired(lent.connection.encode(), None, now)

@@ -21,7 +21,7 @@ class OldestGroup(NamedTuple):
     cost: int
 
 
-class FairOrder:
+class DeficitRoundRobin:
     """The order of parties, and the credit of each."""
 
     def __init__(self) -> None:
