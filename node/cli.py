@@ -1,4 +1,4 @@
-"""`echo2-node`: what a volunteer types. Light: what computes or connects is imported by the command that needs it.
+"""The command line `echo2-node`. A command imports the modules that compute or connect only when it runs.
 
 An error ends a command with one line on stderr and an exit code (runtime/cli_errors.py, node/errors.py).
 """
@@ -22,9 +22,9 @@ app = typer.Typer(
     name=PROGRAM, help="Give this machine's idle time to a run, and be credited for it.", no_args_is_help=True,
     pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
 )  # fmt: skip
-receipts_app = typer.Typer(help="Answers of the run that this node can prove.", no_args_is_help=True)
-keys_app = typer.Typer(help="Who this node is.", no_args_is_help=True)
-config_app = typer.Typer(help="Settings: a flag goes before ECHO2_..., that before the file.", no_args_is_help=True)
+receipts_app = typer.Typer(help="The run's signed answers to this node's work.", no_args_is_help=True)
+keys_app = typer.Typer(help="The identity of this node.", no_args_is_help=True)
+config_app = typer.Typer(help="Settings: a flag overrides ECHO2_..., which overrides the file.", no_args_is_help=True)
 app.add_typer(receipts_app, name="receipts")
 app.add_typer(keys_app, name="keys")
 app.add_typer(config_app, name="config")
@@ -33,11 +33,11 @@ Home = Annotated[Path | None, typer.Option("--home", help="Folder of this node: 
 Gpu = Annotated[str | None, typer.Option("--gpu", help="auto, cpu, mps, cuda or cuda:N.")]
 Name = Annotated[str | None, typer.Option("--name", help="Public name on the leaderboard.")]
 Listen = Annotated[list[str] | None, typer.Option("--listen", help="Multiaddress to listen on; may be repeated.")]
-Via = Annotated[list[str] | None, typer.Option("--via", help="Way to go: direct, relay, https; may be repeated.")]
+Via = Annotated[list[str] | None, typer.Option("--via", help="Route to peers: direct, relay, https; may be repeated.")]
 Fingerprint = Annotated[
     str | None, typer.Option("--accept-fingerprint", help="Join the run of this fingerprint on the local network.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="End after one group has its final answer.")]
+Once = Annotated[bool, typer.Option("--once", help="End once one group has its final answer.")]
 JsonLogs = Annotated[bool | None, typer.Option("--json-logs", help="Log JSON lines.")]
 Level = Annotated[str | None, typer.Option("--log", help="debug, info, warning or error.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
@@ -64,9 +64,9 @@ def join(
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> int:
-    """Join a run, and work for it until stopped. Ctrl-C finishes the group at hand; twice ends at once.
+    """Join a run, and work for it until stopped. Ctrl-C finishes the current group; a second one ends at once.
 
-    Without an invite: the run joined last; else one found on the local network, once its fingerprint is typed."""
+    Without an invite: the run joined last; else one discovered on the local network, once its fingerprint is typed."""
     return _daemon(
         once, invite=invite, accept_fingerprint=accept_fingerprint, gpu=gpu, name=name, home=home, listen=listen,
         via=via, log=log, json_logs=json_logs,
@@ -85,21 +85,21 @@ def run(
     log: Level = None,
     json_logs: JsonLogs = None,
 ) -> int:
-    """Go on with the run that was joined last."""
+    """Continue the run that was joined last."""
     return _daemon(once, gpu=gpu, name=name, home=home, listen=listen, via=via, log=log, json_logs=json_logs)
 
 
 @app.command()
 @errors_reported
 def status(home: Home = None, as_json: Json = False) -> None:
-    """What the node does now."""
+    """Show the state of the running node."""
     _show(_ask(home, command="status"), as_json)
 
 
 @app.command()
 @errors_reported
 def why(home: Home = None, as_json: Json = False) -> None:
-    """The one rule that blocks now, and what was refused lately."""
+    """Show the one rule that blocks work now, and recent refusals."""
     _show(_ask(home, command="why"), as_json)
 
 
@@ -111,7 +111,7 @@ def pause(
     ] = None,
     home: Home = None,
 ) -> None:
-    """Take no new work and free the device within seconds."""
+    """Request no new work, and free the device within seconds."""
     _show(_ask(home, command="pause", seconds=duration), False)
 
 
@@ -125,7 +125,7 @@ def resume(home: Home = None) -> None:
 @app.command()
 @errors_reported
 def finish(home: Home = None) -> None:
-    """Work off the group at hand, deliver everything, end."""
+    """Complete the current group, deliver every submission, end."""
     _show(_ask(home, command="finish"), False)
 
 
@@ -135,7 +135,7 @@ def discover(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=60, help="How long to listen.")] = 3.0,
     as_json: Json = False,
 ) -> None:
-    """Runs announced on the local network: fingerprint, name, addresses. Nothing of it is vouched for."""
+    """List the runs announced on the local network: fingerprint, name, addresses. Announcements are not verified."""
     from node.links.local_discovery import lines, look
 
     announcements = look(seconds)
@@ -149,13 +149,13 @@ def discover(
 @app.command()
 @errors_reported
 def doctor(
-    invite: Annotated[str | None, typer.Argument(help="The run's invite; none: of the run joined last.")] = None,
+    invite: Annotated[str | None, typer.Argument(help="The run's invite; absent: that of the run joined last.")] = None,
     home: Home = None,
     gpu: Gpu = None,
     listen: Listen = None,
     as_json: Json = False,
 ) -> int:
-    """What works between this machine and the run, and the exact fix of what does not."""
+    """Test this machine and its routes to the run; name the exact fix of each fault."""
     from node.control.doctor import diagnose
 
     lines, code = diagnose(_config(invite=invite, home=home, gpu=gpu, listen=listen), as_json=as_json)
@@ -171,7 +171,7 @@ def receipts_list(
     as_json: Json = False,
     most: Annotated[int, typer.Option("--most", help="How many, newest first.")] = 50,
 ) -> None:
-    """Groups of this node and their answers."""
+    """List this node's groups and the run's answers."""
     from node.rollouts.receipts import lines, listed
 
     rows = listed(_config(home=home).home, most)
@@ -195,7 +195,7 @@ def receipts_verify(home: Home = None) -> int:
 @keys_app.command("show")
 @errors_reported
 def keys_show(home: Home = None) -> None:
-    """The public key and peer id of this node."""
+    """Show the public key and peer id of this node."""
     from p2p.identity import load_key, peer_id, public_bytes
 
     public = public_bytes(load_key(_config(home=home).home / "node.key", _passphrase()))
@@ -205,7 +205,7 @@ def keys_show(home: Home = None) -> None:
 @config_app.command("path")
 @errors_reported
 def config_path_command() -> None:
-    """Where the settings file is looked for."""
+    """Show the path of the settings file."""
     from node.config import config_path
 
     typer.echo(config_path())
@@ -214,10 +214,10 @@ def config_path_command() -> None:
 @config_app.command("get")
 @errors_reported
 def config_get(
-    key: Annotated[str | None, typer.Argument(help="One key; none: all.")] = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    key: Annotated[str | None, typer.Argument(help="One key; absent: all.")] = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each value.")] = False,
 ) -> None:
-    """Settings as they hold now."""
+    """Show the settings now in force."""
     from node.config import listed
 
     for text_line in listed(key, origin=origin):
@@ -225,7 +225,7 @@ def config_get(
 
 
 def main() -> None:
-    """Entry point of the distribution."""
+    """Run the command line: the entry point of the distribution."""
     with exit_on_closed_pipe(Exit.CLOSED_PIPE):
         app()
 

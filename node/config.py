@@ -1,10 +1,10 @@
-"""Settings of a node: one frozen model. A flag goes before the environment, then the file, then the default.
+"""Settings of a node: one frozen model. A flag overrides the environment, which overrides the file and the default.
 
 Rules
-1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or what `ECHO2_CONFIG` names; an environment variable is `ECHO2_` and
-   the field's name in capitals.
-2. runtime/settings.py reads them: an unknown key, in the file or under `ECHO2_`, is an error that names the nearest
-   known one; a value of another type is converted where that loses nothing.
+1. The file is `$XDG_CONFIG_HOME/echo2/node.toml`, or the path in `ECHO2_CONFIG`. The environment variable of a field is
+   `ECHO2_` and its name in capitals.
+2. An unknown key, in the file or under `ECHO2_`, is an error that names the nearest known one. A value of another type
+   is converted where that loses nothing (runtime/settings.py).
 """
 
 import os
@@ -20,16 +20,16 @@ from runtime.settings import Loader, SettingsFault, read_toml
 
 PREFIX: Final = "ECHO2_"
 NOT_SETTINGS: Final = {"ECHO2_CONFIG", "ECHO2_DEBUG", "ECHO2_KEY_PASSPHRASE"}
-"""Variables of ours that are no settings of a node."""
+"""Variables with our prefix that are no settings of a node."""
 
 
 def default_home() -> Path:
-    """Where identity, run folders and model lie: XDG's data folder."""
+    """Return the default home, in XDG's data folder: identity, run folders and model."""
     return Path(platformdirs.user_data_dir("echo2", appauthor=False)) / "node"
 
 
 class NodeConfig(BaseModel):
-    """All that a volunteer may set. Each description says what it does, and in which unit."""
+    """The settings of a node. Each description states effect and unit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,11 +46,11 @@ class NodeConfig(BaseModel):
     )
     listen: tuple[str, ...] = Field(
         ("/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"),
-        description="Multiaddresses to listen on; other volunteers take chunks here. Port 0: any free one; of those "
-        "below 1024 only 443 is announced to others. An empty list: nowhere.",
+        description="Multiaddresses to listen on for peers. Port 0: any free one; of those below 1024 only 443 is "
+        "announced to others. An empty list: nowhere.",
     )
     via: tuple[Route, ...] = Field(
-        ROUTES, min_length=1, description="Ways to others that are tried, in this order: direct, relay, https."
+        ROUTES, min_length=1, description="Routes to other peers, tried in this order: direct, relay, https."
     )
     uplink: float | None = Field(None, gt=0, description="Most payload sent to other peers, in Mbit/s. None: no limit.")
     relay: bool = Field(False, description="Relay connections between peers that cannot reach each other.")
@@ -96,15 +96,15 @@ class NodeConfig(BaseModel):
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """The settings file, whether it is there or not."""
+    """Return the path of the settings file, which may not exist."""
     named = environ.get("ECHO2_CONFIG")
     return Path(named) if named else Path(platformdirs.user_config_dir("echo2", appauthor=False)) / "node.toml"
 
 
 def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[NodeConfig, dict[str, str]]:
-    """Return the settings, and where each key comes from ("command line", the variable, the file's path, "default").
+    """Return the settings, and the source of each key ("command line", the variable, the file's path, "default").
 
-    `flags`: values that are None were not given. Raises `SettingsFault`."""
+    `flags`: None means not given. Raises `SettingsFault`."""
     path = config_path(environ)
     try:
         file = read_toml(path)
@@ -115,7 +115,7 @@ def load_config(flags: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
 
 
 def _foreign(name: str) -> bool:
-    """Whether a variable of ours is no setting of a node."""
+    """Tell whether a variable with our prefix is no setting of a node."""
     return name in NOT_SETTINGS or name.startswith("ECHO2_COORD")
 
 
@@ -123,7 +123,7 @@ _LOADER: Final = Loader(NodeConfig, PREFIX, _foreign)
 
 
 def listed(key: str | None, *, origin: bool) -> list[str]:
-    """Lines "key = value  # unit and meaning"; an invite is not spelled out. Raises `SettingsFault`."""
+    """Return lines "key = value  # unit and meaning"; the invite's value is not shown. Raises `SettingsFault`."""
     config, origins = load_config({})
     if key is not None and key not in NodeConfig.model_fields:
         raise SettingsFault(_LOADER.unknown([key]))

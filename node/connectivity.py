@@ -1,14 +1,14 @@
-"""Whom this node has to do with, put together: the coordinator, neighbours, relays, parents.
+"""The node's connections: coordinator, neighbours, relays, broadcast parents.
 
-    link (coordinator) ─ greeting ─┬─ neighbours, whom the coordinator names
-                                   ├─ reach, how others get here
-                                   └─ parents, who feed this node
+    coordinator client ─ greeting ─┬─ neighbours: peers that the coordinator names
+                                   ├─ reachability: how peers can dial this node
+                                   └─ plan client: the parents that send payloads to this node
 
 Rules
-1. A greeting says what this node is now: its engine, its tasks, where it is reached. When one of these changes, it is
-   said anew.
-2. Before the RunSpec is known, the run's number format is a guess: after a refusal for it the other one is tried, once.
-3. While the coordinator is away, peers of before are dialled and asked for news.
+1. A greeting describes this node: its engine, its tasks, its addresses. When one of these changes, the node greets
+   again.
+2. Before the RunSpec is known, the compute dtype is a guess. If the run refuses it, the other dtype is tried once.
+3. While the coordinator is unreachable, remembered peers are dialled and asked for a newer Head.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -44,7 +44,7 @@ _log = structlog.get_logger("node")
 
 
 class Connectivity:
-    """`link`, `neighbours`, `reachability`, `parents`: each with its own rules."""
+    """The node's connections, built and run together: each part has its own rules in its own module."""
 
     def __init__(
         self,
@@ -83,18 +83,18 @@ class Connectivity:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
+        """Keep up all connections until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
         async with anyio.create_task_group() as self._tasks:
             for part in (self.link, self.reachability, self.parents):
                 self._tasks.start_soon(part.run)
 
     async def search(self) -> None:
-        """Rule 3."""
+        """Dial remembered peers, and ask connected ones for a newer Head (rule 3)."""
         await self.neighbours.search()
         await self._follower.search()
 
     async def fit(self, runspec: RunSpec) -> None:
-        """Have the engine compute as the run wants it."""
+        """Switch the engine to the run's compute dtype, and greet again if it changed."""
         dtype: Dtype = "bfloat16" if runspec.compute_dtype == "bfloat16" else "float32"
         if dtype != self._engine.dtype:
             await self._compute_in(dtype)
@@ -113,7 +113,7 @@ class Connectivity:
         )
 
     async def _reconsider(self, refusal: Refusal) -> bool:
-        """Rule 2."""
+        """Switch to the other compute dtype if the refusal and rule 2 allow it; tell whether to greet again."""
         tried = self._records.trusted.runspec is not None or self._engine.dtype == "bfloat16"
         if tried or refusals.then(refusal) != "other engine":
             return False
@@ -137,7 +137,7 @@ class Connectivity:
 
 
 def _bytes(mbit: float | None) -> int | None:
-    """Mbit/s as whole bytes per second, at least 1."""
+    """Convert Mbit/s to whole bytes per second, at least 1."""
     return None if mbit is None else max(1, int(mbit * MBIT))
 
 

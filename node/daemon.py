@@ -1,12 +1,12 @@
-"""The node's main process: all parts put together, started in order, ended in order. It never imports torch.
+"""The node's main process: build all parts, start them in order, end them in order. It never imports torch.
 
-    network ─ contacts (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ courier (outbox)
+    network ─ connectivity (coordinator) ─ follower (versions) ─ engine (child) ─ rollouts (leases) ─ outbox relay
 
 Rules
-1. Parts are tasks of one group; the first that fails ends all of them, and its error names the fix.
-2. Told to finish, the node asks for no more leases, works off what it has, delivers, waits for answers up to the
-   owner's bound, and ends. Told twice, it ends at once: the outbox goes on at the next start.
-3. The coordinator may be absent at any time, also at the start of a node that was here before.
+1. Parts are tasks of one group. The first that fails ends all of them, and its error names the fix.
+2. To finish, the node requests no more leases, completes and delivers its work, and waits for answers for at most
+   `drain` seconds. A second order to finish ends it at once; the outbox is delivered after the next start.
+3. The coordinator may be absent at any time, also at a start, unless the node has never joined this run before.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ from weights.errors import StoreBusy, StoreCorrupt
 from weights.store import Store
 
 FREED_WITHIN: Final = 4.0
-"""Seconds after a pause within which the device's memory is free."""
+"""Seconds from the start of a pause until the device's memory is free, at most."""
 
 _log = structlog.get_logger("node")
 
 
 class NodeDaemon:
-    """One node of one run. The home's lock is held by the caller."""
+    """One node of one run. The caller holds the lock of the home."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class NodeDaemon:
         once: bool = False,
     ) -> None:
         """`once`: end after one group. `local`: this machine's clock, milliseconds. `seed`: of waits and choices among
-        peers. `engine`: makes the engine's process, which is then started. Raises `NodeError`."""
+        peers. `engine`: makes the engine's process, not yet started. Raises `NodeError`."""
         self._config, self._network = config, network
         self._folder = run_folder(config.home, invite.run)
         disk = int(config.disk * 1e9)
@@ -116,7 +116,8 @@ class NodeDaemon:
         self._cut_short = False
 
     async def run(self) -> Exit:
-        """Until told to finish, or the run is finished. INTERRUPTED when told twice. Raises `NodeError`."""
+        """Work until the owner or the run finishes. Return INTERRUPTED after a second order to finish. Raises
+        `NodeError`."""
         try:
             with _named_faults():
                 await self._run()
@@ -128,12 +129,12 @@ class NodeDaemon:
         return Exit.INTERRUPTED if self._cut_short else Exit.OK
 
     def close(self) -> None:
-        """Let go of the files of a daemon that does not run."""
+        """Close the files of a daemon that does not run."""
         self.outbox.close()
         self._store.close()
 
     def interrupt(self, why: str) -> None:
-        """Ctrl-C or SIGTERM: finish; the second time end at once."""
+        """Finish, on Ctrl-C or SIGTERM; the second time, end at once."""
         if self.run_state.finishing and self._tasks is not None:
             self._cut_short = True
             self._tasks.cancel_scope.cancel()
@@ -155,7 +156,7 @@ class NodeDaemon:
             self._tasks = None
 
     async def _start(self, tasks: TaskGroup) -> None:
-        """Engine, coordinator, model files, versions: each once the one before is there."""
+        """Start engine, coordinator, model files and versions, each once the one before is ready."""
         _log.info((await self.engine.start()).sentence())
         tasks.start_soon(self.connectivity.run)
         await self.connectivity.search()
@@ -199,13 +200,13 @@ class NodeDaemon:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended the others: one that names its fix goes before one that does not."""
+    """Return the error that ended the others; one that names its fix is preferred."""
     return foremost(group, [NodeError, EngineUnusable])
 
 
 @contextlib.contextmanager
 def _named_faults() -> Iterator[None]:
-    """Translate, once, what other packages raise for a person to put right."""
+    """Translate, once, the errors of other packages that a person can fix."""
     try:
         yield
     except NodeError:

@@ -1,4 +1,4 @@
-"""The home folder of a node: the lock of its one daemon, the invite joined last, the folders of runs."""
+"""The home folder of a node: the lock of its one daemon, the invite of the run joined last, a folder per run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +12,8 @@ from runtime.lock import AlreadyLocked, lock_file
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """Hold `home` for the block. Raises `TryLater` when a daemon holds it, or its disk is full; `BadConfig` when it
-    cannot be written."""
+    """Lock `home` for the block. Raises `TryLater` when a daemon has locked it or the disk is full, and `BadConfig`
+    when `home` is not writable."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = lock_file(home / "lock", name_holder=True)
@@ -30,12 +30,12 @@ def locked(home: Path) -> Iterator[None]:
 
 
 def run_folder(home: Path, run: bytes) -> Path:
-    """Return where the data of one run lie."""
+    """Return the folder of one run's data."""
     return home / "runs" / run.hex()[:16]
 
 
 def joined(home: Path) -> Invite:
-    """Return the invite joined last. Raises `BadConfig`."""
+    """Return the invite of the run joined last. Raises `BadConfig`."""
     try:
         return Invite.from_text((home / "invite").read_text())
     except FileNotFoundError as error:

@@ -1,4 +1,5 @@
-"""From settings to a running daemon: lock, key, invite, network, signals. The only place that builds real parts."""
+"""Start a daemon from its settings: lock, key, invite, network, signals. Only this module builds real networks and
+engines."""
 
 import asyncio
 import logging
@@ -36,15 +37,15 @@ def start(config: NodeConfig, *, once: bool, passphrase: str | None) -> Exit:
 
 
 def set_up_log(config: NodeConfig) -> None:
-    """Log to stderr. Lines of libraries and of the network plane are shown from warning on; at level debug the network
-    plane's finer ones too, and with them those of libp2p (p2p/libp2p/upstream_logs.py)."""
+    """Log to stderr. Libraries and the `p2p` package log from level warning on; at level debug `p2p` logs everything,
+    and libp2p with it (p2p/libp2p/upstream_logs.py)."""
     libraries = config.log if config.log == "error" else "warning"
     set_up_logging(to_stream(json_lines=config.json_logs), level=config.log, libraries=libraries)
     logging.getLogger("p2p").setLevel(logging.DEBUG if config.log == "debug" else logging.NOTSET)
 
 
 def _invite(config: NodeConfig) -> Invite:
-    """The one given, remembered for `run`; or the one remembered; or one found on the local network."""
+    """Return the invite given, else the one stored, else one discovered on the local network; store it for `run`."""
     if config.invite is not None:
         try:
             invite = Invite.from_text(config.invite)
@@ -60,7 +61,7 @@ def _invite(config: NodeConfig) -> Invite:
 
 
 def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Network:
-    """The ways that the owner admits, as far as the invite offers them. Raises `BadConfig`."""
+    """Return a network over the routes that the owner admits and the invite offers. Raises `BadConfig`."""
     from p2p.https.client import HttpsClient
     from p2p.https.failover import FailoverNetwork
     from p2p.libp2p.threaded_network import ThreadedPeer
@@ -79,12 +80,13 @@ def network_of(config: NodeConfig, invite: Invite, key: Ed25519PrivateKey) -> Ne
     if "https" in config.via and invite.https_key is not None:
         https = HttpsClient(peer_id(public_bytes(key)), invite.https_key)
     if direct is None and https is None:
-        raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other ways")
+        raise BadConfig("the invite offers no HTTPS: ask the operator for a new one, or set via to other routes")
     return FailoverNetwork(direct, https, routes=config.via).network
 
 
 def _found_nearby(config: NodeConfig) -> Invite:
-    """The run of the accepted fingerprint: the one joined last without a look, as a service starts often."""
+    """Return the invite of the accepted fingerprint. The run joined last is taken without a search, because a service
+    restarts often."""
     from node.links.local_discovery import confirmed, normal
 
     if config.accept_fingerprint is not None and (config.home / "invite").exists():
@@ -116,7 +118,7 @@ async def _run(config: NodeConfig, invite: Invite, passphrase: str | None, *, on
     try:
         ended = await daemon.run()
     finally:
-        # All is delivered and closed: a signal that comes now would only spoil the exit code.
+        # Everything is delivered and closed: a later signal would only change the exit code.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)

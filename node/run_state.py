@@ -1,6 +1,6 @@
-"""The owner's switch: running, paused (for a while or until resumed), finishing.
+"""The state that the owner has set: running, paused (for a time or until resumed), or finishing.
 
-Finishing is final: no lease is asked for any more, what was made is delivered, then the node ends.
+Finishing is final: the node requests no more leases, delivers its submissions, then ends.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ from runtime.figures import figure
 
 
 class NodeRunState:
-    """`now`: this machine's clock, milliseconds."""
+    """The owner's switch, with waits for its changes. `now`: this machine's clock, milliseconds."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self._until: int | None = None
-        self._running, self._paused, self._finish = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._running = asyncio.Event()
+        self._paused = asyncio.Event()
+        self._finish = asyncio.Event()
         self._running.set()
         self.why_finishing = ""
 
@@ -30,7 +32,7 @@ class NodeRunState:
 
     @property
     def idle(self) -> bool:
-        """No new lease is wanted."""
+        """Whether no new lease is wanted."""
         return self.paused or self.finishing
 
     @property
@@ -46,16 +48,18 @@ class NodeRunState:
         self._paused.set()
 
     def resume(self) -> None:
+        """End a pause."""
         self._until = None
         self._paused.clear()
         self._running.set()
 
     def finish(self, why: str) -> None:
+        """Begin to finish; the first reason given is kept."""
         self.why_finishing = self.why_finishing or why
         self._finish.set()
 
     async def until_resumed(self) -> None:
-        """Wait for the owner, or for the pause's own end."""
+        """Wait until the owner resumes, or the pause has run out."""
         while self.paused:
             until = self._until
             if until is None:
@@ -66,10 +70,11 @@ class NodeRunState:
                 await self._tick((until - self._now()) / 1000)
 
     async def until_paused(self) -> None:
+        """Wait until the owner pauses."""
         await self._paused.wait()
 
     async def unless_finishing(self, wait: Awaitable[object]) -> None:
-        """Wait for something, but no longer than until the owner wants an end."""
+        """Wait for `wait`, or until the node finishes, the earlier of the two. Raises what `wait` raises."""
         waiting = asyncio.ensure_future(wait)
         ending = asyncio.ensure_future(self._finish.wait())
         try:
@@ -83,6 +88,7 @@ class NodeRunState:
                     await task
 
     async def _tick(self, seconds: float) -> None:
+        """Wait until resumed, for `seconds` and at most an hour."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, 3600.0)):
                 await self._running.wait()

@@ -1,1 +1,1 @@
-"""The owner's side: control socket, commands, doctor."""
+"""Commands of the node's owner: the control socket, its commands, and the diagnosis `doctor`."""

@@ -1,6 +1,7 @@
-"""What the owner may ask a running node, and tell it: the commands of the control socket.
+"""The commands of the control socket: the owner's questions to a running node, and the owner's orders.
 
-`status` is the whole picture in plain values; `why` is the one rule that blocks now, and the last refusals and lies.
+`status` reports the node's whole state in plain values. `why` reports the one rule that blocks work now, the last
+refusals, and the last documents that failed verification.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ from p2p.network import Links, PayloadExchange
 
 
 class ControlCommands:
-    """Reads all parts, changes only the switch."""
+    """The answers to the owner's commands: they read every part of the daemon and change only its run state."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class ControlCommands:
         self._outbox, self._run_state, self._reachability = outbox, run_state, reachability
 
     def commands(self) -> dict[str, Command]:
-        """By name, for `CommandServer`."""
+        """Return the commands by name, for `CommandServer`."""
         return {
             "status": self.status,
             "why": self.why,
@@ -53,8 +54,9 @@ class ControlCommands:
         }
 
     async def status(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Plain values; bytes counted since the daemon's start. `lag`: versions from the one held to the newest heard
-        of, None before both are known and where they are of two eras. `payloads`: fetched for the last versions."""
+        """Return the state in plain values; bytes are counted since the daemon's start. `lag`: versions between the one
+        loaded and the newest heard of; None until both are known, and between two eras. `payloads`: bytes fetched for
+        the last versions."""
         trusted, current, probed = self._records.trusted, self._engine.current, self._engine.probed
         newest = self._follower.newest
         traffic = await self._exchange.traffic()
@@ -89,7 +91,7 @@ class ControlCommands:
         }
 
     async def why(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The one rule that blocks now, and what was refused."""
+        """Return the one rule that blocks work now, and what was refused."""
         return {
             "blocked": self._blocked() or "nothing blocks: the node works",
             "refusals": [{"code": one.code, "reason": one.sentence} for one in self._rollouts.refusals],
@@ -102,7 +104,8 @@ class ControlCommands:
         }
 
     async def pause(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """No new lease; the device is free within seconds. `seconds`: for how long, absent: until resumed."""
+        """Request no new lease, and free the device within seconds. `seconds`: length of the pause; absent: until
+        resumed."""
         seconds = asked.get("seconds")
         if seconds is not None and (not isinstance(seconds, int | float) or seconds <= 0):
             raise ValueError("seconds must be a number above 0")
@@ -115,7 +118,7 @@ class ControlCommands:
         return {"state": self._state()}
 
     async def finish(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Work off the lease, deliver, end."""
+        """Complete the current lease, deliver, end."""
         self._run_state.finish("the owner said finish")
         return {"state": self._state(), "waiting": self._outbox.waiting()}
 

@@ -1,9 +1,9 @@
-"""What `echo2-node doctor` finds, and the exact fix of each fault. Pure: node/control/doctor_probes.py looks, this
-judges.
+"""The verdicts of `echo2-node doctor`, with the exact fix of each fault. Pure: node/control/doctor_probes.py measures,
+this module judges.
 
-1. A row is {check, found, wanted, remedy}; `remedy` is empty where nothing is to be done.
-2. `bad` is what keeps this node from working, `poor` what costs something: one way of several that does not go.
-3. The exit code is that of the first bad row; 0 where there is none.
+1. A row is {check, found, wanted, remedy}; `remedy` is empty where no action is needed.
+2. `bad` keeps this node from working. `poor` only costs something: one route of several that fails.
+3. The exit code is that of the first bad row, 0 without any.
 """
 
 import sys
@@ -18,13 +18,13 @@ from runtime.figures import apart, figure
 
 Verdict = Literal["good", "poor", "bad"]
 SKEW: Final = 10.0
-"""Seconds that this machine's clock may differ from the coordinator's."""
+"""Seconds by which this machine's clock may differ from the coordinator's."""
 HEAD_AGE: Final = 75.0
-"""Seconds that the newest Head may be old: one is signed every 60 s."""
+"""Largest age of the newest Head, seconds: one is signed every 60 s."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. `exit`: the code that a bad one ends with."""
+    """The result of one check. `exit`: the command's exit code if this row is bad."""
 
     check: str
     actual: str = msgspec.field(name="found")
@@ -35,7 +35,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An address of the coordinator that was tried. `seconds`: None: it failed, for `trouble`."""
+    """An attempt to dial one address of the coordinator. `seconds`: its duration; None where it failed, because of
+    `trouble`."""
 
     route: str = msgspec.field(name="way")
     address: str
@@ -44,6 +45,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
+    """Check the version of Python."""
     fine = version >= (3, 11)
     return Check(
         check="python", actual=f"{version[0]}.{version[1]}", wanted="3.11 or newer",
@@ -53,6 +55,7 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def libp2p(installed: bool) -> Check:
+    """Check that py-libp2p is installed."""
     return Check(
         check="libp2p", actual="installed" if installed else "not installed", wanted="installed",
         remedy="" if installed else "pip install --no-deps libp2p==0.8.1",
@@ -61,7 +64,7 @@ def libp2p(installed: bool) -> Check:
 
 
 def disk(home: str, free: int, allowed: float) -> Check:
-    """`free`: bytes. `allowed`: GB, the setting `disk`."""
+    """Check the free disk space. `free`: bytes. `allowed`: GB, the setting `disk`."""
     gigabytes = free / 1e9
     fine, some = gigabytes >= allowed, gigabytes >= 2.0
     remedy = (
@@ -76,7 +79,7 @@ def disk(home: str, free: int, allowed: float) -> Check:
 
 
 def gpu(asked: str, present: str) -> Check:
-    """`asked`: the setting. `present`: what the system knows, or empty."""
+    """Check the device. `asked`: the setting `gpu`. `present`: the GPU that the system reports, or empty."""
     wanted = "a GPU" if asked == "auto" else asked
     if present or asked == "cpu":
         return Check(check="gpu", actual=present or "not used", wanted=wanted)
@@ -90,12 +93,13 @@ def gpu(asked: str, present: str) -> Check:
 
 
 def ip6(present: bool, addresses: list[str]) -> Check:
+    """Report this machine's IPv6 addresses. `present`: IPv6 works here at all."""
     addresses_shown = ", ".join(addresses[:2]) or ("of this machine only" if present else "none")
     return Check(check="IPv6", actual=addresses_shown, wanted="optional")
 
 
 def port(listen: list[str], taken: str) -> Check:
-    """`taken`: why a port cannot be listened on, or empty."""
+    """Check the ports to listen on. `taken`: why one of them is not available, or empty."""
     return Check(
         check="listening", actual=taken or ", ".join(listen) or "nowhere", wanted="the ports of the setting listen",
         remedy="stop what uses that port, or choose another: --listen /ip4/0.0.0.0/tcp/4001" if taken else "",
@@ -103,13 +107,14 @@ def port(listen: list[str], taken: str) -> Check:
     )  # fmt: skip
 
 
-def ways(attempts: list[Attempt]) -> list[Check]:
-    """A row a way, and one for the coordinator in all: that is bad only where no way goes."""
-    rows, going = [], [attempt for attempt in attempts if attempt.seconds is not None]
+def routes(attempts: list[Attempt]) -> list[Check]:
+    """Return one row per route, and one for the coordinator as a whole, which is bad only where every route fails."""
+    rows = []
+    successful = [attempt for attempt in attempts if attempt.seconds is not None]
     for route in ("direct", "relay", "https"):
         tried = [attempt for attempt in attempts if attempt.route == route]
         if not tried:
-            rows.append(Check(check=route, actual="the invite names no such address", wanted="one way of the three"))
+            rows.append(Check(check=route, actual="the invite names no such address", wanted="at least one route"))
             continue
         best = min((one for one in tried if one.seconds is not None), key=lambda one: one.seconds or 0, default=None)
         if best is not None:
@@ -120,17 +125,18 @@ def ways(attempts: list[Attempt]) -> list[Check]:
             rows.append(Check(
                 check=route, actual=tried[0].trouble, wanted="an answer", remedy=_remedy(route, tried), verdict="poor",
             ))  # fmt: skip
-    outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in going))}" if going else "not reached"
+    outcome = f"reached: {', '.join(dict.fromkeys(one.route for one in successful))}" if successful else "not reached"
     remedy = "ask the operator whether it runs, and for a new invite; then allow the addresses above in the firewall"
     rows.append(Check(
-        check="coordinator", actual=outcome, wanted="one way at least", remedy="" if going else remedy,
-        verdict="good" if going else "bad", exit=0 if going else Exit.UNREACHABLE,
+        check="coordinator", actual=outcome, wanted="at least one route", remedy="" if successful else remedy,
+        verdict="good" if successful else "bad", exit=0 if successful else Exit.UNREACHABLE,
     ))  # fmt: skip
     return rows
 
 
 def clock(issued: int | None, now: int) -> Check:
-    """`issued`: of the newest Head, by the coordinator's clock; `now`: this machine's. Milliseconds."""
+    """Check this machine's clock. `issued`: of the newest Head, by the coordinator's clock. `now`: by this machine's.
+    Both in milliseconds."""
     wanted = f"within {SKEW:g} s of the coordinator's"
     if issued is None:
         return Check(check="clock", actual="not known: no Head was heard", wanted=wanted)
@@ -143,11 +149,11 @@ def clock(issued: int | None, now: int) -> Check:
 
 
 def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | None) -> Check:
-    """Whether others can dial this node. `answer`: None: nobody could be asked. `relay`: None: a reservation is
-    granted; else why not."""
+    """Check whether peers can dial this node. `answer`: None where no coordinator could be asked. `relay`: None where a
+    relay granted a reservation, else the reason why none did."""
     wanted = "an open port, or a relay"
     if answer is None or answer.observed is None:
-        return Check(check="incoming", actual="not known: nobody could be asked to dial back", wanted=wanted)
+        return Check(check="incoming", actual="not known: no coordinator could be asked to dial back", wanted=wanted)
     if answer.ports:
         return Check(check="incoming", actual=f"directly at {answer.observed}, port {answer.ports[0]}", wanted=wanted)
     number = ports[0] if ports else 4001
@@ -156,25 +162,27 @@ def reachable(answer: ReachableResponse | None, ports: list[int], relay: str | N
         f"(sudo ufw allow {number}/tcp), and fix it: --listen /ip4/0.0.0.0/tcp/{number}"
     )
     if relay is None:
-        outcome = f"no port answers at {answer.observed}; a relay takes this node"
+        outcome = f"no port answers at {answer.observed}; a relay accepts this node"
         return Check(
-            check="incoming", actual=outcome, wanted=wanted, remedy=f"nothing must; faster: {forward}", verdict="poor"
+            check="incoming", actual=outcome, wanted=wanted, remedy=f"optional, for speed: {forward}", verdict="poor"
         )
     outcome = f"no port answers at {answer.observed}, and no relay: {relay}"
     return Check(check="incoming", actual=outcome, wanted=wanted, remedy=forward, verdict="poor")
 
 
 def no_invite() -> Check:
+    """Return the row for a diagnosis without an invite."""
     remedy = "echo2-node doctor INVITE, or join a run first; echo2-node discover looks on the local network"
     return Check(check="invite", actual="none", wanted="one", remedy=remedy, verdict="poor")
 
 
 def exit_code(rows: list[Check]) -> int:
+    """Return the exit code of the first bad row, 0 without any."""
     return next((row.exit for row in rows if row.verdict == "bad"), Exit.OK)
 
 
 def table(rows: list[Check]) -> list[str]:
-    """Lines for people: the findings in columns, then what is to be done."""
+    """Return lines for people: the rows in columns, then the remedies."""
     mark = {"good": "ok", "poor": "poor", "bad": "BAD"}
     width = max(len(row.check) for row in rows)
     lines = [f"{mark[row.verdict]:<5}{row.check:<{width}}  {row.actual}  (wanted: {row.wanted})" for row in rows]

@@ -1,7 +1,7 @@
-"""The looking part of `echo2-node doctor`: one short-lived peer, no work, no torch. It changes nothing in the home.
+"""The measurements of `echo2-node doctor`: short-lived peers, no work, no torch. They change no file of the home.
 
-Every attempt has its own time limit, so that the whole ends within about a minute however the network fails. The peer
-has a key of the moment: who the node is, nobody is told.
+Every attempt has its own time limit, so that all of them end within about a minute however the network fails. Each peer
+has a temporary key: the node's identity is not disclosed.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ AT_ONCE: Final = 8
 
 
 async def examine(config: NodeConfig, invite: Invite | None, *, running: bool) -> list[Check]:
-    """Every check. `running`: a daemon of this home has the ports, so they are not tried here."""
+    """Run every check. `running`: a daemon of this home uses the ports, so they are not tested."""
     installed = importlib.util.find_spec("libp2p") is not None
     rows = [
         doctor_checks.python(),
@@ -68,13 +68,13 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
     if invite is None:
         return [*rows, doctor_checks.no_invite()]
     attempts = await _attempts(invite)
-    rows += doctor_checks.ways(attempts)
-    going = [one.address for one in attempts if one.seconds is not None]
-    over_libp2p = [address for address in going if route_of(address) != "https"]
+    rows += doctor_checks.routes(attempts)
+    successful = [one.address for one in attempts if one.seconds is not None]
+    over_libp2p = [address for address in successful if route_of(address) != "https"]
     async with _up(ThreadedPeer(generate_key(), listen)) as network, _https(invite) as https:
         asked: ThreadedPeer | HttpsClient | None = network if over_libp2p else https
-        if asked is not None and going:
-            peer = await asked.dial(over_libp2p or going)
+        if asked is not None and successful:
+            peer = await asked.dial(over_libp2p or successful)
             rows.append(doctor_checks.clock(await _head(asked, peer), unix_milliseconds()))
         if not running:
             rows.append(await _incoming(network, [one for one in over_libp2p if route_of(one) == "direct"]))
@@ -83,7 +83,7 @@ async def _network(config: NodeConfig, invite: Invite | None, *, running: bool) 
 
 @contextlib.asynccontextmanager
 async def _up(network: SomeHost) -> AsyncIterator[SomeHost]:
-    """A network while it is looked through. Raises `LocalFault`."""
+    """Run a network for the block. Raises `LocalFault`."""
     task = asyncio.create_task(network.run())
     try:
         await network.ready()
@@ -105,7 +105,8 @@ async def _https(invite: Invite) -> AsyncIterator[HttpsClient | None]:
 
 
 async def _attempts(invite: Invite) -> list[Attempt]:
-    """Every address of the invite, each by a peer of its own, as one connection would hide the next."""
+    """Dial every address of the invite, each from a peer of its own: an open connection would answer for the next
+    address."""
     few = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(address: str) -> Attempt:
@@ -132,7 +133,7 @@ async def _attempt(links: Links, address: str) -> Attempt:
 
 
 async def _head(rpc: Rpc, peer: str) -> int | None:
-    """When the coordinator signed its newest Head, as it says; nothing is believed of it here."""
+    """Return when the coordinator claims to have signed its newest Head, unverified; None where it does not answer."""
     try:
         answer = await HEAD.ask(rpc, peer, HeadRequest(), timeout=PATIENCE)
         return decode(decode_unverified(answer.head).payload, Head).issued if answer.head is not None else None
@@ -159,7 +160,7 @@ async def _incoming(network: ThreadedPeer, direct: list[str]) -> Check:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder that is there."""
+    """Return `path`, or the nearest parent folder that exists."""
     return next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
 
 

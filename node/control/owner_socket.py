@@ -1,4 +1,4 @@
-"""The node's local socket (runtime/control_socket.py), with the errors that a node's owner is told."""
+"""The node's control socket (runtime/control_socket.py), with its errors translated to those of this package."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["LINE_LIMIT", "PATIENCE", "Command", "CommandServer", "ask_daemon", "
 
 
 class CommandServer(control_socket.ControlSocket):
-    """`commands`: name -> what answers it."""
+    """The server side of the socket. `commands`: name -> the coroutine that answers it."""
 
     def __init__(self, path: Path, commands: dict[str, Command]) -> None:
         super().__init__(path, commands, logger="node")
@@ -25,7 +25,8 @@ class CommandServer(control_socket.ControlSocket):
 
 
 def ask_daemon(home: Path, **asked: Any) -> dict[str, Any]:
-    """Send one command to the daemon of `home`, from another process. Raises `TryLater`: none runs, or it refuses."""
+    """Send one command to the daemon of `home` and return its answer. Raises `TryLater` where no daemon runs, or it
+    refuses."""
     try:
         return control_socket.ask(home, **asked)
     except NoDaemon as error:

@@ -1,1 +1,1 @@
-"""What the node believes: verify Roots, Heads and RunSpecs, and keep them on disk."""
+"""Trust in the run's documents: verify Roots, Heads and RunSpecs, and keep them on disk."""

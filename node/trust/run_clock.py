@@ -1,17 +1,16 @@
-"""The coordinator's clock, as far as this node can know it. Times are milliseconds since the Unix epoch.
+"""An estimate of the coordinator's clock. Times are milliseconds since the Unix epoch.
 
 Rules
-1. An answer that states the coordinator's time was made between question and answer, so it bounds the offset
-   from both sides; the offset moves only as far as the bounds demand.
-2. What a lease states is signed and carries this node's nonce. After the first one, unsigned statements
-   count no more.
+1. An answer that states the coordinator's time was written between the request and its arrival, so it bounds the offset
+   from both sides. The offset moves only as far as these bounds demand.
+2. The time in a lease is signed and carries this node's nonce. After the first lease, unsigned times are ignored.
 """
 
 from collections.abc import Callable
 
 
 class RunClock:
-    """`now()` on the coordinator's clock; `local()` on this machine's."""
+    """A clock with an offset: `now()` estimates the coordinator's clock, `local()` is this machine's."""
 
     def __init__(self, local: Callable[[], int]) -> None:
         self.local = local
@@ -19,10 +18,12 @@ class RunClock:
         self._signed = False
 
     def now(self) -> int:
+        """Return the time on the coordinator's clock."""
         return max(0, self.local() + self.offset)
 
     def observe(self, stated: int, asked: int, *, signed: bool) -> None:
-        """`stated`: the coordinator's time in an answer that arrives now. `asked`: local time of the question."""
+        """Correct the offset by an answer that arrives now. `stated`: the coordinator's time in it. `asked`: local time
+        of the request. `signed`: the time is a lease's."""
         if self._signed and not signed:
             return
         self._signed = signed

@@ -1,11 +1,11 @@
-"""What this node believes, on disk: verified again when it is read, durable before anything acts on it.
+"""The trusted documents on disk: durable before any part acts on them, verified again when they are read.
 
 Rules
-1. Roots, RunSpec, Head and Version lie as the sealed bytes that were received; at start they go through `TrustedSet`
-   like bytes from a stranger, so a tampered folder cannot teach the node anything.
-2. A file is whole or absent (runtime.files), and fsynced before `TrustStore` returns.
-3. Version is written before the Head that names it. A document that no longer verifies is left out, each on its own,
-   and said, except a Root: the chain from the invite must hold.
+1. Roots, RunSpec, Head and Version are stored as the sealed bytes received. A start passes them through `TrustedSet`
+   like bytes from any peer, so a tampered folder cannot introduce a document.
+2. A file is whole or absent (runtime/files.py), and fsynced before a method of `TrustStore` returns.
+3. A Version is written before the Head that names it. A document that no longer verifies is skipped with a warning.
+   A Root is not: the chain from the invite must verify.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ _log = structlog.get_logger("node")
 
 
 class TrustStore:
-    """A `TrustedSet` with a folder behind it. Its methods are the set's; what they return is durable."""
+    """A `TrustedSet` stored in a folder. Its methods are the set's, and durable once they return."""
 
     def __init__(self, folder: Path, run: bytes, root_hash: bytes, now: int) -> None:
-        """Reads what the folder holds. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` where its Roots
-        are not the invite's."""
+        """Read the folder. `now`: milliseconds, by this machine's clock. Raises `WrongRoot` where the stored Roots are
+        not the invite's."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self.trusted = TrustedSet(run, root_hash)
@@ -41,12 +41,12 @@ class TrustStore:
 
     @property
     def serial(self) -> int | None:
-        """Of the newest Root; None: none is held yet."""
+        """The serial of the newest Root; None before the first."""
         return None if self.trusted.root is None else self.trusted.root.serial
 
     def update_roots(self, roots: list[bytes], now: int) -> None:
-        """Take Roots in order, from the first or from the one behind the newest held. Those that hold are kept even
-        where a later one does not. Raises as `TrustedSet.update_root` and `check_root`."""
+        """Adopt Roots in order, from the first or from the successor of the newest one here. Valid Roots are kept even
+        if a later one is invalid. Raises as `TrustedSet.update_root` and `check_root`."""
         before = self.serial
         try:
             for sealed in roots:
@@ -59,20 +59,20 @@ class TrustStore:
         self.trusted.check_root(now)
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
-        """See `TrustedSet.update_runspec`."""
+        """Adopt and store a RunSpec (`TrustedSet.update_runspec`)."""
         runspec = self.trusted.update_runspec(sealed)
         self._write("runspec", runspec.sealed)
         return runspec
 
     def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
-        """See `TrustedSet.offer_head`."""
+        """Verify a Head, and store it if it is adopted (`TrustedSet.offer_head`)."""
         head = self.trusted.offer_head(sealed, now)
         if self.trusted.head is not None:
             self._write("head", self.trusted.head.sealed)
         return head
 
     def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Verified[Version]:
-        """See `TrustedSet.update_version`."""
+        """Adopt and store a Version and its Head (`TrustedSet.update_version`)."""
         version = self.trusted.update_version(head_sealed, version_sealed, now)
         self._write("version", version.sealed)
         self._write("head", head_sealed)
@@ -100,8 +100,8 @@ class TrustStore:
 
 @contextlib.contextmanager
 def _left_out(what: str) -> Iterator[None]:
-    """Rule 3."""
+    """Skip a document of kind `what` that no longer verifies (rule 3)."""
     try:
         yield
     except P2PError as error:
-        _log.warning("a record on disk no longer holds: the coordinator has it anew", record=what, reason=str(error))
+        _log.warning("stored document no longer verifies, fetched again", record=what, reason=str(error))

@@ -1,26 +1,29 @@
-"""What this node believes about the run: bytes in, a verified document or a typed error out. Pure.
+"""The documents of one run that this node trusts: bytes in, a verified document or a typed error out. Pure.
+
+The roles are TUF's: keys named by the newest Root sign documents of a kind.
 
 Rules, in order
-1. The first Root is the bytes whose SHA-256 the invite names; each later one follows by protocol/authority.py.
-2. A Root that has expired vouches for nothing: `RootExpired` until a later one is held. A Root that would end more than
+1. The first Root is the bytes whose SHA-256 the invite names. Each later Root is verified by protocol/authority.py.
+2. An expired Root verifies no document: `RootExpired` until a later one is adopted. A Root that expires more than
    `ROOT_AHEAD` from now is not adopted.
-3. A Root that changes the channel's keys makes the stored Head forgotten; one that changes the policy's keys, the
-   stored Version as well: so a run recovers from a stolen key that pushed the numbers forward.
-4. The RunSpec is the root role's, of this run, and never changes.
-5. A Head is the channel's; it has not expired on the coordinator's clock; it lives `HEAD_LIFE` at most, was issued
-   at most `HEAD_AHEAD` from now, and its sequence is at most `SEQUENCE_AHEAD` from now: so a stolen channel key cannot
-   freeze the run for longer. (era, version, sequence) never falls; with equal (era, version) it names the same Version.
-   `offer_head` keeps it apart as a candidate. A stored Head beyond these bounds counts for nothing; its Version stays.
-6. A candidate becomes the Head only together with the Version that it names by hash, signed by the policy, of just that
-   era and version: a forged Head alone moves nothing forward.
-7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is one that the index
-   names by hash, signed by the policy, of an era not after the Head's; an edge to the Head's version leads to its root.
-8. Hash and signature are over the bytes received, never over a re-serialisation. Methods return and keep the value
-   decoded from verified bytes, with them (`Verified`). The same bytes are verified once under a Root.
-9. Which Received and Receipts hold after the ledger's keys have changed: protocol/authority.py.
+3. A Root that changes the channel role's keys discards the stored Head. A Root that changes the policy role's keys
+   discards the stored Version as well. So a run recovers from a stolen key that raised the numbers.
+4. The RunSpec is signed by the root role, names this run, and never changes.
+5. A Head is signed by the channel role and has not expired on the coordinator's clock.
+   a. It lives `HEAD_LIFE` at most, was issued at most `HEAD_AHEAD` from now, and its sequence is at most
+      `SEQUENCE_AHEAD` from now. So a stolen channel key cannot freeze the run for longer.
+   b. (era, version, sequence) never falls. Heads of equal (era, version) name the same Version.
+   c. `offer_head` returns a newer Head as a candidate, not adopted. A stored Head beyond the bounds of (a) is ignored;
+      its Version stays.
+6. A candidate becomes the Head only together with the Version that it names by hash. That Version is signed by the
+   policy role and has the Head's era and version. So a forged Head alone advances nothing.
+7. An EdgeIndex is the bytes whose hash the Head names, of the Head's era and version. An Edge is named by the index, by
+   hash, signed by the policy role, and of an era not after the Head's. An Edge to the Head's version has its root.
+8. Hash and signature are over the bytes received, never over a re-serialisation. A method returns and keeps the value
+   decoded from verified bytes, together with these bytes (`Verified`). The same bytes are verified once under a Root.
+9. The validity of Received and Receipts after a change of the ledger's keys: protocol/authority.py.
 
-`now` is in milliseconds on the coordinator's clock. The caller makes durable what a method returned
-before it acts on it.
+`now` is in milliseconds on the coordinator's clock. The caller stores a returned document durably before acting on it.
 """
 
 import hashlib
@@ -47,7 +50,7 @@ _HEADS_KEPT: Final = 16
 
 
 class NotSigned(BadSignature):
-    """A document that the keys of the newest Root did not sign. Those of a later Root may have."""
+    """A document that the keys of the newest Root did not sign; those of a later Root may have."""
 
 
 class RootExpired(Stale):
@@ -55,11 +58,11 @@ class RootExpired(Stale):
 
 
 class Rollback(Stale):
-    """An authentic Head that is older than what is held."""
+    """An authentic Head that is older than the trusted one."""
 
 
 class ExpiredHead(Stale):
-    """An authentic Head whose life is over."""
+    """An authentic Head that has expired."""
 
 
 class Mismatch(BadSignature):
@@ -67,25 +70,25 @@ class Mismatch(BadSignature):
 
 
 class TooFarAhead(BadSignature):
-    """A document of the run's own keys with times that no honest operator writes."""
+    """A document signed by the run's keys, with times beyond the bounds of rules 2 and 5."""
 
 
 class TrustedSet:
-    """The documents of one run that hold, starting from the invite's run id and Root hash."""
+    """The trusted documents of one run, starting from the invite's run id and Root hash."""
 
     def __init__(self, run: bytes, root_hash: bytes) -> None:
         self._run, self._root_hash = run, root_hash
         self.roots: list[bytes] = []
         """Every sealed Root since the first, in order."""
         self.chain: list[Root] = []
-        """The same, decoded."""
+        """The Roots of `roots`, decoded."""
         self.runspec: Verified[RunSpec] | None = None
         self.head: Verified[Head] | None = None
         self.version: Verified[Version] | None = None
         self._heads: dict[bytes, Verified[Head]] = {}
-        """By their sealed bytes, the newest last: a Head comes from several peers, and again with its Version."""
+        """By sealed bytes, the newest last: a Head arrives from several peers, and again with its Version."""
         self._edges: dict[bytes, Verified[Edge]] = {}
-        """By their hashes: most edges of an index were in the one before."""
+        """By hash: most edges of an index were in the index before."""
 
     @property
     def root(self) -> Root | None:
@@ -94,7 +97,7 @@ class TrustedSet:
 
     @property
     def roots_by_serial(self) -> dict[int, bytes]:
-        """Every sealed Root, in order."""
+        """Every sealed Root by its serial, in order."""
         return {root.serial: sealed for root, sealed in zip(self.chain, self.roots, strict=True)}
 
     @property
@@ -103,15 +106,16 @@ class TrustedSet:
         return self.root.roles["channel"].keys[0] if self.root is not None else bytes(32)
 
     def update_root(self, sealed: bytes, now: int) -> Root:
-        """Take the next Root, or one that is held already. Raises `WrongRoot`, `TooFarAhead`, `Malformed`."""
+        """Adopt the next Root; return a known one unchanged. Raises `WrongRoot`, `TooFarAhead`, `Malformed`."""
         return self._next_root(sealed, now)
 
     def restore_root(self, sealed: bytes) -> Root:
-        """Take the next Root, or one that is held already; it was adopted before. Raises `WrongRoot`, `Malformed`."""
+        """Adopt the next Root from disk, without rule 2's bound, which held at its adoption. Raises `WrongRoot`,
+        `Malformed`."""
         return self._next_root(sealed, None)
 
     def _next_root(self, sealed: bytes, now: int | None) -> Root:
-        """`now`: None: rule 2's bound was kept when it was adopted."""
+        """Adopt the next Root. `now`: None skips rule 2's bound."""
         if sealed in self.roots:
             return self.chain[self.roots.index(sealed)]
         if self.root is None and hashlib.sha256(sealed).digest() != self._root_hash:
@@ -119,17 +123,17 @@ class TrustedSet:
         new = verify_root(sealed, self.root, self._run)
         if now is not None and new.expires > now + ROOT_AHEAD:
             ahead = figure((new.expires - now) / 86_400_000)
-            raise TooFarAhead(f"a Root that ends in {ahead} days; at most two years")
+            raise TooFarAhead(f"the Root expires in {ahead} days; at most two years are admitted")
         self._adopt(new, sealed)
         return new
 
     def check_root(self, now: int) -> None:
-        """Raises `RootExpired` (rule 2)."""
+        """Raise `RootExpired` if the newest Root has expired (rule 2)."""
         if now >= self._current_root().expires:
             raise RootExpired("the run's Root has expired: the operator must sign a new one")
 
     def update_runspec(self, sealed: bytes) -> Verified[RunSpec]:
-        """Raises `BadSignature`, `Mismatch` (a second RunSpec), `Malformed`."""
+        """Verify and adopt the RunSpec (rule 4). Raises `BadSignature`, `Mismatch` (a second RunSpec), `Malformed`."""
         runspec = self.message(sealed, "runspec", RunSpec)
         if runspec.value.run != self._run:
             raise Mismatch("the RunSpec is of another run")
@@ -139,8 +143,9 @@ class TrustedSet:
         return runspec
 
     def offer_head(self, sealed: bytes, now: int) -> Verified[Head]:
-        """Rule 5. A Head of the (era, version) held is adopted at once, a newer one only by `update_version`.
-        Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`, `Mismatch`."""
+        """Verify a Head (rule 5). One of the trusted (era, version) is adopted at once, a newer one only by
+        `update_version`. Raises `RootExpired`, `BadSignature`, `Malformed`, `Rollback`, `ExpiredHead`, `TooFarAhead`,
+        `Mismatch`."""
         self.check_root(now)
         verified = self._heads.get(sealed) or self.message(sealed, "head", Head)
         _remember(self._heads, {sealed: verified}, _HEADS_KEPT)
@@ -162,7 +167,7 @@ class TrustedSet:
         return verified
 
     def update_version(self, head_sealed: bytes, version_sealed: bytes, now: int) -> Verified[Version]:
-        """Rule 6: adopt a Head and the Version it names, both or neither. Raises as `offer_head`."""
+        """Adopt a Head and the Version it names, both or neither (rule 6). Raises as `offer_head`."""
         head = self.offer_head(head_sealed, now)
         if document_hash(version_sealed) != head.value.version_hash:
             raise Mismatch("the Version is not the one that the Head names")
@@ -173,8 +178,8 @@ class TrustedSet:
         return version
 
     def restore(self, version_sealed: bytes, head_sealed: bytes, now: int) -> None:
-        """Take back what this node believed before it was restarted. A Head that has expired since, or that was not yet
-        renewed when its Version was stored, still holds against rollback; one beyond the bounds of rule 5 does not.
+        """Restore the Version and Head that this node trusted before a restart. A Head that has expired since, or was
+        not renewed before its Version was stored, still prevents rollback; one beyond the bounds of rule 5 does not.
         Raises `BadSignature`, `Malformed`."""
         self.version = self._signed(version_sealed, "version", _reader(Version))
         head = self.message(head_sealed, "head", Head) if head_sealed else None
@@ -182,7 +187,7 @@ class TrustedSet:
             self.head = head
 
     def edge_index(self, data: bytes, head: Verified[Head]) -> Verified[EdgeIndex]:
-        """Rule 7. Raises `Mismatch`, `Malformed`."""
+        """Verify the EdgeIndex of a Head (rule 7). Raises `Mismatch`, `Malformed`."""
         try:
             index = verify_named(data, head.value.index_hash, _reader(EdgeIndex))
         except BadSignature:
@@ -192,30 +197,30 @@ class TrustedSet:
         return index
 
     def unknown(self, index: Verified[EdgeIndex]) -> list[bytes]:
-        """Hashes of the Edges of an index that were not verified yet: the others need not be brought."""
+        """Return the hashes of the index's Edges that are not verified yet; only these need to be fetched."""
         return [digest for digest in index.value.edges if digest not in self._edges]
 
-    def edges(self, index: Verified[EdgeIndex], brought: Mapping[bytes, bytes]) -> list[Verified[Edge]]:
-        """The Edges of an index, in its order (rule 7). `brought`: sealed bytes of those `unknown`, by their hashes.
-        Raises `Mismatch`, `BadSignature`, `Malformed`, `Stale`."""
-        if set(self.unknown(index)) - brought.keys():
-            raise Stale("a newer Root was taken while Edges were brought: they are verified anew")
+    def edges(self, index: Verified[EdgeIndex], fetched: Mapping[bytes, bytes]) -> list[Verified[Edge]]:
+        """Verify and return the Edges of an index, in its order (rule 7). `fetched`: hash -> sealed bytes of the
+        `unknown` ones. Raises `Mismatch`, `BadSignature`, `Malformed`, `Stale`."""
+        if set(self.unknown(index)) - fetched.keys():
+            raise Stale("a newer Root was adopted while Edges were fetched: they are verified anew")
         edges = {}
         for digest in index.value.edges:
             known = self._edges.get(digest)
-            edges[digest] = self.edge(brought[digest], index) if known is None else self._fits(known, index)
+            edges[digest] = self.edge(fetched[digest], index) if known is None else self._fits(known, index)
         _remember(self._edges, edges, MAX_EDGES)
         return list(edges.values())
 
     def edge(self, sealed: bytes, index: Verified[EdgeIndex]) -> Verified[Edge]:
-        """Rule 7. Raises `Mismatch`, `BadSignature`, `Malformed`."""
+        """Verify one Edge of an index (rule 7). Raises `Mismatch`, `BadSignature`, `Malformed`."""
         if document_hash(sealed) not in index.value.edges:
             raise Mismatch("the EdgeIndex does not name this Edge")
         return self._fits(self._signed(sealed, "edge", _reader(Edge)), index)
 
     def stored_edge(self, sealed: bytes) -> Verified[Edge]:
-        """An Edge that was verified before it was stored, by the policy's keys in any Root of the chain. It says what a
-        payload of this disk is, and moves nothing forward. Raises `BadSignature`, `Malformed`."""
+        """Verify an Edge from this node's store, by the policy role's keys in any Root of the chain. It identifies a
+        stored payload and advances nothing. Raises `BadSignature`, `Malformed`."""
         for root in reversed(self.chain):
             try:
                 edge = self._signed(sealed, "edge", _reader(Edge), root)
@@ -227,16 +232,16 @@ class TrustedSet:
         raise NotSigned("the policy's keys of no Root signed this Edge")
 
     def message(self, sealed: bytes, kind: str, type_: type[T]) -> Verified[T]:
-        """Any document of a role that the newest Root names. Raises `BadSignature`, `Malformed`."""
+        """Verify a document of any kind by its role's keys in the newest Root. Raises `BadSignature`, `Malformed`."""
         return self._signed(sealed, kind, lambda payload: decode(payload, type_))
 
     def open_kept(self, sealed: bytes, kind: str) -> bytes:
-        """As `open`, of a kind that stays good when its role's keys change (rule 9). Raises `BadSignature`, of which
-        `Unproven`, and `Malformed`."""
+        """Verify a document of a kind that stays valid when its role's keys change (rule 9); return its payload. Raises
+        `BadSignature`, of which `Unproven`, and `Malformed`."""
         return open_kept(sealed, kind, self.chain)
 
     def _signed(self, sealed: bytes, kind: str, read: Callable[[bytes], T], by: Root | None = None) -> Verified[T]:
-        """`by`: the Root whose keys count; None: the newest."""
+        """Verify and decode. `by`: the Root whose keys count; None: the newest."""
         root = by or self._current_root()
         role = root.roles.get(ROLES[kind])
         if role is None:
@@ -247,7 +252,7 @@ class TrustedSet:
             raise NotSigned(str(error)) from None
 
     def _fits(self, edge: Verified[Edge], index: Verified[EdgeIndex]) -> Verified[Edge]:
-        """Check what rule 7 asks of an Edge beside its signature and its name. Raises `Mismatch`."""
+        """Check an Edge's place and root (rule 7); signature and name are verified elsewhere."""
         place = edge.value.era, edge.value.version
         if place > (index.value.era, index.value.version):
             raise Mismatch("the Edge leads past the version that the index is for")
@@ -258,12 +263,12 @@ class TrustedSet:
 
     def _current_root(self) -> Root:
         if self.root is None:
-            raise BadSignature("no Root is held yet")
+            raise BadSignature("no Root is known yet")
         return self.root
 
     def _adopt(self, new: Root, sealed: bytes) -> None:
         for verified in (self._heads, self._edges):
-            verified.clear()  # under the Root before
+            verified.clear()  # these were verified under the Root before
         old = self.root
         if old is not None and old.roles["channel"] != new.roles["channel"]:
             self.head = None
@@ -282,7 +287,7 @@ class TrustedSet:
 
 
 def check_bounds(head: Head, now: int) -> None:
-    """Raises `TooFarAhead` for a Head beyond the bounds of rule 5."""
+    """Raise `TooFarAhead` for a Head beyond the bounds of rule 5."""
     checks = (
         ("lives for", head.expires - head.issued, HEAD_LIFE),
         ("was issued ahead of now by", head.issued - now, HEAD_AHEAD),
@@ -291,11 +296,11 @@ def check_bounds(head: Head, now: int) -> None:
     for what, actual, most in checks:
         if actual > most:
             told, bound = apart(actual / 60_000, most / 60_000)
-            raise TooFarAhead(f"the Head of version {head.version} {what} {told} min, at most {bound} min are believed")
+            raise TooFarAhead(f"the Head of version {head.version} {what} {told} min; at most {bound} min are admitted")
 
 
 def within_bounds(head: Head, now: int) -> bool:
-    """Return whether rule 5's bounds admit the Head."""
+    """Tell whether rule 5's bounds admit the Head."""
     try:
         check_bounds(head, now)
     except TooFarAhead:
@@ -304,12 +309,12 @@ def within_bounds(head: Head, now: int) -> bool:
 
 
 def order(head: Head) -> tuple[int, int, int]:
-    """Heads of a run never fall in this."""
+    """Return the key by which the Heads of a run never fall: (era, version, sequence)."""
     return head.era, head.version, head.sequence
 
 
 def _reader(type_: type[D]) -> Callable[[bytes], D]:
-    """Return what decodes a document of weights.documents, with this package's errors."""
+    """Return a decoder of a document of weights.documents that raises this package's errors."""
 
     def read(data: bytes) -> D:
         try:
@@ -321,7 +326,7 @@ def _reader(type_: type[D]) -> Callable[[bytes], D]:
 
 
 def _remember(kept: dict[bytes, T], newer: Mapping[bytes, T], most: int) -> None:
-    """Keep `newer` too, and of the oldest no more than there is room for."""
+    """Add `newer` to `kept`, and drop the oldest beyond `most`."""
     kept |= newer
     while len(kept) > most:
         del kept[next(iter(kept))]

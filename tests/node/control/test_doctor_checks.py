@@ -64,7 +64,7 @@ def test_a_finding_has_its_verdict_its_exit_code_and_its_remedy(name):
 
 
 def test_one_way_that_goes_is_enough():
-    rows = {row.check: row for row in doctor_checks.ways([DEAD, OVER_HTTPS])}
+    rows = {row.check: row for row in doctor_checks.routes([DEAD, OVER_HTTPS])}
     assert rows["direct"].verdict == "poor"
     assert "192.0.2.1 port 4310" in rows["direct"].remedy
     assert rows["https"].verdict == rows["coordinator"].verdict == "good"
@@ -73,14 +73,14 @@ def test_one_way_that_goes_is_enough():
 
 
 def test_no_way_at_all_ends_with_its_own_code():
-    assert doctor_checks.exit_code(doctor_checks.ways([DEAD])) == Exit.UNREACHABLE
-    assert doctor_checks.exit_code([doctor_checks.libp2p(False), *doctor_checks.ways([DEAD])]) == Exit.CONFIG, (
+    assert doctor_checks.exit_code(doctor_checks.routes([DEAD])) == Exit.UNREACHABLE
+    assert doctor_checks.exit_code([doctor_checks.libp2p(False), *doctor_checks.routes([DEAD])]) == Exit.CONFIG, (
         "the first bad one"
     )
 
 
 def test_the_table_names_each_remedy_below_the_findings():
-    lines = doctor_checks.table(doctor_checks.ways([DEAD]))
+    lines = doctor_checks.table(doctor_checks.routes([DEAD]))
     assert lines[0].startswith("poor direct")
     assert [text_line for text_line in lines if text_line.startswith("-> direct: allow outgoing TCP")]
 
