@@ -1,1 +1,1 @@
-"""The node's connections: coordinator, neighbours, reachability, the plan of broadcasts."""
+"""The node's connections: coordinator, neighbours, reachability, broadcast plan, discovery on the local network."""

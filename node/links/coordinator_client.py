@@ -1,19 +1,22 @@
-"""The line to the coordinator: find it, greet it, ask it, find it again.
+"""The client of the coordinator: find it, greet it, send requests, find it again after a break.
 
 Rules
-1. Candidates are tried in order: by way, as the owner orders them (p2p/multiaddr.py), and for each way the addresses of
-   the newest Head before those of the invite. Reached by a lesser way, a better one is tried again now and then, and
-   taken when it stands. A coordinator that dialled this node itself is used as it is. Between rounds other peers are
-   asked for a newer Head, which may carry a new address.
-2. A peer is the coordinator for as long as its answers hold; whoever shows a Root that is not the run's, or signs a bad
-   lease, is left at once. Nothing is believed because of the connection that it came over.
-3. A request is sealed once. Until it expires the same bytes go again after each break, so that the coordinator answers
-   the same question once.
-4. Questions for verdicts go beside asks for leases and submissions, and need no request of their own (`rider`).
-5. A refusal of the greeting without `retry_after` ends the node: the run wants no work of it.
-6. A refusal that brings newer Roots of the run (its channel key was changed) is answered by the same request under the
-   new key; one that brings none, by a greeting, whose answer has all Roots. An answer that the keys of the newest Root
-   held did not sign is no lie where the run has a later one: that is asked first (`behind`), and the question repeated.
+1. Candidates are tried in order: by route, in the owner's order (p2p/multiaddr.py), and within a route the addresses of
+   the newest Head before those of the invite.
+   a. Connected by a later route, the client tries the earlier ones again at growing intervals, and switches to one that
+      works. An inbound connection of the coordinator is used as well.
+   b. Between rounds it asks other peers for a newer Head, which may carry a new address.
+2. A peer is the coordinator for as long as its answers verify. A peer that shows a Root of another run, or signs an
+   invalid lease, is abandoned at once. No answer is trusted because of the connection it arrived on.
+3. A request is sealed once. Until it expires the same bytes are sent again after each break, so the coordinator
+   answers each request once.
+4. Requests for verdicts travel inside requests for leases and submissions, and need no request of their own (`rider`).
+5. A refusal of the greeting without `retry_after` ends the node: the run refuses its work.
+6. The run's channel key may change:
+   a. A refusal that carries newer Roots of the run is followed by the same request under the new key. A refusal that
+      carries none is followed by a greeting, whose answer has all Roots.
+   b. An answer not signed under the newest Root here may be signed under a later one. So the client first asks for
+      later Roots (`behind`) and repeats the request; without one, the answer counts as false.
 """
 
 import asyncio
@@ -44,16 +47,17 @@ from runtime.backoff import Backoff
 REQUEST_LIFE: Final = 30.0
 """Seconds within which a request may be sent again."""
 PATIENCE: Final = 15.0
-"""Seconds that one answer may take."""
+"""Seconds to wait for one answer."""
 RETRY: Final = Backoff(0.5, 20.0, jitter=0.5)
-"""Seconds between two rounds of dialling, at most."""
+"""Seconds between two rounds of dialling."""
 BETTER: Final = Backoff(15.0, 300.0)
-"""Seconds between two trials of a better way; doubles each time."""
+"""Seconds between two trials of a better route; doubles each time."""
 CARRIERS: Final = (LEASE.name, SUBMIT.name)
-"""Methods beside which questions for verdicts go."""
+"""Methods whose requests carry requests for verdicts."""
 BUSY_AGAIN: Final = 1.0
-"""Seconds after which a coordinator that has too much to do is asked again; the line stands."""
+"""Seconds until a request is repeated to a busy coordinator; the connection stays up."""
 _SKEW: Final = 60_000
+"""Milliseconds added to a request's expiry, for clock skew."""
 
 _log = structlog.get_logger("node")
 
@@ -67,18 +71,18 @@ class RequestRefused(Exception):
 
 
 class Rider(Protocol):
-    """The questions that travel beside other requests: verdicts wanted (node/rollouts/outbox_relay.py)."""
+    """The source of the requests for verdicts that travel inside other requests (node/rollouts/outbox_relay.py)."""
 
     def question(self) -> VerdictsRequest | None:
-        """Return the question to ask now, None for none."""
+        """Return the request for verdicts to send now, None for none."""
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """The answer to it; None: this coordinator does not know the field. Raises `PeerFault`."""
+        """Take the answer to `ask`; None: this coordinator does not know the field. Raises `PeerFault`."""
 
 
 class CoordinatorClient:
-    """`peer`: the coordinator's peer id while the line stands. `trouble`: why it does not, one sentence. `failures`:
-    why a way did not lead to it, by way, until it does."""
+    """The connection to the coordinator, and requests over it. `peer`: its peer id while connected. `trouble`: why not
+    connected, one sentence. `failures`: route -> why it failed, until it works. `lies`: the last 16 false answers."""
 
     def __init__(
         self,
@@ -98,9 +102,9 @@ class CoordinatorClient:
         seed: int,
         via: Sequence[Route] = ROUTES,
     ) -> None:
-        """`via`: ways to go, the first one first. `hello` makes the greeting; `reconsider` says whether another one is
-        worth a try after a refusal; `welcomed` takes the answer once its Root and RunSpec hold; `search` asks other
-        peers for news while the line is down; `learn` asks a few and the coordinator for Heads and Roots."""
+        """`via`: routes, the preferred one first. `hello` makes the greeting. `reconsider` tells whether to greet again
+        after a refusal. `welcomed` takes the answer, its Root and RunSpec verified. `search` asks other peers for a
+        newer Head while disconnected. `learn` asks a few peers and the coordinator for Heads and Roots."""
         self._rpc, self._links = rpc, links
         self._key, self._records, self._clock, self._run = key, records, clock, run
         self._invited, self._hello, self._reconsider = addresses, hello, reconsider
@@ -115,7 +119,7 @@ class CoordinatorClient:
         self.rider: Rider | None = None
 
     async def run(self) -> None:
-        """Keep the line up. Raises `RefusedByRun`, `TrustFailure`."""
+        """Keep connected until cancelled. Raises `RefusedByRun`, `TrustFailure`."""
         failures = 0
         while True:
             if await self._connect():
@@ -126,13 +130,13 @@ class CoordinatorClient:
             await asyncio.sleep(RETRY.delay(failures, self._random.random()))
 
     async def connected(self) -> str:
-        """Wait for the line; the coordinator's peer id."""
+        """Wait until connected; return the coordinator's peer id."""
         while self.peer is None:
             await self._up.wait()
         return self.peer
 
     def lost(self, reason: str) -> None:
-        """The line does not hold: find the coordinator again."""
+        """Give the connection up because of `reason`, and find the coordinator again."""
         if self.peer is not None:
             _log.warning("coordinator lost", reason=reason)
         self.peer, self.trouble = None, f"the coordinator is unreachable: {reason}"
@@ -140,17 +144,18 @@ class CoordinatorClient:
         self._down.set()
 
     def distrust(self, reason: str) -> None:
-        """The peer at the other end signs what the run's keys did not."""
+        """Note a false answer, and give the connection up: the peer is not the run's coordinator (rule 2)."""
         self.lies.append(reason)
         del self.lies[:-16]
         self.lost(reason)
 
     async def call(self, method: Method[Q, A], request: Q) -> A:
-        """Ask the coordinator. Raises `RequestRefused`, `Unreachable` once the request has expired, and `Malformed`."""
+        """Send a request to the coordinator; return its answer. Raises `RequestRefused`, `Malformed`, and `Unreachable`
+        once the request has expired."""
         return method.answer.decode(await self._answered(method.name, method.request.encode(request)))
 
     async def _answered(self, method: str, content: bytes) -> bytes:
-        """Return the answer's body to a request of which `content` is the body."""
+        """Return the body of the answer to a request with the body `content` (rules 3, 4 and 6)."""
         serial = self._records.serial
         rider = self.rider if method in CARRIERS else None
         riding = None if rider is None else rider.question()
@@ -183,12 +188,12 @@ class CoordinatorClient:
             raise Unreachable(f"the coordinator did not answer {method} within {REQUEST_LIFE:g} s") from None
 
     async def tell(self, method: Method[Q, None], make: Callable[[], Q]) -> None:
-        """Say something that the coordinator may do without: once, and whatever comes of it, the line stays. `make`
-        is called when there is a line. Raises `RequestRefused`, `P2PError`."""
+        """Send a best-effort message once; a failure leaves the connection up. `make` is called once connected. Raises
+        `RequestRefused`, `P2PError`."""
         await self._ask(await self.connected(), method, make())
 
     async def _ask(self, peer: str, method: Method[Q, A], request: Q) -> A:
-        """Ask a peer once."""
+        """Send one request to `peer`, without retries."""
         sealed = self._sealed(method.name, method.request.encode(request))
         return method.answer.decode(_body(await self._answer(peer, method.name, sealed), peer, method.name))
 
@@ -204,18 +209,18 @@ class CoordinatorClient:
         return seal("request", self._run, encode(request), self._key)
 
     async def behind(self, serial: int | None) -> bool:
-        """Return whether the run has a later Root than that of `serial`, under which a question was asked (rule 6)."""
+        """Tell whether the run has a later Root than that of `serial`, under which a request was sent (rule 6)."""
         if self._records.serial == serial:
             await self._learn()
         return self._records.serial != serial
 
     def _renewed(self, refusal: Refusal, serial: int | None) -> bool:
-        """Take the Roots of a refusal; whether a newer one than that of `serial` is held then (rule 6)."""
+        """Adopt the Roots of a refusal; tell whether one is newer than that of `serial` (rule 6)."""
         try:
             if refusal.roots:
                 self._records.update_roots(refusal.roots, self._clock.now())
         except P2PError as error:
-            self.distrust(f"the Roots of a refusal do not hold: {error}")
+            self.distrust(f"the Roots of a refusal do not verify: {error}")
         return self._records.serial != serial
 
     def _candidates(self) -> list[str]:
@@ -225,7 +230,7 @@ class CoordinatorClient:
         return sorted(ours, key=lambda address: self._routes.index(route_of(address)))
 
     async def _hold(self) -> None:
-        """Until the line is down; meanwhile rule 1's better way."""
+        """Return once disconnected; meanwhile try better routes (rule 1)."""
         wait = BETTER.least
         while True:
             better = await self._better()
@@ -238,7 +243,7 @@ class CoordinatorClient:
             await self._improve(better)
 
     async def _improve(self, better: list[str]) -> None:
-        """A greeting by the better way shows that it carries; the other one stands until then."""
+        """Greet the coordinator by a better route, and switch to it if that succeeds."""
         route = route_of(better[0])
         try:
             peer = await self._links.dial(better)
@@ -248,13 +253,13 @@ class CoordinatorClient:
             self._failed(route, str(error))
 
     async def _better(self) -> list[str]:
-        """Addresses by ways before the one by which the coordinator is reached."""
+        """Return the addresses by routes that precede the current one."""
         route = await self._links.route(self.peer) if self.peer else None
         at = self._routes.index(route) if route in self._routes else 0
         return [address for address in self._candidates() if self._routes.index(route_of(address)) < at]
 
     def _failed(self, route: str, reason: str) -> None:
-        """Said once, until it works again."""
+        """Note that a route failed; log it once, until it works again."""
         if route not in self.failures:
             _log.warning("the coordinator is not reached", way=route, reason=reason)
         self.failures[route] = reason
@@ -262,7 +267,7 @@ class CoordinatorClient:
     async def _connect(self) -> bool:
         known, candidates = set(await self._links.peers()), self._candidates()
         if not candidates:
-            self.trouble = f"no address of the coordinator leads by {', '.join(self._routes)}: ask for a new invite"
+            self.trouble = f"the coordinator has no address for {', '.join(self._routes)}: ask for a new invite"
         for address in candidates:
             expected = peer_of(address)
             try:
@@ -271,7 +276,7 @@ class CoordinatorClient:
                     self.failures.pop(await self._links.route(peer) or "", None)
                     return True
             except (Unreachable, Malformed) as error:
-                self.trouble = f"the coordinator is unreachable at {address}: {error}; echo2-node doctor knows more"
+                self.trouble = f"the coordinator is unreachable at {address}: {error}; for details: echo2-node doctor"
                 self._failed(route_of(address), str(error))
             except RootExpired as error:
                 raise TrustFailure(str(error)) from error
@@ -282,7 +287,7 @@ class CoordinatorClient:
             except P2PError as error:
                 self._failed(route_of(address), str(error))
                 self.distrust(f"{address}: {error}")
-        _log.debug("no coordinator", trouble=self.trouble)
+        _log.debug("coordinator not connected", trouble=self.trouble)
         return False
 
     async def _greet(self, peer: str) -> bool:
@@ -294,7 +299,7 @@ class CoordinatorClient:
                 return await self._greet(peer)
             if error.refusal.retry_after is None:
                 raise RefusedByRun(f"the coordinator refuses this node: {error}") from error
-            self.trouble = f"the coordinator asks to wait: {error}"
+            self.trouble = f"the coordinator delays this node: {error}"
             return False
         self._clock.observe(welcome.now, asked, signed=False)
         self._records.update_roots(welcome.roots, self._clock.now())
@@ -303,14 +308,14 @@ class CoordinatorClient:
         self._down.clear()
         self._up.set()
         await self._welcomed(peer, welcome)
-        _log.info("connected to the coordinator", peer=peer, way=await self._links.route(peer))
+        _log.info("coordinator connected", peer=peer, way=await self._links.route(peer))
         return True
 
 
 def _body(answer: Response, peer: str, method: str) -> bytes:
-    """Return the answer. Raises `RequestRefused`, `Malformed`."""
+    """Return the body of an answer. Raises `RequestRefused`, `Malformed`."""
     if answer.refusal is not None:
         raise RequestRefused(answer.refusal)
     if answer.body is None:
-        raise Malformed(f"{peer} answered {method} with nothing")
+        raise Malformed(f"{peer} answered {method} with neither body nor refusal")
     return answer.body

@@ -1,4 +1,7 @@
-"""A run found on the local network, and the person's word that it is the right one (rules: p2p/discovery/mdns.py)."""
+"""Discovery of a run on the local network, confirmed by a person who types its fingerprint.
+
+The rules of an announcement are in p2p/discovery/mdns.py.
+"""
 
 import asyncio
 import sys
@@ -11,11 +14,11 @@ from p2p.discovery.mdns import Announcement, discover
 from runtime.errors import LocalFault
 
 SECONDS: Final = 3.0
-"""How long the local network is listened to."""
+"""Time to listen for announcements."""
 
 
 def look(seconds: float = SECONDS) -> list[Announcement]:
-    """What is announced. Raises `BadConfig`."""
+    """Listen for `seconds` and return the announced runs. Raises `BadConfig`."""
     try:
         return asyncio.run(discover(seconds))
     except LocalFault as error:
@@ -23,12 +26,12 @@ def look(seconds: float = SECONDS) -> list[Announcement]:
 
 
 def lines(announcements: Sequence[Announcement]) -> list[str]:
-    """For people."""
+    """Return one line of text per announced run: fingerprint, name, addresses."""
     return [f"{one.invite.fingerprint}  {one.name}  {', '.join(one.invite.addresses)}" for one in announcements]
 
 
 def confirmed(accepted: str | None) -> Invite:
-    """The announced run of which the fingerprint was given, or is typed now. Raises `BadConfig`."""
+    """Return the announced run whose fingerprint is `accepted`, or is typed now. Raises `BadConfig`."""
     announcements = look()
     if not announcements:
         raise BadConfig("no run was joined, and none is announced on the local network: echo2-node join INVITE")
@@ -41,7 +44,8 @@ def confirmed(accepted: str | None) -> Invite:
 def choose(
     announcements: Sequence[Announcement], accepted: str | None, ask: Callable[[Sequence[Announcement]], str]
 ) -> Invite:
-    """The one whose fingerprint is `accepted`, or what `ask` returns. Raises `BadConfig` where it is nobody's."""
+    """Return the run whose fingerprint is `accepted`, or the text that `ask` returns. Raises `BadConfig` where no run
+    has it."""
     wanted = normal(accepted if accepted is not None else ask(announcements))
     matching = [one.invite for one in announcements if normal(one.invite.fingerprint) == wanted]
     if not matching:
@@ -53,7 +57,7 @@ def choose(
 
 
 def normal(fingerprint: str) -> str:
-    """As it counts: letters and digits, in capitals."""
+    """Return a fingerprint in the form to compare: letters and digits, in capitals."""
     return "".join(letter for letter in fingerprint.upper() if letter.isalnum())
 
 

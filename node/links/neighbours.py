@@ -1,19 +1,18 @@
-"""Other volunteers that this node connects to: whom, and who is remembered.
+"""The other volunteers that this node connects to, and those that it remembers.
 
-What a stranger gains by surrounding a node is only delay, as every document is signed and every chunk proven; so that
-it is not even that:
+An eclipse attack gains only delay, because documents are signed and chunks proven. These rules limit even that delay:
 
-1. The coordinator comes first, see node/links/coordinator_client.py. It passes on the records of others, each signed by
-   the one of whom it speaks (p2p/discovery/peer_records.py); only addresses out of these are dialled, and no more than
-   p2p/limits/dial_backoff.py admits.
-2. At most `PER_SUBNET` of those dialled are of one subnet (p2p/limits/subnets.py; a private network counts as none).
-3. `ANCHORS` neighbours that were reached before are dialled again first, also after a restart: who floods the list of
-   newcomers does not replace them.
-4. A public IP address is dialled for one peer a round, so that a list of made-up peers at one victim's address
-   costs the victim one connection a node. A relay that this node is connected to anyway is no victim.
-5. A peer is dialled at one address a round: as often as not the one that it named first, which it found the best.
-6. `peers` holds the anchors and at most `REMEMBERED` records, those heard of last first. They may be tried after their
-   life, too: they were good when they came.
+1. The coordinator comes first (node/links/coordinator_client.py). It passes on records of other peers, each signed by
+   its own peer (p2p/discovery/peer_records.py). Only addresses in these are dialled, within p2p/limits/dial_backoff.py.
+2. At most `PER_SUBNET` of the dialled peers are in one subnet (p2p/limits/subnets.py; private networks are exempt).
+3. `ANCHORS` neighbours that were connected before are dialled first, also after a restart. So a flood of new records
+   does not replace them.
+4. A public IP address is dialled for one peer per round. So a list of forged peers at one victim's address costs the
+   victim one connection per node. Relays to which this node is already connected are exempt.
+5. A peer is dialled at one address per round: with probability of at least 1/2 the first in its record, which the peer
+   considers best.
+6. The file `peers` stores the anchors and at most `REMEMBERED` records, the latest first. An expired record may still
+   be dialled: it was valid when it arrived.
 """
 
 import random
@@ -34,7 +33,7 @@ from p2p.network import Links
 from runtime.files import writing
 
 NEIGHBOURS: Final = 8
-"""Dialled after a greeting."""
+"""Peers to dial after a greeting, at most."""
 ANCHORS: Final = 3
 PER_SUBNET: Final = 2
 REMEMBERED: Final = 64
@@ -48,7 +47,7 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class Neighbours:
-    """`seed`: of the choice."""
+    """The choice of neighbours, and their file. `path`: the file `peers`. `seed`: of the choice."""
 
     def __init__(self, links: Links, dialer: PeerDialer, path: Path, seed: int) -> None:
         self._links, self._dialer, self._path = links, dialer, path
@@ -57,18 +56,18 @@ class Neighbours:
         self._read()
 
     async def welcomed(self, records: Sequence[bytes]) -> None:
-        """The coordinator told of these peers: remember them, and dial some."""
+        """Remember the peers that the coordinator named, and dial some of them."""
         known = self._dialer.take(records)
         self._write()
         await self._meet(known)
         self._write()
 
     async def search(self) -> None:
-        """While the coordinator is away: dial those of before."""
+        """Dial remembered peers, while the coordinator is unreachable."""
         await self._meet(self._dialer.records.newest(REMEMBERED))
 
     def addresses(self) -> list[str]:
-        """Of everybody remembered, anchors first."""
+        """Return the addresses of all remembered peers, anchors first."""
         known = self._dialer.records.newest(REMEMBERED)
         return list(dict.fromkeys([*self._anchors, *(address for one in known for address in one.addresses)]))
 
@@ -84,7 +83,7 @@ class Neighbours:
                 self._anchors = list(dict.fromkeys([*self._anchors, address]))[:ANCHORS]
 
     def _one_each(self, known: Iterable[VerifiedRecord]) -> list[str]:
-        """An address of each peer (rule 5), in an order of chance."""
+        """Return one address per peer (rule 5), in random order."""
         several = [one.addresses for one in known if one.addresses]
         self._random.shuffle(several)
         return [self._random.choice([one[0], self._random.choice(one)]) for one in several]
@@ -95,7 +94,7 @@ class Neighbours:
             file.write(msgspec.msgpack.encode(_Remembered(self._anchors, records)))
 
     def _read(self) -> None:
-        """A file that is missing or spoilt is the same as an empty one."""
+        """Read the file `peers`; a missing or damaged file counts as empty."""
         try:
             remembered = msgspec.msgpack.decode(self._path.read_bytes(), type=_Remembered)
             for known in reversed([decode_own(sealed) for sealed in remembered.records]):
@@ -108,13 +107,14 @@ class Neighbours:
 def chosen(
     addresses: Sequence[str], avoid: Collection[str], most: int = NEIGHBOURS, relays: Collection[str] = ()
 ) -> list[str]:
-    """Up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: those connected."""
+    """Choose up to `most` of `addresses`, in their order, by rules 2 and 4. `avoid`: peer ids. `relays`: peer ids of
+    the connected relays."""
     picked: list[str] = []
     peers, hosts, subnets = set(avoid), set[str](), Counter[str]()
     for address in addresses:
-        found_there = address_of(address)
-        peer, host = found_there.peer, found_there.host
-        subnet = None if found_there.relay in relays else subnet_of(host)
+        parsed = address_of(address)
+        peer, host = parsed.peer, parsed.host
+        subnet = None if parsed.relay in relays else subnet_of(host)
         if peer in peers or host in hosts or (subnet and subnets[subnet] >= PER_SUBNET):
             continue
         picked.append(address)

@@ -1,11 +1,12 @@
-"""Keeps this node's place in the coordinator's plan of broadcasts: asks for it, and stays connected with its parents.
+"""The node's place in the coordinator's broadcast plan: request it, and stay connected with the parents it names.
 
 Rules
-1. It is asked for when the line to the coordinator is new, every `ASK_EVERY` seconds, and when a parent cannot be
-   dialled; such a parent is named, so that another is given. Between, the coordinator tells of a new place by itself:
-   "follow", which nobody else may say. Parents are dialled out of their own records, within p2p/limits/dial_backoff.py.
-2. A plan changes only whom the network prefers. Without one, or with a bad one, payloads come as they did before.
-3. A node that reaches the coordinator by HTTPS alone has no peers, and asks for no plan.
+1. The place is requested once connected to the coordinator, every `ASK_EVERY` seconds, and when a parent cannot be
+   dialled. The request names such a parent, so that another is assigned.
+2. Between requests the coordinator, and no other peer, sends a new place by itself: "follow". Parents are dialled at
+   addresses of their own records, within p2p/limits/dial_backoff.py.
+3. A plan changes only which peers are preferred. Without one, or with a bad one, payloads arrive as without a plan.
+4. A node connected to the coordinator by HTTPS alone has no peers, and requests no plan.
 """
 
 import asyncio
@@ -26,17 +27,17 @@ from protocol.methods import FOLLOW, PLAN
 
 ASK_EVERY: Final = 20.0
 LOOK: Final = 1.0
-"""Seconds between two looks at who is connected."""
+"""Seconds between two looks at the connected peers."""
 PATIENCE: Final = 15.0
 TIMED: Final = 8
-"""Answers of which the soonest tells the latency: others waited for a plan to be made."""
+"""Answers whose fastest gives the latency: slower ones waited for a plan to be computed."""
 FAILED_MOST: Final = 16
 
 _log = structlog.get_logger("node")
 
 
 class PlanClient:
-    """`uplink`, `downlink`: the owner's limits, bytes per second. `coordinator`: its peer id once the line stands."""
+    """The client of the broadcast plan. `parents`: peer id of the parent per stripe, empty without a plan."""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class PlanClient:
         downlink: int | None,
         connected: Callable[[], Awaitable[str]],
     ) -> None:
-        """`connected`: waits for the line to the coordinator."""
+        """`uplink`, `downlink`: the owner's limits, bytes per second; None: no limit. `connected`: waits for the
+        connection to the coordinator and returns its peer id."""
         self._rpc, self._links, self._exchange = rpc, links, exchange
         self._dialer, self._connected = dialer, connected
         self._uplink, self._downlink = uplink, downlink
@@ -60,7 +62,7 @@ class PlanClient:
         FOLLOW.serve(handlers, self._told)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Request plans and dial parents until cancelled."""
         failed: list[str] = []
         while True:
             self._coordinator = coordinator = await self._connected()
@@ -84,9 +86,9 @@ class PlanClient:
         await self._take(answer)
 
     async def _told(self, peer: str, place: PlanResponse) -> None:
-        """Raises `Malformed`."""
+        """Take a new place from the coordinator. Raises `Malformed` for any other peer."""
         if peer != self._coordinator:
-            raise Malformed("the coordinator alone says whom to follow")
+            raise Malformed("only the coordinator may assign parents")
         await self._take(place)
 
     async def _take(self, answer: PlanResponse) -> None:
@@ -97,7 +99,8 @@ class PlanClient:
             await self._exchange.follow(self.parents)
 
     async def _watch(self, coordinator: str) -> list[str]:
-        """Dial parents that are not there; returns when it is time to ask again, with those that cannot be dialled."""
+        """Dial parents that are not connected. Return when it is time to request again, with the parents that cannot be
+        dialled."""
         until = anyio.current_time() + ASK_EVERY
         while anyio.current_time() < until:
             here = set(await self._links.peers())

@@ -1,15 +1,15 @@
-"""How others reach this node, found out and kept up. Its addresses in the greeting come from here.
+"""How peers can reach this node: find out, keep it so, and provide the addresses for the greeting.
 
 Rules
 1. The relays that the owner named are always used.
-2. Once the coordinator is there, it is asked to dial back (p2p/discovery/dial_back.py): again when this machine's
-   addresses change, and every `AGAIN` seconds. If it gets through, the address that it saw is announced beside the own
+2. Once connected, the coordinator is asked to dial back (p2p/discovery/dial_back.py): again when this machine's
+   addresses change, and every `AGAIN` seconds. If it succeeds, the address that it saw is announced beside the local
    ones.
-3. If it does not, or if this node itself came through a relay, a reservation is made: at the coordinator, else at the
-   first peer that grants one. Addresses through relays are then announced first, since dialling the others costs time.
-4. Announced addresses that changed are told to the coordinator by greeting it again: so a node that moved to another
-   network is found there, and a laptop that woke up is too. So is a record of them (p2p/discovery/peer_records.py) that
-   ages.
+3. If it fails, or if this node itself dialled through a relay, the node reserves a slot at a relay. It asks the
+   coordinator first, then peers, and takes the first that grants one. Addresses through relays are then announced
+   first, because dialling the others costs time.
+4. The coordinator is greeted again when the announced addresses change, or when their signed record
+   (p2p/discovery/peer_records.py) ages. So it finds a node on a new network, and a laptop after sleep.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from p2p.network import Inbound, Links, Rpc
 from protocol.methods import REACHABLE
 
 AGAIN: Final = 600.0
-"""Seconds from one question to the next while nothing changes."""
+"""Seconds between two requests to dial back while no address changes."""
 LOOK: Final = 5.0
 """Seconds between two looks at this machine's addresses."""
 PATIENCE: Final = 15.0
 _PEERS: Final = 4
-"""Peers that are asked for a reservation when the coordinator gives none."""
+"""Peers to ask for a reservation when the coordinator grants none."""
 
 _log = structlog.get_logger("node")
 
 
 class Reachability:
-    """`summary`: one sentence for people, how this node is reached."""
+    """The addresses at which peers can dial this node. `summary`: the same in one sentence for people."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Reachability:
         own: RecordIssuer,
         now: Callable[[], int],
     ) -> None:
-        """`relays`: addresses that the owner named. `coordinator`: its peer id while the line stands. `candidates`:
-        addresses of whom to ask for a reservation, the coordinator's first. `changed`: told that `addresses` did.
-        `now`: the run's clock, milliseconds."""
+        """`relays`: addresses that the owner named. `coordinator`: its peer id while connected. `candidates`: addresses
+        of possible relays, the coordinator's first. `changed`: called with a reason when the coordinator is to be
+        greeted again. `now`: the run's clock, milliseconds."""
         self._rpc, self._links, self._inbound, self._named = rpc, links, inbound, relays
         self._coordinator, self._candidates, self._changed = coordinator, candidates, changed
         self._own, self._now = own, now
@@ -67,7 +67,7 @@ class Reachability:
         self.summary = "not known yet"
 
     async def addresses(self) -> list[str]:
-        """Where others can dial this node; the most promising first."""
+        """Return the addresses at which peers can dial this node, the most promising first."""
         own = await self._inbound.addresses()
         circuits = [address for address in own if route_of(address) == "relay"]
         direct = [address for address in own if route_of(address) != "relay"]
@@ -75,11 +75,11 @@ class Reachability:
         return self._announced
 
     async def record(self) -> bytes:
-        """Signed by this node: where others can dial it."""
+        """Issue a signed record of `addresses`."""
         return self._own.issue(await self.addresses(), self._now())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep this node reachable until cancelled."""
         for relay in self._named:
             await self._reserve(_same_peer(self._named, relay))
         asked_at = 0.0
@@ -94,7 +94,7 @@ class Reachability:
             await asyncio.sleep(LOOK)
 
     async def _find_out(self, coordinator: str) -> None:
-        """Rules 2 and 3."""
+        """Ask the coordinator to dial back, and reserve at a relay if it cannot (rules 2 and 3)."""
         try:
             ports = ports_of(await self._inbound.addresses())
             relayed = await self._links.route(coordinator) == "relay"
@@ -103,21 +103,21 @@ class Reachability:
             own = [tcp(seen, port, self._links.peer_id) for port in answer.ports] if seen else []
         except Busy as busy:
             self._asked_about = None
-            self.summary = f"not known yet: the coordinator is asked again ({busy})"
+            self.summary = f"not known yet: the coordinator is busy and asked again ({busy})"
             return
         except P2PError as error:
-            self.summary = f"not known: the coordinator does not say ({error})"
+            self.summary = f"not known: the coordinator did not answer ({error})"
             return
         self._external = own
         if own:
             self.summary = f"directly, at {', '.join(own)}"
             await self._release()
         elif relayed:
-            await self._find_relay("this node itself came through a relay")
+            await self._find_relay("this node itself is connected through a relay")
         elif seen is not None:
             await self._find_relay(f"no port of this node answers at {seen}")
         else:
-            self.summary = "not known: the coordinator cannot see where this node connects from"
+            self.summary = "not known: the coordinator cannot see this node's IP address"
 
     async def _find_relay(self, why: str) -> None:
         reasons = []
@@ -132,28 +132,28 @@ class Reachability:
         self.summary = f"by nobody: {why}, and no relay takes it ({next(filter(None, reasons), 'none is known')})"
 
     async def _reserve(self, addresses: list[str]) -> str | None:
-        """Why not, or None."""
+        """Reserve a slot at a relay; return None, or the reason why it failed."""
         try:
             await self._inbound.reserve(addresses)
         except Unreachable as error:
-            _log.info("no relay", reason=str(error))
+            _log.info("relay unavailable", reason=str(error))
             return str(error)
         _log.info("reachable through a relay", relay=peer_of(addresses[0]))
         return None
 
     async def _release(self) -> None:
-        """A reservation that is no longer needed."""
+        """Release a reservation that is no longer needed."""
         if self._relay is not None:
             await self._inbound.release(self._relay)
             self._relay = None
 
     async def _tell(self) -> None:
-        """Rule 4."""
+        """Ask for a new greeting if addresses or record are outdated (rule 4)."""
         before = self._announced
         if before is not None and await self.addresses() != before:
             self._changed("this node's addresses changed")
         elif self._own.due(self._now()):
-            self._changed("this node's record is to be issued anew")
+            self._changed("this node's peer record must be renewed")
 
 
 def _same_peer(addresses: list[str], one: str) -> list[str]:

@@ -179,7 +179,7 @@ def test_what_a_machine_signs_of_itself_follows_it_and_is_issued_anew_before_it_
             assert second.addresses[0] == f"/ip4/203.0.113.1/tcp/4000/p2p/{ME}"
             assert len(changes) == 2
             await asyncio.sleep(RENEW / 1000 + 10)
-            assert changes[2] == changes[-1] == "this node's record is to be issued anew"
+            assert changes[2] == changes[-1] == "this node's peer record must be renewed"
             assert decode_own(await reachability.record()).issued >= second.issued + RENEW
 
     run_fake(main)
