@@ -85,7 +85,7 @@ class NodeDaemon:
         self.run_state = NodeRunState(local)
         self.engine = VersionedEngine(engine, device=config.gpu, seed=seed)
         clock = RunClock(local)
-        library = DocumentExchange(
+        document_exchange = DocumentExchange(
             network.handlers, network.rpc, network.links, self._store, self._records,
             seed=seed, coordinator=self._coordinator, now=clock.now,
         )  # fmt: skip
@@ -95,7 +95,7 @@ class NodeDaemon:
         )
         self.follower = Follower(
             network.gossip, network.exchange, self._records, self._store, LocalWeights(self._folder / "weights"),
-            self.payloads, library, self.engine, clock,
+            self.payloads, document_exchange, self.engine, clock,
             run=invite.run, acknowledger=self.acknowledger, coordinator=self._coordinator, disk=disk, seed=seed,
         )  # fmt: skip
         self.connectivity = Connectivity(

@@ -1,1 +1,1 @@
-"""Work for leases: check, generate, keep answers until they are final."""
+"""Work for leases: check a lease, generate its group, store submission and answer until they are final."""

@@ -1,12 +1,15 @@
-"""What a lease must be before this node works for it, and what it makes of one. Pure.
+"""The check of a lease before this node works for it, and its conversion to a job and a submission. Pure.
 
-A lease is worked for only if
-1. the run's channel key signed it, to this node's key, in answer to this very question (nonce);
-2. it binds the version that the engine holds, by era, number and content root;
-3. its task and version are the RunSpec's, its group has the RunSpec's size and no seed twice, its limit is within the
-   RunSpec's, its prompt is there and of the model's tokens, and prompt and limit together are within the model's
-   context: neither endless work can be asked for, nor more memory than the model was made for;
-4. there is time left until it expires.
+This node works for a lease only if
+1. the run's channel key signed it, for this node's key, in answer to this request (nonce);
+2. it binds the version that the engine has loaded, by era, number and content root;
+3. a. its task and task version are the RunSpec's;
+   b. its group has the RunSpec's size and no seed twice;
+   c. its limit is within the RunSpec's;
+   d. its prompt is not empty and consists of the model's tokens;
+   e. prompt and limit together are within the model's context, so it can demand neither endless work nor more memory
+      than the model was built for;
+4. it has not expired.
 """
 
 import struct
@@ -36,32 +39,35 @@ def check_lease(
     now: int,
     context: int | None = None,
 ) -> Lease:
-    """Return the Lease that this node will work for. `context`: most tokens of a sequence of the model; None: it states
-    no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
+    """Return the Lease if this node will work for it. `context`: most tokens of a sequence of the model; None: the
+    model states no bound. Raises `Mismatch`, `BadLease`, `Stale`."""
     lease = verified.value
     if lease.node != node or lease.nonce != ask.nonce:
-        raise Mismatch("a lease for another node, or for another question")
+        raise Mismatch("the lease is for another node, or answers another request")
     if (lease.era, lease.version, lease.root) != (current.era, current.version, current.root):
-        raise Mismatch(f"a lease for version {lease.version}, while {current.version} is held and was named")
+        raise Mismatch(f"the lease is for version {lease.version}, while {current.version} is loaded and was requested")
     if (lease.task, lease.task_version) not in {(task.name, task.version) for task in runspec.tasks}:
-        raise BadLease(f"a lease for task {lease.task!r} version {lease.task_version}, which is not the run's")
+        raise BadLease(f"the lease is for task {lease.task!r} version {lease.task_version}, which is not the run's")
     if len(lease.seeds) != runspec.group_size or len(set(lease.seeds)) != len(lease.seeds):
-        raise BadLease(f"a lease of {len(lease.seeds)} seeds; the run's groups have {runspec.group_size}, none twice")
+        raise BadLease(
+            f"the lease has {len(lease.seeds)} seeds; the run's groups have {runspec.group_size} distinct ones"
+        )
     if not 1 <= lease.limit <= runspec.limit:
-        raise BadLease(f"a lease of {lease.limit} tokens a rollout; the run's limit is {runspec.limit}")
+        raise BadLease(f"the lease is for {lease.limit} tokens per rollout; the run's limit is {runspec.limit}")
     if not lease.prompt or max(lease.prompt) >= runspec.vocabulary:
-        raise BadLease("a lease whose prompt is empty or not of the model's tokens")
+        raise BadLease("the lease's prompt is empty, or has tokens that the model lacks")
     if context is not None and len(lease.prompt) + lease.limit > context:
         raise BadLease(
-            f"a lease of {len(lease.prompt)} prompt tokens and {lease.limit} more; the model's context is {context}"
+            f"the lease has {len(lease.prompt)} prompt tokens and allows {lease.limit} more; the model's context is "
+            f"{context}"
         )
     if now >= lease.expires:
-        raise Stale("a lease that has expired already")
+        raise Stale("the lease has already expired")
     return lease
 
 
 def job_of(lease: Lease, runspec: RunSpec) -> Job:
-    """The engine's view of a lease. Volunteers roll out training prompts only."""
+    """Return the engine's job for a lease. Volunteers roll out training prompts only."""
     return Job(
         prompt=lease.prompt,
         seeds=lease.seeds,
@@ -75,7 +81,7 @@ def job_of(lease: Lease, runspec: RunSpec) -> Job:
 
 
 def submission_of(lease: Lease, samples: Sequence[Sample]) -> bytes:
-    """The encoded Submission: the whole group, each rollout tagged with version and content root."""
+    """Return the encoded Submission: the whole group, each rollout tagged with version and content root."""
     segments = [Segment(version=lease.version, root=lease.root, first=0)]
     rollouts = [
         Rollout(

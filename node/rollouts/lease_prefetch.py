@@ -1,31 +1,31 @@
-"""When to ask for the next lease, so that it is here when the group at hand is done and not much sooner. Pure.
+"""An estimate of when to request the next lease, so that it arrives just before the current group is done. Pure.
 
-A lease binds the version that is held now, and its time runs from when it was asked for: so it is asked for at the last
-moment, `TRIPS` round trips before the group at hand is expected to be done, which is as long as the one before took.
+A lease binds the version loaded now, and its time runs from the request. So it is requested as late as possible:
+`TRIPS` round trips before the expected end of the current group. The expected duration is that of the previous group.
 """
 
 from typing import Final
 
 TRIPS: Final = 2.0
-"""One for the question itself, one for what the network and the coordinator's disk may add to it."""
+"""One round trip for the request, one as a margin for the network and the coordinator's disk."""
 
 
 class LeasePrefetch:
-    """Seconds throughout."""
+    """The estimate for one engine. All times in seconds."""
 
     def __init__(self) -> None:
         self._trip = 0.0
         self._group: float | None = None
 
     def answered(self, seconds: float) -> None:
-        """A lease came so long after it was asked for."""
+        """Record the time from the request of a lease to its arrival."""
         self._trip = seconds
 
     def generated(self, seconds: float) -> None:
-        """A group took the engine so long."""
+        """Record the time that the engine took for a group."""
         self._group = seconds
 
     @property
     def wait(self) -> float | None:
-        """From the beginning of a group to the question for the next; None: nothing was made yet."""
+        """Time from the start of a group to the request for the next lease; None before the first group."""
         return None if self._group is None else max(0.0, self._group - TRIPS * self._trip)

@@ -1,13 +1,13 @@
-"""The outbox: what this node made, kept until the run has given a final answer, and the answers, kept for good.
+"""The outbox: this node's submissions, stored until the run's final answer, and the answers, stored for good.
 
 Rules
-1. A submission is stored, fsynced, before it is first sent; it goes out as the very same bytes however often it is
-   sent.
-2. States: queued -> received (the coordinator has it, signed) -> final. Final is a Receipt of the ledger's key for just
-   these bytes, or a Refusal that no repetition can change. A lease that the coordinator never received is queued again.
-3. The bytes of a submission go when it is final; sealed Receipts stay. A Receipt is confirmed to the coordinator only
-   once it is stored here.
-4. At most `limit` submissions wait; then `full` is true and the node makes no more.
+1. A submission is stored and fsynced before it is first sent, and every attempt sends the same bytes.
+2. States: queued -> received (the coordinator signed its arrival) -> final. The final answer is a Receipt of the
+   ledger's key for exactly these bytes, or a Refusal that no retry can change. A submission that the coordinator does
+   not have is queued again.
+3. The bytes of a submission are deleted when it is final; sealed Receipts stay. A Receipt is confirmed to the
+   coordinator only once it is stored here.
+4. At most `limit` submissions wait for an answer; then `full` is true and the node generates no more.
 """
 
 import contextlib
@@ -36,15 +36,16 @@ CREATE INDEX IF NOT EXISTS by_confirmed ON submissions (confirmed) WHERE receipt
 """
 
 _LATER_COLUMN: Final = "ALTER TABLE submissions ADD COLUMN root_serial INTEGER NOT NULL DEFAULT 0"
-"""For the file of an earlier program; 0: stored before any Root of which this program knows."""
+"""For the file of an earlier version of this program; 0: stored before every Root."""
 
 Open = Callable[[bytes, str], bytes]
-"""(sealed, kind) -> payload, once the run's keys have signed it. Raises `BadSignature`, `Malformed`."""
+"""(sealed, kind) -> payload, verified by the run's keys. Raises `BadSignature`, `Malformed`."""
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One submission. `state`: queued, received, accepted or refused. Times: milliseconds, this machine's clock.
-    `root_serial`: of the newest Root held when the Receipt was stored; it decides what a later revocation touches."""
+    `root_serial`: of the newest Root known when the Receipt was stored; it decides which Receipts a later revocation
+    affects."""
 
     lease: bytes
     state: str
@@ -57,10 +58,11 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """Open one per node; every method is durable when it returns. Each may raise `TryLater`: no room on the disk."""
+    """The submissions and answers of one node, in SQLite: every method is durable when it returns. Each may raise
+    `TryLater`: the disk is full."""
 
     def __init__(self, path: Path, *, node: bytes, limit: int) -> None:
-        """`node`: this node's public key. Raises `BadConfig` where the file is damaged."""
+        """`node`: this node's public key. `limit`: rule 4's. Raises `BadConfig` where the file is damaged."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._node, self._limit = node, limit
         self._path = path
@@ -77,78 +79,71 @@ class Outbox:
             raise BadConfig(f"{path} cannot be read ({error}): move it away; unanswered work in it is lost") from error
 
     def close(self) -> None:
+        """Close the file."""
         self._database.close()
 
     def put(self, lease: bytes, body: bytes, now: int) -> None:
-        """Queue an encoded Submission; a second one for the same lease is dropped."""
+        """Queue an encoded Submission; drop a second one for the same lease. `now`: ms, this machine's clock."""
         self._do(
             "INSERT OR IGNORE INTO submissions (lease, state, hash, body, made) VALUES (?, 'queued', ?, ?, ?)",
             (lease, document_hash(body), body, now),
         )
 
     def queued(self) -> tuple[bytes, bytes] | None:
-        """(lease, body) of the oldest submission to be sent."""
+        """Return (lease, body) of the oldest queued submission."""
         row = self._do("SELECT lease, body FROM submissions WHERE state = 'queued' ORDER BY made LIMIT 1").fetchone()
         return (bytes(row[0]), bytes(row[1])) if row else None
 
     def undecided(self, most: int) -> list[bytes]:
-        """Leases whose submission was received and has no verdict, oldest first."""
+        """Return the leases whose submission was received and has no verdict yet, oldest first."""
         query = "SELECT lease FROM submissions WHERE state = 'received' ORDER BY made LIMIT ?"
         return [bytes(row[0]) for row in self._do(query, (most,))]
 
     def unconfirmed(self, most: int) -> list[bytes]:
-        """Leases whose Receipt is stored here, and the coordinator does not know that yet."""
+        """Return the leases whose Receipt is stored here and not yet confirmed to the coordinator."""
         query = "SELECT lease FROM submissions WHERE receipt IS NOT NULL AND confirmed = 0 LIMIT ?"
         return [bytes(row[0]) for row in self._do(query, (most,))]
 
     def waiting(self) -> int:
-        """Submissions without a final answer."""
+        """Return the number of submissions without a final answer."""
         query = "SELECT count(*) FROM submissions WHERE state IN ('queued', 'received')"
         return int(self._do(query).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
-        """Submissions by state."""
+        """Return the number of submissions by state."""
         return dict(self._do("SELECT state, count(*) FROM submissions GROUP BY state").fetchall())
 
     @property
     def full(self) -> bool:
+        """Whether `limit` submissions wait for an answer."""
         return self.waiting() >= self._limit
 
     def rows(self, most: int = -1) -> list[OutboxRow]:
-        """Newest first. `most`: how many, -1 for all."""
-        names = OutboxRow.__struct_encode_fields__
-        query = f"SELECT {', '.join(names)} FROM submissions ORDER BY made DESC LIMIT ?"
-        return [
-            OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True))) for row in self._do(query, (most,))
-        ]
+        """Return the newest `most` submissions, newest first; -1 for all."""
+        return self._select("ORDER BY made DESC LIMIT ?", (most,))
 
     def stored_before(self, root_serial: int, since: int) -> list[OutboxRow]:
-        """Submissions whose Receipt was stored from `since` on (ms, this machine's clock), under a Root before this."""
-        names = OutboxRow.__struct_encode_fields__
-        query = (
-            f"SELECT {', '.join(names)} FROM submissions "
-            "WHERE receipt IS NOT NULL AND root_serial < ? AND decided >= ? ORDER BY made"
-        )
-        return [
-            OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True)))
-            for row in self._do(query, (root_serial, since))
-        ]
+        """Return the submissions whose Receipt was stored at or after `since` (ms, this machine's clock), under a Root
+        before `root_serial`."""
+        which = "WHERE receipt IS NOT NULL AND root_serial < ? AND decided >= ? ORDER BY made"
+        return self._select(which, (root_serial, since))
 
     def take_received(self, lease: bytes, sealed: bytes, open_: Open) -> None:
-        """The coordinator's acknowledgement. Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        """Store the coordinator's acknowledgement. Raises `BadSignature`, `Mismatch`, `Malformed`."""
         received = decode(open_(sealed, "received"), Received)
         if (received.lease, received.submission_hash) != (lease, self._hash(lease)):
-            raise Mismatch("an acknowledgement of another submission")
+            raise Mismatch("the acknowledgement is for another submission")
         self._do(
             "UPDATE submissions SET state = 'received', received = ? WHERE lease = ? AND state = 'queued'",
             (sealed, lease),
         )
 
     def take_receipt(self, lease: bytes, sealed: bytes, open_: Open, now: int, root_serial: int = 0) -> Receipt:
-        """The final answer. `root_serial`: of the newest Root held. Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        """Store a Receipt, the final answer. `root_serial`: of the newest Root known. Raises `BadSignature`,
+        `Mismatch`, `Malformed`."""
         receipt = decode(open_(sealed, "receipt"), Receipt)
         if (receipt.lease, receipt.node, receipt.submission_hash) != (lease, self._node, self._hash(lease)):
-            raise Mismatch("a Receipt of another submission or node")
+            raise Mismatch("the Receipt is for another submission or node")
         state = "accepted" if receipt.verdict == "accepted" else "refused"
         self._do(
             "UPDATE submissions SET state = ?, code = ?, reason = ?, receipt = ?, decided = coalesce(decided, ?), "
@@ -159,7 +154,7 @@ class Outbox:
         return receipt
 
     def take_refusal(self, lease: bytes, refusal: Refusal, now: int) -> None:
-        """A Refusal without `retry_after`: final, without a Receipt."""
+        """Store a Refusal without `retry_after`: final, without a Receipt."""
         self._do(
             "UPDATE submissions SET state = 'refused', code = ?, reason = ?, decided = ?, body = NULL "
             "WHERE lease = ? AND state IN ('queued', 'received')",
@@ -167,13 +162,19 @@ class Outbox:
         )
 
     def requeue(self, leases: list[bytes]) -> None:
-        """The coordinator never received these."""
+        """Queue submissions again that the coordinator does not have."""
         query = "UPDATE submissions SET state = 'queued' WHERE lease = ? AND state = 'received'"
         self._do_many(query, [(lease,) for lease in leases])
 
-    def confirmed(self, leases: list[bytes]) -> None:
-        """The coordinator knows that these Receipts are stored here."""
+    def mark_confirmed(self, leases: list[bytes]) -> None:
+        """Note that the coordinator knows that these Receipts are stored here."""
         self._do_many("UPDATE submissions SET confirmed = 1 WHERE lease = ?", [(lease,) for lease in leases])
+
+    def _select(self, which: str, values: tuple[object, ...]) -> list[OutboxRow]:
+        """Return the rows for the clauses after FROM."""
+        columns = ", ".join(OutboxRow.__struct_encode_fields__)
+        rows = self._do(f"SELECT {columns} FROM submissions {which}", values)
+        return [OutboxRow(**dict(zip(OutboxRow.__struct_fields__, row, strict=True))) for row in rows]
 
     def _do(self, query: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
         with self._room():
@@ -185,7 +186,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Translate what SQLite says of a full disk; what was stored before is whole."""
+        """Translate SQLite's error of a full disk to `TryLater`; earlier rows are intact."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -1,16 +1,17 @@
-"""Carries the outbox to the coordinator: sends, asks for verdicts in batches, confirms what is stored.
+"""The delivery of the outbox: send submissions, request verdicts in batches, confirm stored Receipts.
 
 Rules
-1. Submissions go one at a time, oldest first, and again after every break; waits between tries grow and are jittered.
-2. Verdicts are asked for, and receipts confirmed, beside asks for leases and submissions: two requests per group. They
-   get a request of their own where no other went for `RIDE` seconds, where the outbox is full or the node finishes, and
-   where the coordinator does not answer them beside others.
-3. An answer that the run's keys did not sign changes nothing. Where the run has a later Root than the one held, the
-   question is repeated under that; else the line is given up and found anew.
-4. With nothing to send and nothing undecided it sleeps until the outbox gets something.
-5. Once for each Root that it finds, a start included, it asks again for the Receipts that hold no more under it: those
-   that were stored between the moment at which a Root was written and the one at which it was taken, and those of a
-   stolen key. What comes in their place is stored only if it holds.
+1. Submissions are sent one at a time, oldest first, and again after every break. Waits between attempts grow and are
+   jittered.
+2. Verdicts are requested, and Receipts confirmed, inside requests for leases and submissions: two requests per group.
+   They get a request of their own if none carried them for `RIDE` seconds, if the outbox is full or the node finishes,
+   and if the coordinator does not answer them inside others.
+3. An answer that the run's keys did not sign changes nothing. The request is repeated under the run's later Root, if
+   there is one; otherwise the coordinator is given up and found again.
+4. With no submission to send and no verdict outstanding, the relay sleeps until the outbox gets a submission.
+5. Once per Root, a start included, the relay requests again the Receipts that are no longer valid under it. Such
+   Receipts were stored between the issue of a Root and its adoption here, or signed by a stolen key. A replacement is
+   stored only if it is valid.
 """
 
 import asyncio
@@ -31,26 +32,28 @@ from protocol.methods import SUBMIT, VERDICTS
 from runtime.backoff import Backoff
 
 BATCH: Final = 256
+"""Leases per request for verdicts."""
 LOOK: Final = Backoff(0.25, 8.0, jitter=0.3, factor=1.5)
-"""Seconds between two rounds, shortest and longest."""
+"""Seconds between two rounds."""
 MOST_PAUSE: Final = 60.0
-"""Seconds that a refusal puts it off, at most: a suspension of days may be lifted."""
+"""Longest pause after a refusal, seconds: a ban of days may be lifted earlier."""
 RIDE: Final = 30.0
+"""Seconds without an answer until verdicts get a request of their own (rule 2)."""
 CLOCKS: Final = 24 * 3600_000
-"""Milliseconds by which this machine's clock may be behind the run's, where Receipts are looked at again."""
+"""Milliseconds by which this machine's clock may be behind the run's, when Receipts are checked again."""
 
 _log = structlog.get_logger("node")
 
 
 def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
-    """Return the leases whose stored Receipts hold no more (protocol/authority.py). Looked at are those alone that a
-    change of the ledger's keys can touch: a Receipt of before it holds, whatever Root it was stored under."""
+    """Return the leases whose stored Receipts are no longer valid (protocol/authority.py). Only Receipts that a change
+    of the ledger's keys can affect are checked: one stored before the change stays valid under any Root."""
     leases: list[bytes] = []
     for before, root in pairwise(chain):
-        gone = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)
-        if not gone:
+        removed = set(before.roles["ledger"].keys) - set(root.roles["ledger"].keys)
+        if not removed:
             continue
-        since = min([root.issued or 0, *(root.revoked[key] for key in gone & root.revoked.keys())])
+        since = min([root.issued or 0, *(root.revoked[key] for key in removed & root.revoked.keys())])
         for row in outbox.stored_before(root.serial, since - CLOCKS):
             try:
                 assert row.receipt is not None
@@ -61,7 +64,7 @@ def unproven(outbox: Outbox, chain: Sequence[Root]) -> list[bytes]:
 
 
 class OutboxRelay:
-    """`settled` is set whenever nothing waits for an answer or a confirmation."""
+    """The carrier of one outbox. `settled`: set while no submission waits for an answer or a confirmation."""
 
     def __init__(
         self, outbox: Outbox, link: CoordinatorClient, records: TrustStore, local: Callable[[], int], seed: int
@@ -70,40 +73,41 @@ class OutboxRelay:
         self._open: Open = records.trusted.open_kept
         self._random = random.Random(seed)
         self._rides: bool | None = None
-        """Whether the coordinator answers beside other requests; None: not known."""
+        """Whether the coordinator answers requests for verdicts inside others; None: not known."""
         self._asked = -RIDE
         self._wake = asyncio.Event()
         self._alone = False
         self._looked: int | None = None
-        """Serial of the Root under which the Receipts here were looked at (rule 5)."""
+        """Serial of the Root under which the stored Receipts were last checked (rule 5)."""
         self._unproven: list[bytes] = []
         link.rider = self
         self.settled = asyncio.Event()
 
     def put(self, lease: bytes, body: bytes) -> None:
-        """Store a submission durably and send it soon."""
+        """Store a submission durably, and send it soon."""
         self._outbox.put(lease, body, self._local())
         self.settled.clear()
         self._wake.set()
 
     def finish(self) -> None:
-        """Do the next round now, and wait for no other request any more: none comes."""
+        """Start the next round now, and wait for no other request to carry verdicts: none will follow."""
         self._alone = True
         self._wake.set()
 
     def question(self) -> VerdictsRequest | None:
-        """Return what to ask beside a request; also nothing at all, where that shows whether it is answered."""
+        """Return the request for verdicts to send inside another one, None for none. While it is not known whether the
+        coordinator answers such requests, an empty one is sent to find out."""
         ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
         return ask if ask.leases or ask.confirmed or self._rides is None else None
 
     def answered(self, ask: VerdictsRequest, answer: VerdictsResponse | None) -> None:
-        """Take the answer to it (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
+        """Take the answer to `question` (rule 2). Raises `BadSignature`, `Mismatch`, `Malformed`."""
         self._rides = answer is not None
         if answer is not None:
             self._take_verdicts(ask, answer)
 
     async def run(self) -> None:
-        """Carry until cancelled."""
+        """Deliver until cancelled."""
         idle = 0
         while True:
             self._wake.clear()
@@ -124,7 +128,7 @@ class OutboxRelay:
             return
 
     async def _round(self) -> bool:
-        """Send what is queued, ask for what is undecided; whether anything moved."""
+        """Send queued submissions and request missing verdicts; tell whether any state changed."""
         await self._link.connected()
         serial = self._records.serial
         try:
@@ -165,7 +169,7 @@ class OutboxRelay:
         elif answer.received is not None:
             self._outbox.take_received(lease, answer.received, self._open)
         else:
-            raise BadSignature("an answer without acknowledgement or Receipt")
+            raise BadSignature("the answer has neither acknowledgement nor Receipt")
 
     async def _ask(self) -> bool:
         ask = VerdictsRequest(leases=self._outbox.undecided(BATCH), confirmed=self._outbox.unconfirmed(BATCH))
@@ -174,7 +178,7 @@ class OutboxRelay:
         return self._take_verdicts(ask, await self._link.call(VERDICTS, ask))
 
     async def _ask_again(self) -> bool:
-        """Rule 5, for one batch of Receipts."""
+        """Request one batch of Receipts again that are no longer valid (rule 5)."""
         if self._looked != self._records.serial:
             self._looked = self._records.serial
             self._unproven = unproven(self._outbox, self._records.trusted.chain)
@@ -184,23 +188,23 @@ class OutboxRelay:
         answer = await self._link.call(VERDICTS, VerdictsRequest(leases=batch))
         self._unproven = [lease for lease in self._unproven if lease not in batch]
         pairs = zip(batch, answer.receipts, strict=False)
-        came = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
-        for lease, sealed in came:
+        replaced = [(lease, sealed) for lease, sealed in pairs if sealed is not None]
+        for lease, sealed in replaced:
             self._outbox.take_receipt(lease, sealed, self._open, self._local(), self._records.serial or 0)
-        _log.info("receipts that held no more come anew", wanted=len(batch), came=len(came))
+        _log.info("invalid receipts replaced", wanted=len(batch), replaced=len(replaced))
         return True
 
     def _may_ride(self) -> bool:
-        """Whether another request is likely to bring the answers soon (rule 2). With a full outbox none does."""
+        """Tell whether another request is likely to carry this one soon (rule 2). With a full outbox none does."""
         if not self._rides or self._alone or self._outbox.full:
             return False
         return asyncio.get_running_loop().time() - self._asked < RIDE
 
     def _take_verdicts(self, ask: VerdictsRequest, answer: VerdictsResponse) -> bool:
-        """Store what the answer says; whether anything moved."""
+        """Store the answer; tell whether any state changed."""
         self._asked = asyncio.get_running_loop().time()
-        self._outbox.confirmed(ask.confirmed)
-        waiting = set(self._outbox.undecided(BATCH))  # another answer may have come first
+        self._outbox.mark_confirmed(ask.confirmed)
+        waiting = set(self._outbox.undecided(BATCH))  # another answer may have arrived first
         pairs = zip(ask.leases, answer.receipts, strict=False)
         decided = [(lease, sealed) for lease, sealed in pairs if sealed is not None and lease in waiting]
         for lease, sealed in decided:

@@ -1,4 +1,4 @@
-"""Receipts offline: what a node can show and prove without anybody's help."""
+"""The stored Receipts of a node: list and verify them offline."""
 
 import contextlib
 import sqlite3
@@ -21,12 +21,13 @@ from runtime.units import unix_milliseconds
 
 
 def listed(home: Path, most: int) -> list[dict[str, Any]]:
-    """Newest first: lease, state, when it was made and decided (ms), code and reason. Raises `BadConfig`."""
+    """List the newest `most` submissions, newest first: lease, state, times (ms), code and reason. Raises
+    `BadConfig`."""
     return [_plain(row) for row in _rows(home, most)]
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rows of `listed` for people, under their headings. Times are UTC."""
+    """Format the rows of `listed` for people, under headings. Times are UTC."""
     table = [("made", "answer", "after", "lease", "reason")]
     for row in rows:
         made_at = datetime.fromtimestamp(row["made"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
@@ -37,9 +38,9 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
-    """Return how many Receipts hold, and a sentence for each that does not. A Receipt holds when it is this node's, and
-    the ledger's keys signed it, by the Roots in the chain from the invite (protocol/authority.py). `passphrase`: of the
-    node's key. Raises `BadConfig`, `LocalFault` where that key cannot be read."""
+    """Return the number of valid Receipts, and a sentence per invalid one. A Receipt is valid if it is for this node
+    and signed by the ledger's keys, by the chain of Roots from the invite (protocol/authority.py). `passphrase`: of the
+    node's key. Raises `BadConfig`, and `LocalFault` where that key cannot be read."""
     invite = joined(home)
     node = public_bytes(load_key(home / "node.key", passphrase))
     now = unix_milliseconds()
@@ -51,7 +52,7 @@ def verified(home: Path, passphrase: str | None) -> tuple[int, list[str]]:
         try:
             receipt = decode(open_kept(row.receipt, "receipt", chain, stored=row.root_serial), Receipt)
             if (receipt.node, receipt.lease, receipt.run) != (node, row.lease, invite.run):
-                raise P2PError("it is of another node, lease or run")
+                raise P2PError("the Receipt is for another node, lease or run")
             good += 1
         except P2PError as error:
             faults.append(f"{row.lease.hex()}: {error}")

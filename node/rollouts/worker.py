@@ -1,19 +1,21 @@
-"""The rollout loop: ask for a lease, generate, hand over to the outbox, again.
+"""The rollout loop: request a lease, generate its group, store the submission in the outbox, repeat.
 
 Rules
-1. A lease is asked for, worked off and handed over within one turn of the engine: the version never changes under it.
-   So that the engine need not wait for the coordinator, the next lease is asked for in the same turn, shortly before
-   the group at hand is done (node/rollouts/lease_prefetch.py), unless somebody waits for the engine: a newer version
-   comes first. Who asks for it later waits for one group more, at most.
+1. A lease is requested, completed and stored while the engine is reserved, so the version never changes under it.
+   a. The next lease is requested in the same reservation, shortly before the current group is done
+      (node/rollouts/lease_prefetch.py), so that the engine need not wait for the coordinator.
+   b. No lease is requested ahead while another part, with a newer version, waits for the engine. A part that begins to
+      wait later waits for one more group at most.
 2. Work stops before the next lease when the owner pauses or finishes, when the outbox is full, when the run is
-   finished, and while the newest Root known here has expired. A lease that was asked for ahead is worked off before an
-   end, and kept over a pause while it fits.
-3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, for as
-   long as it has not expired: the tokens are the same.
-4. A refusal is waited out as long as the coordinator says and up to a fifth longer, at random, or until a newer version
-   is held; a newer version makes no place where too many nodes ask. Where it speaks of a version that this node has
-   not heard of, the newest Head is asked for. A refusal that no repetition can change ends the node.
-5. What blocks now is in `blocked`, one sentence; empty while work goes on.
+   finished, and while the newest Root known here has expired. A lease requested ahead is completed before an end, and
+   kept over a pause while it is valid.
+3. After a crash of the engine the same lease is generated again, from the same seeds under the same version, unless it
+   has expired: the tokens are the same.
+4. After a refusal the node waits as long as the coordinator says, and at random up to a fifth longer.
+   a. A newer version ends the wait early, unless the refusal was for too many requests.
+   b. If the refusal names a version that this node has not heard of, the node asks for the newest Head.
+   c. A refusal that no retry can change ends the node.
+5. `blocked` is the one reason that blocks work now, a sentence; empty during work.
 """
 
 import asyncio
@@ -44,9 +46,9 @@ from protocol.requests import Refusal
 from runtime.child import ChildDied, ChildError
 
 MOST_WAIT: Final = 1800.0
-"""Seconds that a refusal is waited out, at most, before asking again: no coordinator sends a node to sleep for good."""
+"""Longest wait after a refusal, seconds: no coordinator can stop a node for good."""
 UNSAID: Final = 30.0
-"""Seconds where the refusal does not say how long."""
+"""Seconds to wait after a refusal that names no time."""
 STARTING: Final = "starting"
 EXPIRED: Final = "the run's Root has expired: the operator must sign a new one"
 
@@ -54,7 +56,8 @@ _log = structlog.get_logger("node")
 
 
 class RolloutWorker:
-    """`done`: leases worked off since start. `refusals`: the last ones, newest last."""
+    """The loop over leases. `done`: leases completed since the start. `working`: a group is being generated.
+    `refusals`: the last 16, newest last. `blocked`: rule 5's sentence."""
 
     def __init__(
         self,
@@ -78,24 +81,24 @@ class RolloutWorker:
         self._prefetch = LeasePrefetch()
         self._kept: Lease | None = None
         self._crowded = False
-        """Whether the pause at hand is for a coordinator of which too many nodes ask."""
+        """Whether the current wait is due to too many requests of other nodes (rule 4a)."""
         self.blocked = STARTING
         self.working = False
         self.done = 0
         self.refusals: list[Refusal] = []
 
     async def run(self) -> None:
-        """Work until told to finish, or until the run is finished. Raises `RefusedByRun`, `EngineUnusable`."""
+        """Work until the owner or the run finishes. Raises `RefusedByRun`, `EngineUnusable`."""
         while await self._allowed():
             self._follower.changed.clear()
             pause = await self._round()
             if pause is not None:
-                if self._told_of_news():
+                if self._newer_version_named():
                     await self._follower.search()
                 await self._wait(pause)
 
     async def _allowed(self) -> bool:
-        """Wait until nothing forbids work; False when there shall be none any more."""
+        """Wait until work is allowed (rule 2); return False once the node finishes."""
         while not self._run_state.finishing:
             missing = f"no version to work with: {self._follower.trouble}"
             waits: list[tuple[bool, str, Callable[[], Awaitable[object]]]] = [
@@ -117,7 +120,7 @@ class RolloutWorker:
         return root is not None and self._clock.now() >= root.expires
 
     async def _round(self) -> float | None:
-        """Leases of one version, worked off; or the seconds to wait before the next question."""
+        """Complete leases of one version; return the seconds to wait before the next request, None for no wait."""
         async with self._engine.exclusive():
             current, serial = self._engine.current, self._records.serial
             if current is None or self._run_state.idle or self._expired():
@@ -138,7 +141,7 @@ class RolloutWorker:
                 _log.warning("lease dropped", reason=str(error))
             except PeerFault as error:
                 if not await self._link.behind(serial):
-                    self.blocked = f"a false lease: {error}"
+                    self.blocked = f"invalid lease: {error}"
                     self._link.distrust(self.blocked)
             finally:
                 self.working = False
@@ -168,14 +171,14 @@ class RolloutWorker:
         return lease
 
     def _fitting(self, current: LoadedVersion) -> Lease | None:
-        """What was kept over a pause, if it still binds the version held."""
+        """Return the lease kept over a pause, if it is valid and binds the loaded version."""
         kept, self._kept = self._kept, None
         if kept is None or (kept.era, kept.version, kept.root) != (current.era, current.version, current.root):
             return None
         return kept if self._clock.now() < kept.expires else None
 
     async def _work_and_ask(self, lease: Lease, current: LoadedVersion) -> Lease | None:
-        """Work a lease off; the next one, where it was asked for in time."""
+        """Complete a lease; return the next one if it was requested ahead."""
         done = asyncio.Event()
         asking = asyncio.create_task(self._ask_ahead(current, done))
         try:
@@ -186,7 +189,8 @@ class RolloutWorker:
             asking.cancel()
 
     async def _ask_ahead(self, current: LoadedVersion, done: asyncio.Event) -> Lease | None:
-        """The second half of rule 1. Whatever comes in between, the next turn asks anyway."""
+        """Request the next lease shortly before the group is done (rules 1a and 1b). After a failure the next round
+        requests one anyway."""
         if self._once or self._prefetch.wait is None:
             return None
         with contextlib.suppress(TimeoutError):
@@ -198,7 +202,7 @@ class RolloutWorker:
         try:
             return await self._ask(current)
         except (RequestRefused, P2PError) as error:
-            _log.debug("no lease ahead", reason=str(error))
+            _log.debug("no lease given ahead", reason=str(error))
             return None
 
     async def _work(self, lease: Lease) -> None:
@@ -211,7 +215,7 @@ class RolloutWorker:
                 self._prefetch.generated(asyncio.get_running_loop().time() - began)
                 break
             except ChildError as error:
-                raise Stale(f"the engine cannot work for this lease: {error.message}") from error
+                raise Stale(f"the engine cannot generate this lease's group: {error.message}") from error
             except ChildDied:
                 await self._engine.recover()
                 if self._clock.now() >= lease.expires:
@@ -222,7 +226,7 @@ class RolloutWorker:
         self._outbox_relay.put(lease.id, submission_of(lease, samples))
         self.done += 1
         if self._once:
-            self._run_state.finish("one group was asked for")
+            self._run_state.finish("the one group of --once is generated")
 
     def _refused(self, refusal: Refusal) -> float:
         self.refusals.append(refusal)
@@ -234,13 +238,13 @@ class RolloutWorker:
             self._run_state.finish("the run is finished")
         elif then in ("end", "other engine"):
             raise RefusedByRun(refusal.sentence)
-        _log.debug("no lease", code=refusal.code, reason=refusal.sentence)
+        _log.debug("no lease given", code=refusal.code, reason=refusal.sentence)
         wait = UNSAID if refusal.retry_after is None else min(MOST_WAIT, refusal.retry_after / 1000)
         return wait * self._random.uniform(1.0, 1.2)
 
-    def _told_of_news(self) -> bool:
-        """Whether the last refusal speaks of another version than any that this node has heard of: then gossip does not
-        reach it, and nothing but asking would tell."""
+    def _newer_version_named(self) -> bool:
+        """Tell whether the last refusal names a version that this node has not heard of (rule 4b): gossip does not
+        reach the node then."""
         current, newest = self._follower.current, self._follower.newest
         if (
             current is None
@@ -252,12 +256,12 @@ class RolloutWorker:
         return (newest.era, newest.version) == (current.era, current.version)
 
     async def _wait(self, seconds: float) -> None:
-        """Sleep, but wake for an order of the owner, or for a newer version that may bring a lease."""
+        """Sleep until `seconds` have passed, the owner finishes, or a newer version ends the wait (rule 4a)."""
         crowded, self._crowded = self._crowded, False
         await self._run_state.unless_finishing(asyncio.sleep(seconds) if crowded else self._nap(seconds))
 
     async def _connected(self) -> None:
-        """Wait for the coordinator, but not long: what keeps it away is said anew."""
+        """Wait for the coordinator for at most 1 s, so that `blocked` stays up to date."""
         try:
             async with asyncio.timeout(1.0):
                 await self._link.connected()

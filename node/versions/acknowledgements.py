@@ -1,11 +1,11 @@
-"""Tells the coordinator that a version is held, how long it took, and who sent it.
+"""Acknowledge to the coordinator that a version is loaded, how long it took, and which peers sent it.
 
 Rules
-1. One acknowledgement a version, made when the engine has shown its content root. A newer one replaces one that could
-   not be delivered: what counts is the present.
-2. Times are lengths on this node's monotonic clock, stated as "so long ago" and counted anew at each try; so neither
-   this machine's wall clock nor a try that failed falsifies them.
-3. Nothing hangs on it: an acknowledgement that cannot be delivered costs no work, no pay, and not the line.
+1. There is one acknowledgement per version, created once the engine has verified the version's content root. A newer
+   one replaces one that is still undelivered.
+2. Times are durations on this node's monotonic clock ("so many ms ago"), computed at each attempt. So neither this
+   machine's wall clock nor a failed attempt distorts them.
+3. Best effort: a lost acknowledgement affects neither work, pay nor the connection.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from p2p.network import FetchReport
 from protocol.broadcast_messages import Acknowledgement, PayloadTransfer, TransferSource
 
 PAYLOADS: Final = 8
-"""Payloads of one acknowledgement, the last ones."""
+"""Payloads per acknowledgement: the last ones."""
 SENDERS: Final = 32
-"""Peers that are named for one payload, those that sent most."""
+"""Peers named per payload: those that sent most."""
 HEADS: Final = 16
-"""Versions of which is remembered when they were first heard of."""
+"""Versions whose first Head's arrival time is kept."""
 WAITS: Final = (0.5, 2.0, 8.0, 30.0)
-"""Seconds after each try that failed; after the last one only a newer version is told."""
+"""Seconds to wait after each failed attempt; after the last the acknowledgement is dropped."""
 
 _log = structlog.get_logger("node")
 
 
 @dataclass
 class _Delivery:
-    """A version's way to this node; seconds on the monotonic clock."""
+    """The delivery of a version to this node; times in seconds on the monotonic clock."""
 
     era: int
     version: int
@@ -43,7 +43,7 @@ class _Delivery:
     complete: float
     applied: float
     fetches: list[tuple[float, bytes, FetchReport]]
-    """When complete, payload hash, and what the network tells of it."""
+    """Time of completion, payload hash, and the network's report of the fetch."""
 
     def message(self, now: float) -> Acknowledgement:
         return Acknowledgement(
@@ -57,7 +57,8 @@ class _Delivery:
 
 
 class Acknowledger:
-    """The follower notes, `run` tells. `tell`: one try, with what makes the message; raises `Refused`, `P2PError`."""
+    """The acknowledgement to be delivered: other parts record events, `run` delivers. `tell`: makes one attempt with
+    the message that its argument returns; raises `RequestRefused`, `P2PError`."""
 
     def __init__(self, tell: Callable[[Callable[[], Acknowledgement]], Awaitable[None]]) -> None:
         self._tell = tell
@@ -67,18 +68,18 @@ class Acknowledger:
         self._delivery: _Delivery | None = None
 
     def heard(self, era: int, version: int) -> None:
-        """A Head came. The first one of a version counts: later ones are the same news."""
+        """Record that a Head arrived; only the first one of a version counts."""
         self._heard.setdefault((era, version), anyio.current_time())
         for forgotten in sorted(self._heard)[:-HEADS]:
             del self._heard[forgotten]
 
     def fetched(self, payload_hash: bytes, fetched: FetchReport) -> None:
-        """A payload is complete."""
+        """Record that a payload is complete."""
         self._fetches.append((anyio.current_time(), payload_hash, fetched))
         del self._fetches[:-PAYLOADS]
 
     def applied(self, era: int, version: int) -> None:
-        """The engine holds this version."""
+        """Record that the engine has loaded a version, and have it acknowledged."""
         now = anyio.current_time()
         heard = self._heard.get((era, version), now)
         complete = self._fetches[-1][0] if self._fetches else heard
@@ -98,7 +99,7 @@ class Acknowledger:
                     await self._news.wait()
 
     async def _delivered(self) -> bool:
-        """One try; False where another makes sense."""
+        """Make one attempt; return False where another may succeed."""
         try:
             await self._tell(self._message)
         except RequestRefused as error:
@@ -132,5 +133,5 @@ def _taken(complete: float, payload_hash: bytes, fetched: FetchReport, now: floa
 
 
 def _ago(then: float, now: float) -> int:
-    """Milliseconds since `then`."""
+    """Return the milliseconds from `then` to `now`."""
     return max(0, round(1000 * (now - then)))

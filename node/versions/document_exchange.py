@@ -1,15 +1,15 @@
-"""Documents by hash: kept in the store, fetched from whoever has them, served to whoever asks.
+"""Documents by hash: kept in the store, fetched from any peer that has them, served to any peer.
 
 Rules
-1. What a peer sends is kept only if its hash is the one asked for; whether it is signed is `trust`'s question.
-2. Who told of a version is asked first, the coordinator otherwise last.
-3. Answers to others are those of protocol/document_service.py.
-4. Each question for a Head also asks for the Roots behind the newest one held, and anyone who asks is told those that
-   this node holds: a node learns new keys of its run from any peer, by any way. The Roots are believed by the run's own
+1. A document from a peer is kept only if its hash is the one requested. Its signature is verified by node/trust.
+2. The peer that announced a version is asked first. The coordinator is asked last, unless it announced the version.
+3. Answers to other peers: protocol/document_service.py.
+4. Each request for a Head also asks for the Roots after the newest one here, and each answer carries those that this
+   node has. So a node learns new keys of its run from any peer, by any route. Roots are trusted by the run's own
    signatures alone (node/trust/trusted_set.py, rule 1).
-5. A Head that the newest Root does not vouch for, or that names a later one, makes this node ask for a later Root: the
-   peer that passed it on, a few others, the coordinator; once in `SEEK_AGAIN` seconds, since nobody need have signed
-   that Head.
+5. A Head that the newest Root does not verify, or that names a later Root, makes this node ask for that Root. It asks
+   the peer that sent the Head, a few others and the coordinator, once in `SEEK_AGAIN` seconds, because such a Head may
+   be forged.
 """
 
 import asyncio
@@ -31,16 +31,20 @@ from protocol.versions import HeadRequest, HeadResponse
 from weights.store import Store
 
 _AT_ONCE: Final = 64
-_STRANGERS: Final = 3
-"""Other peers that are asked before the coordinator."""
+"""Documents per request."""
+_OTHERS: Final = 3
+"""Other peers to ask before the coordinator, chosen at random."""
 PATIENCE: Final = 10.0
+"""Seconds to wait for one answer."""
 SEEK_AGAIN: Final = 10.0
+"""Seconds between two searches for Roots."""
 
 _log = structlog.get_logger("node")
 
 
 class DocumentExchange:
-    """`coordinator`: its peer id, or None. `now`: milliseconds on the coordinator's clock."""
+    """The fetching and serving of documents. `coordinator`: returns its peer id, or None. `now`: milliseconds on the
+    coordinator's clock. `seed`: of the choice among peers."""
 
     def __init__(
         self,
@@ -62,7 +66,8 @@ class DocumentExchange:
         HEAD.serve(handlers, self._answer_head)
 
     async def get(self, hashes: list[bytes], *, hint: str | None = None) -> dict[bytes, bytes]:
-        """Documents by hash. `hint`: a peer that should have them. Raises `Unreachable` when one is nowhere."""
+        """Return documents by hash, from the store or from peers. `hint`: a peer that should have them. Raises
+        `Unreachable` when no peer has one of them."""
         documents = {wanted: stored for wanted in hashes if (stored := self._store.document(wanted)) is not None}
         for peer in await self._sources(hint):
             missing = [wanted for wanted in hashes if wanted not in documents]
@@ -73,7 +78,8 @@ class DocumentExchange:
         return documents
 
     async def heads(self) -> list[tuple[str, bytes]]:
-        """(peer, sealed Head) of a few peers and the coordinator, unverified. Roots that come with them are taken."""
+        """Ask a few peers and the coordinator for their Heads; return (peer, sealed Head) pairs, unverified. Adopt the
+        Roots in their answers."""
         heads = []
         for peer in await self._sources(None):
             head = await self._head_of(peer)
@@ -82,7 +88,7 @@ class DocumentExchange:
         return heads
 
     async def seek_roots(self, serial: int | None, hint: str | None) -> None:
-        """Ask peers for Roots until that of `serial` is held (rule 5). `hint`: a peer that should have it."""
+        """Ask peers for Roots until that of `serial` is adopted (rule 5). `hint`: a peer that should have it."""
         known, clock = self._records.serial, asyncio.get_running_loop().time()
         if known is None or serial is None or serial <= known or clock - self._sought < SEEK_AGAIN:
             return
@@ -103,14 +109,14 @@ class DocumentExchange:
             if answer.roots:
                 self._records.update_roots(answer.roots, self._now())
         except P2PError as error:
-            _log.warning("a Root is not taken", peer=peer, reason=str(error))
+            _log.warning("Root refused", peer=peer, reason=str(error))
         return answer.head
 
     async def _sources(self, hint: str | None) -> list[str]:
         last = self._coordinator()
         others = [peer for peer in await self._links.peers() if peer not in (hint, last)]
-        chosen = self._random.sample(others, min(_STRANGERS, len(others)))
-        # Who told of a version has its documents, or will soon; the coordinator otherwise comes last.
+        chosen = self._random.sample(others, min(_OTHERS, len(others)))
+        # The peer that announced a version has its documents, or will soon; the coordinator is asked last otherwise.
         return list(dict.fromkeys(peer for peer in (hint, *chosen, last) if peer is not None))
 
     async def _ask(self, peer: str, hashes: list[bytes]) -> dict[bytes, bytes]:

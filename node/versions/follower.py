@@ -1,21 +1,20 @@
-"""Follows the run's versions: hears Heads, fetches the cheapest chain of edges, has the engine apply it, passes it on.
+"""Follow the run's versions: hear Heads, fetch the cheapest chain of edges, have the engine apply it, pass it on.
 
 Rules
-1. Nothing is fetched before trust.py has accepted Head, Version, EdgeIndex and Edges; nothing is held before the engine
-   has shown that it has the content root of the signed Version.
-2. A Head is passed on by gossip only once it has verified. Head, Version and Edges are stored before they are acted on.
-3. Payloads come while the engine generates; only their application takes a turn of the engine, one for a whole chain.
-   The weights held are stepped in place (node/versions/local_weights.py): the lease that binds them has ended when a
-   turn begins.
-4. A fetch that failed is no reason to end: waits grow, a plan is made anew for the newest Head, and what is held stays.
-5. Kept on disk: the version held, the payloads for others that an index may still name, up to the owner's quota, oldest
-   dropped first, and the documents that the next version's index will name again: each is asked for once. So a version
-   costs the same after however many.
-   A verified document is passed on as `Verified`, and not decoded again.
+1. No payload is fetched before node/trust has verified Head, Version, EdgeIndex and Edges. No version counts as loaded
+   before the engine has verified the content root of the signed Version.
+2. A Head is passed on by gossip only once verified. Head, Version and Edges are stored before any part acts on them.
+3. Payloads arrive while the engine generates. Only their application reserves the engine, once per chain. The weights
+   are stepped in place (node/versions/local_weights.py): a lease for them ends before the engine is reserved.
+4. A failed fetch does not end the node. Waits grow, the next attempt starts from the newest Head, and the loaded
+   version stays in use.
+5. On disk stay the loaded version, and payloads that an index may still name, up to the owner's quota, oldest dropped
+   first. Documents stay that the next index will name again, so each is requested once. So the cost of a version does
+   not grow with their number. A verified document is passed on as `Verified`, and not decoded again.
 6. A node that heard no newer Head for half of a Head's life asks a few peers and the coordinator for theirs, and again
-   after each further half: gossip may lose one, and the coordinator signs a new one every third of its life.
-7. A Head that names a later Root than the one held is judged once that Root was asked for
-   (node/versions/document_exchange.py, rule 5). A Head that was heard under an earlier Root is no candidate any more.
+   after each further half. Gossip may lose a Head, and the coordinator signs a new one every third of its life.
+7. A Head that names a later Root is verified after that Root was requested (node/versions/document_exchange.py, rule
+   5). A candidate heard under an earlier Root is dropped.
 """
 
 import asyncio
@@ -49,23 +48,26 @@ from weights.store import Store
 from weights.update_path import path_to
 
 RETRY: Final = Backoff(1.0, 30.0, jitter=0.5)
+"""Seconds between two attempts to load the newest version."""
 HEAD_LIFE: Final = 180.0
-"""Seconds that a Head is taken to live before the first was heard."""
+"""Seconds assumed as a Head's life before the first Head is heard."""
 LIFE_BOUNDS: Final = 10.0, 3600.0
-"""Seconds within which a Head's life counts for rule 6."""
+"""Seconds to which a Head's life is clamped for rule 6."""
 DOCUMENTS_KEPT: Final = 300
-"""Documents of a kind that are still served, and payloads of these edges: an index names the newest 128."""
+"""Documents kept per kind, and payloads of these edges: an index names the newest 128."""
 _ASSET_ENDINGS: Final = (".json", ".txt", ".model", ".jinja")
 
 _log = structlog.get_logger("node")
 
 
 class NoUpdatePath(Exception):
-    """No chain of the known edges leads from what is held to the Head's version."""
+    """No chain of known edges leads from the local weights to the Head's version."""
 
 
 class Follower:
-    """`trouble`: why the newest version is not held, one sentence, empty when it is. `refused`: lies heard."""
+    """The part that keeps the engine at the newest version. `trouble`: why the newest version is not loaded, one
+    sentence, empty when it is. `refused`: the last 16 reasons, of refused Heads and failed attempts. `changed`: set
+    when another version is loaded."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Follower:
         store: Store,
         weights: LocalWeights,
         payloads: PayloadFetcher,
-        library: DocumentExchange,
+        document_exchange: DocumentExchange,
         engine: VersionedEngine,
         clock: RunClock,
         *,
@@ -88,19 +90,19 @@ class Follower:
         """`disk`: bytes that weights and payloads may take."""
         self._exchange, self._records, self._store = exchange, records, store
         self._weights, self._payloads, self._acknowledger = weights, payloads, acknowledger
-        self._library, self._engine, self._clock = library, engine, clock
+        self._document_exchange, self._engine, self._clock = document_exchange, engine, clock
         self._coordinator, self._disk, self._random = coordinator, disk, random.Random(seed)
         self._candidate: Verified[Head] | None = None
         self._candidate_root: int | None = None
         """Serial of the Root under which the candidate verified."""
         self._stored: list[Verified[Edge]] = []
-        """Edges that `resume` found in the store."""
+        """The Edges that `resume` read from the store."""
         self._source: str | None = None
         self._indexed: dict[bytes, bytes] = {}
-        """Hash -> payload hash of the edges in the newest index: the next one names nearly the same."""
+        """Hash -> payload hash of the edges in the newest index; the next index names nearly the same."""
         self._news, self._heard = asyncio.Event(), asyncio.Event()
         self.changed = asyncio.Event()
-        self.trouble = "no version is held yet"
+        self.trouble = "no version is loaded yet"
         self.refused: list[str] = []
         gossip.subscribe(head_topic(run), self.hear)
         engine.on_corrupt = self._on_corrupt
@@ -111,13 +113,13 @@ class Follower:
 
     @property
     def newest(self) -> Head | None:
-        """The newest Head heard; its documents may not be here yet."""
+        """The newest Head heard, whose documents may not be here yet."""
         newest = self._candidate or self._records.trusted.head
         return None if newest is None else newest.value
 
     async def hear(self, peer: str, sealed: bytes) -> bool:
-        """Take a sealed Head from anyone. Return whether it verified and is newer than all that were heard: no other is
-        passed on. Older than what is held counts as a lie by nobody."""
+        """Take a sealed Head from any peer. Return whether to pass it on: it verifies, and is newer than every Head
+        heard before. An older Head is not held against the peer."""
         newest = self.newest
         try:
             verified = await self._offered(peer, sealed)
@@ -137,26 +139,26 @@ class Follower:
         return newest is None or order(head) > order(newest)
 
     async def _offered(self, peer: str, sealed: bytes) -> Verified[Head]:
-        """Verify a Head. One that the Root held does not vouch for, or that names a later Root, makes this node ask for
-        that first. Raises as `TrustStore.offer_head`."""
+        """Verify a Head, after a request for a later Root where the Head needs one (rule 7). Raises as
+        `TrustStore.offer_head`."""
         serial = self._records.serial
         try:
             head = self._records.offer_head(sealed, self._clock.now())
         except (NotSigned, RootExpired):
-            await self._library.seek_roots(None if serial is None else serial + 1, peer)
+            await self._document_exchange.seek_roots(None if serial is None else serial + 1, peer)
             if self._records.serial == serial:
                 raise
             return self._records.offer_head(sealed, self._clock.now())
-        await self._library.seek_roots(head.value.root_serial, peer)
+        await self._document_exchange.seek_roots(head.value.root_serial, peer)
         return head if self._records.serial == serial else self._records.offer_head(sealed, self._clock.now())
 
     async def search(self) -> None:
-        """Ask a few peers for a Head."""
-        for peer, sealed in await self._library.heads():
+        """Ask a few peers and the coordinator for a Head."""
+        for peer, sealed in await self._document_exchange.heads():
             await self.hear(peer, sealed)
 
     async def keep_hearing(self) -> None:
-        """Ask for a Head whenever none came for half of its life (rule 6), until cancelled."""
+        """Ask for a Head whenever none arrived for half of its life (rule 6), until cancelled."""
         while True:
             self._heard.clear()
             try:
@@ -167,22 +169,22 @@ class Follower:
                 await self.search()
 
     def _life(self) -> float:
-        """Seconds that a Head of this run lives."""
+        """Return the seconds that a Head of this run lives."""
         head = self.newest
         life = HEAD_LIFE if head is None else (head.expires - head.issued) / 1000
         return min(max(life, LIFE_BOUNDS[0]), LIFE_BOUNDS[1])
 
     async def prepare(self, folder: Path, assets: list[Asset]) -> None:
-        """Bring the model's files (config.json, tokenizer.json) into `folder`."""
+        """Fetch the model's files (config.json, tokenizer.json) into `folder`. Raises `P2PError`."""
         await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
         for asset in assets:
             if Path(asset.name).name != asset.name or not asset.name.endswith(_ASSET_ENDINGS):
-                raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}: no plain file of a model")
+                raise PeerFault(f"the RunSpec names an asset {asset.name[:80]!r}, which is no plain file of a model")
             await self._exchange.fetch(asset.manifest, folder / asset.name, fallback=self._coordinator())
         self._engine.model, self._engine.context = folder, context_of(folder)
 
     def resume(self) -> None:
-        """Hold what is on disk, if a document says which version it is; the engine checks the root when it loads it."""
+        """Have the engine load the weights on disk, if a stored Edge names their version; it verifies the root."""
         self._stored = list(self._stored_edges())
         root = self._weights.root()
         versions = [(edge.value.era, edge.value.version) for edge in self._stored if edge.value.root == root]
@@ -194,7 +196,7 @@ class Follower:
             try:
                 yield self._records.trusted.stored_edge(document.sealed)
             except P2PError as error:
-                _log.warning("a stored Edge no longer holds", version=document.version, reason=str(error))
+                _log.warning("stored Edge no longer verifies", version=document.version, reason=str(error))
 
     async def run(self) -> None:
         """Follow until cancelled. Raises `weights.errors.DiskFull`."""
@@ -208,8 +210,8 @@ class Follower:
                 await self._news.wait()
             except (P2PError, NoUpdatePath, Stalled, InvalidChain, ChildError) as error:
                 failures += 1
-                said = error.message if isinstance(error, ChildError) else str(error)
-                self.trouble = said or type(error).__name__
+                message = error.message if isinstance(error, ChildError) else str(error)
+                self.trouble = message or type(error).__name__
                 self._note(self.trouble)
                 wait = RETRY.delay(failures, self._random.random())
                 _log.warning("cannot follow", reason=self.trouble, seconds=round(wait, 1))
@@ -217,20 +219,20 @@ class Follower:
                 await self.search()
 
     async def _advance(self) -> None:
-        """One plan: from what is held to the newest Head heard, which may be none."""
+        """Advance from the loaded version to that of the newest Head heard, if there is one."""
         head = await self._believe()
         believed = self._records.trusted.version
         if believed is None or self._holds(believed.value):
             return
         version = believed.value
         if head is None:
-            raise NoUpdatePath("no fresh Head was heard yet")
-        self.trouble = f"version {version.version} is on its way"
+            raise NoUpdatePath("no valid Head was heard yet")
+        self.trouble = f"version {version.version} is being fetched"
         edges = await self._edges(head)
         start = self.current.root if self.current else await anyio.to_thread.run_sync(self._weights.root)
         chain = _chain(edges, start, version.root)
         if chain is None:
-            raise NoUpdatePath(f"no chain of edges leads to version {version.version} from what is held")
+            raise NoUpdatePath(f"no chain of edges leads from the local weights to version {version.version}")
         _log.debug("way found", version=version.version, edges=len(chain))
         payloads = [await self._payloads.get(edge) for edge in chain]
         if chain and chain[0].value.base_root is None:
@@ -251,10 +253,10 @@ class Follower:
         head, believed = candidate.value, self._records.trusted.version
         if believed is None or (head.era, head.version) > (believed.value.era, believed.value.version):
             try:
-                documents = await self._library.get([head.version_hash, head.index_hash], hint=self._source)
+                documents = await self._document_exchange.get([head.version_hash, head.index_hash], hint=self._source)
                 self._records.update_version(candidate.sealed, documents[head.version_hash], self._clock.now())
             except P2PError:
-                # Or a Head that leads nowhere would hide, by its high number, every honest one that follows.
+                # Otherwise a Head without valid documents would hide, by its high number, every later honest one.
                 if self._candidate is candidate:
                     self._candidate = None
                 raise
@@ -263,12 +265,12 @@ class Follower:
         return self._records.trusted.head
 
     async def _edges(self, head: Verified[Head]) -> list[Verified[Edge]]:
-        """The Edges that lead to the Head's version. Those of the index before are not brought again."""
+        """Return the Edges that lead to the Head's version. Those of the index before are not fetched again."""
         trusted, digest = self._records.trusted, head.value.index_hash
-        index = trusted.edge_index((await self._library.get([digest], hint=self._source))[digest], head)
+        index = trusted.edge_index((await self._document_exchange.get([digest], hint=self._source))[digest], head)
         self._keep("index", head.value, index.sealed)
-        brought = await self._library.get(trusted.unknown(index), hint=self._source)
-        edges = trusted.edges(index, brought)
+        fetched = await self._document_exchange.get(trusted.unknown(index), hint=self._source)
+        edges = trusted.edges(index, fetched)
         for digest, edge in zip(index.value.edges, edges, strict=True):
             if digest not in self._indexed:
                 self._store.put_document("edge", edge.value.era, edge.value.version, edge.sealed)
@@ -276,29 +278,29 @@ class Follower:
         return edges
 
     async def _swap(self, version: Version, chain: list[Verified[Edge]], payloads: list[Path]) -> None:
-        """Within a turn: hold `version`. Nothing is generated under a version on the way."""
+        """Load `version`, with the engine reserved. No lease is generated under an intermediate version."""
         first = chain[0].value if chain else None
         anew = first is not None and first.base_root is None
         if anew:
             await anyio.to_thread.run_sync(self._weights.swap_in)
-        elif first is not None and self.current is None:  # it is on disk, but under which number, no document says
+        elif first is not None and self.current is None:  # the weights are on disk, but no document states their number
             await self._engine.hold(self._named(first.era, first.base or 0, first.base_root or b""))
         for edge, payload in zip((verified.value for verified in chain), payloads, strict=True):
             if anew:
                 break
             if self.current is None or self.current.root != edge.base_root:
-                raise NoUpdatePath("the weights that the plan starts from were damaged")
+                raise NoUpdatePath("the weights at the start of the chain are damaged")
             await self._engine.advance(payload, self._named(edge.era, edge.version, edge.root))
         await self._engine.hold(self._named(version.era, version.version, version.root))
         if not self._holds(version):
-            raise NoUpdatePath("the weights that were made are damaged")
+            raise NoUpdatePath("the new weights are damaged")
         self.changed.set()
 
     def _named(self, era: int, version: int, root: bytes) -> LoadedVersion:
         return LoadedVersion(era=era, version=version, root=root, weights=self._weights.path)
 
     def _on_corrupt(self, corrupt: LoadedVersion) -> None:
-        """The engine could not load the weights as what they should be: fetch that version again."""
+        """Drop weights that the engine found damaged, and fetch their version again."""
         self.trouble = f"version {corrupt.version} on disk is damaged, and is fetched again"
         self._note(self.trouble)
         self._weights.drop()
@@ -316,7 +318,7 @@ class Follower:
         self._store.put_document(kind, head.era, head.version, data)
 
     async def _tidy(self, version: Version) -> None:
-        """Rule 5, and the last `DOCUMENTS_KEPT` documents of each kind."""
+        """Drop payloads and documents that no peer needs any more (rule 5)."""
         await self._payloads.tidy(version.era, version.version, self._disk - self._weights.nbytes())
         here = version.era, version.version
         await self._payloads.forget(min(here, self._store.place("edge", DOCUMENTS_KEPT)), set(self._indexed.values()))
@@ -337,7 +339,8 @@ class Follower:
 
 
 def _chain(edges: list[Verified[Edge]], start: bytes | None, root: bytes) -> list[Verified[Edge]] | None:
-    """The cheapest chain of edges from the weights `start`, or from nothing, to `root`; None: there is none."""
+    """Return the cheapest chain of edges from the weights `start`, or from a full payload, to `root`; None without
+    one."""
     verified = {edge.value: edge for edge in edges}
     chain = path_to(verified, [] if start is None else [start], root)
     return None if chain is None else [verified[edge] for edge in chain]

@@ -1,14 +1,13 @@
-"""The weights that a node holds: one folder, which its engine steps from version to version in place.
+"""The node's weights on disk: one folder, which the engine steps from version to version in place.
 
-    weights/held     a folder of weights.journaled: what the engine computes with
-    weights/made     another, while it is made from a full payload
+    weights/held     a folder of weights.journaled, loaded by the engine
+    weights/made     another such folder, while it is built from a full payload
 
 Rules
-1. The engine alone writes to `held`; this process does so only while no engine computes with it.
-2. What is made anew takes the place of `held` when it is whole and at its last version. A kill leaves the old one or
-   the new one.
-3. A lease is worked off under one version: `held` changes in a turn of the engine, when no lease is. So the version of
-   before needs no copy.
+1. The engine alone writes to `held`. This process writes there only while no engine uses it.
+2. `made` replaces `held` once it is complete and at its last version. A kill leaves either the old or the new one.
+3. A lease is completed under one version: `held` changes only while the engine is reserved and no lease is open. So the
+   previous version needs no copy.
 """
 
 from collections.abc import Sequence
@@ -21,19 +20,19 @@ from weights.journaled import Rolling, finish_replace, remove, replace_folder
 
 
 class InvalidChain(Exception):
-    """Signed edges do not lead where they say, or their payloads are no such thing: the publisher's fault."""
+    """Signed edges or their payloads do not produce the roots that the edges name: the publisher's fault."""
 
 
 class LocalWeights:
-    """All methods block; none needs torch."""
+    """The folders of the weights. All methods block; none needs torch."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self._unpacked = folder / "held", folder / "made"
 
     def root(self) -> bytes | None:
-        """Content root of what is here, None for nothing. Finishes what a kill has torn; removes what is damaged or
-        half made."""
+        """Return the content root of the weights on disk, None without any. Finish a replacement that a kill
+        interrupted; remove damaged or incomplete weights."""
         try:
             remove(self._unpacked)
             finish_replace(self.path)
@@ -45,8 +44,8 @@ class LocalWeights:
             return None
 
     def make(self, chain: Sequence[tuple[Verified[Edge], Path]], most: int) -> None:
-        """Weights of at most `most` bytes, by a chain of edges and payloads that begins with a full one, beside those
-        held. Raises `InvalidChain`, `DiskFull`."""
+        """Build weights of at most `most` bytes in `made`, from a chain of edges and payloads that begins with a full
+        one. Raises `InvalidChain`, `DiskFull`."""
         try:
             full, payload = chain[0]
             unpacked = Rolling.unpack(self._unpacked, payload, full.value.root, max_bytes=most)
@@ -56,13 +55,13 @@ class LocalWeights:
             raise InvalidChain(f"the payload of a signed edge: {error}") from error
 
     def swap_in(self) -> None:
-        """Rule 2: what was made becomes what is held."""
+        """Replace `held` by `made` (rule 2)."""
         replace_folder(self._unpacked, self.path)
 
     def drop(self) -> None:
-        """Hold nothing."""
+        """Remove the weights."""
         remove(self.path)
 
     def nbytes(self) -> int:
-        """Bytes on disk."""
+        """Return the bytes on disk."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())

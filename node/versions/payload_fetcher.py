@@ -1,14 +1,15 @@
-"""Payloads of edges on this node's disk: fetched once, passed on, dropped under the owner's quota.
+"""Payloads of edges on this node's disk: fetched once, served to peers, dropped under the owner's quota.
 
 Rules
-1. A fetch to which no chunk comes for `FETCH_PATIENCE` is given up; what came is kept for the next. A slow line is no
-   stalled one.
-2. Where none comes for `ASK_AFTER`, the coordinator is asked to make the payload again: it may have dropped it.
-3. What is fetched is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first
-   chunk on.
-4. A payload that is here from before and is no longer what its Edge names is said in the log, and not served.
-5. Weights held and payloads together stay within the quota: the oldest payloads go first, those of the version held
-   never.
+1. A fetch that receives no chunk for `FETCH_PATIENCE` is abandoned; its chunks are kept for the next attempt. A slow
+   connection is not a stalled one.
+2. A fetch that receives no chunk for `ASK_AFTER` makes the node ask the coordinator to rebuild the payload, which it
+   may have dropped.
+3. A payload is verified chunk by chunk (p2p/swarm/payload_file.py), stored, and served to others from its first chunk
+   on.
+4. A stored payload that no longer matches its Edge is logged, and not served.
+5. Local weights and payloads together stay within the quota. The oldest payloads are dropped first, those of the loaded
+   version never.
 """
 
 import asyncio
@@ -35,18 +36,22 @@ from weights.store import Store
 FETCH_PATIENCE: Final = 60.0
 """Seconds from one chunk of a payload to the next."""
 ASK_AFTER: Final = 5.0
+"""Seconds without a chunk until the coordinator is asked to rebuild the payload."""
 PATIENCE: Final = 10.0
+"""Seconds to wait for the coordinator's answer."""
 TAKEN_KEPT: Final = 8
+"""Versions whose fetched bytes are counted separately."""
 
 _log = structlog.get_logger("node")
 
 
 class Stalled(Exception):
-    """No peer sends the payload that is wanted."""
+    """A fetch was abandoned, because no peer sends the payload."""
 
 
 class PayloadFetcher:
-    """`taken_bytes`: fetched since the start; `taken`: the same by (era, version), the last `TAKEN_KEPT`."""
+    """The payloads on this disk. `taken_bytes`: bytes fetched since the start; `taken`: the same by (era, version), the
+    last `TAKEN_KEPT`."""
 
     def __init__(
         self,
@@ -58,7 +63,7 @@ class PayloadFetcher:
         *,
         coordinator: Callable[[], str | None],
     ) -> None:
-        """`coordinator`: its peer id, or None; it is asked last."""
+        """`coordinator`: returns its peer id, or None; it is asked for chunks last."""
         self._exchange, self._rpc, self._links = exchange, rpc, links
         self._store, self._coordinator = store, coordinator
         self._acknowledger = acknowledger
@@ -66,7 +71,7 @@ class PayloadFetcher:
         self.taken_bytes = 0
 
     async def get(self, verified: Verified[Edge]) -> Path:
-        """The payload of an edge. Raises `Stalled`, `P2PError`."""
+        """Return the file of an edge's payload, fetched if it is not here. Raises `Stalled`, `P2PError`."""
         edge = verified.value
         stored = self._store.payload(edge.payload_hash)
         if stored is not None:
@@ -91,7 +96,7 @@ class PayloadFetcher:
         return path
 
     async def share_all(self, edges: Iterable[Verified[Edge]]) -> None:
-        """Serve what is here from before."""
+        """Serve the stored payloads of `edges` to peers (rule 4)."""
         for edge in (verified.value for verified in edges):
             path = self._store.payload(edge.payload_hash)
             if path is not None:
@@ -101,12 +106,12 @@ class PayloadFetcher:
                     _log.warning("payload not served", version=edge.version, reason=str(fault))
 
     async def tidy(self, era: int, version: int, quota: int) -> None:
-        """Drop the oldest payloads over `quota` (rule 5). `quota`: bytes that are left for payloads."""
+        """Drop the oldest payloads beyond `quota`, but none of (era, version) (rule 5). `quota`: bytes for payloads."""
         self._store.abandon(())
         await self._collect({(era, version)}, quota)
 
     async def forget(self, since: tuple[int, int], spare: set[bytes]) -> None:
-        """Drop the payloads from before (era, version) `since`, but those of `spare` (hashes): no index names them."""
+        """Drop the payloads from before (era, version) `since`, which no index names. `spare`: hashes to keep."""
         kept = {(file.era, file.version) for file in self._store.payloads()}
         await self._collect({place for place in kept if place >= since}, 0, kind="payloads/", spare=spare)
 
@@ -116,7 +121,7 @@ class PayloadFetcher:
             await self._exchange.unshare(file.hash)
 
     async def _while_it_moves(self, fetching: asyncio.Future[FetchReport], edge: Edge, before: int) -> None:
-        """Wait until a fetch is done (rules 1 and 2). `before`: bytes received when it began. Raises `Stalled`."""
+        """Wait until a fetch is done (rules 1 and 2). `before`: bytes received at its start. Raises `Stalled`."""
         done, _ = await asyncio.wait({fetching}, timeout=ASK_AFTER)
         if not done and (await self._exchange.traffic()).received == before:
             await self._ask(edge)
@@ -125,7 +130,7 @@ class PayloadFetcher:
             if received == before:
                 peers = len(await self._links.peers())
                 raise Stalled(
-                    f"no chunk of the payload for version {edge.version} ({edge.length} bytes) came for "
+                    f"no chunk of the payload for version {edge.version} ({edge.length} bytes) arrived for "
                     f"{FETCH_PATIENCE:.0f} s from {peers} connected peers"
                 )
             before = received
@@ -133,7 +138,7 @@ class PayloadFetcher:
     async def _ask(self, edge: Edge) -> None:
         coordinator = self._coordinator()
         if coordinator is not None:
-            with contextlib.suppress(P2PError):  # without it, the fetch goes on all the same
+            with contextlib.suppress(P2PError):  # without an answer, the fetch continues all the same
                 ask = DocumentsRequest(hashes=[edge.payload_hash])
                 await REMAKE.ask(self._rpc, coordinator, ask, timeout=PATIENCE)
 

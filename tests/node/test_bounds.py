@@ -76,7 +76,7 @@ def test_a_lease_that_leaves_the_models_context_is_refused(room: int, tmp_path: 
                 await anyio.sleep(10)
                 assert bool(coordinator.submitted) == bool(room), "an oversized lease was worked for"
                 told = (await node.daemon.report.why({}))["not_believed"]
-                said = "a lease of 25 prompt tokens and 8 more; the model's context is 32"
+                said = "the lease has 25 prompt tokens and allows 8 more; the model's context is 32"
                 assert any(said in lie for lie in told) != bool(room)
 
     run_fake(main)

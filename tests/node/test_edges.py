@@ -201,7 +201,7 @@ def test_a_submission_lives_from_queued_to_confirmed_over_every_restart(tmp_path
         outbox.take_receipt(LEASE, receipt(ledger), opener(ledger), 9)
     with closing(opened()) as outbox:
         assert (outbox.waiting(), outbox.unconfirmed(9), outbox.counts()) == (0, [LEASE], {"accepted": 1})
-        outbox.confirmed([LEASE])
+        outbox.mark_confirmed([LEASE])
         outbox.put(LEASE, BODY, 10)
     with closing(opened()) as outbox:
         assert (outbox.queued(), outbox.unconfirmed(9)) == (None, [])

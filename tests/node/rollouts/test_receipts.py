@@ -104,7 +104,8 @@ def test_a_receipt_of_another_node_is_named_and_ends_with_81(
     home.receive(1)
     home.receive(2, node=b"x" * 32)
     assert verify(home, monkeypatch) == Exit.TRUST
-    assert capsys.readouterr().out == f"{'02' * 16}: it is of another node, lease or run\n1 receipts hold, 1 do not\n"
+    fault = f"{'02' * 16}: the Receipt is for another node, lease or run"
+    assert capsys.readouterr().out == f"{fault}\n1 receipts hold, 1 do not\n"
 
 
 def test_a_protected_key_is_read_with_the_passphrase_from_the_environment(
